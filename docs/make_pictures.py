@@ -8,7 +8,6 @@ and shows numerics and runs. Keys are pressed once the screen shows what they ar
 `asciinema play docs/mptui.cast`.
 """
 
-import codecs
 import io
 import json
 import os
@@ -34,8 +33,8 @@ SIZE = (120, 44)
 EPOCHS_BEFORE, EPOCHS = 6, 14
 ASKED, SWITCHED = "switch to fast?", "mptui  fast"
 """A switch asks only if some settings can't change, or the learning rate changes by much."""
-LONGEST_IDLE_S = 1.0
-"""Longest time in the cast in which nothing changes."""
+LONGEST_IDLE_S, FRAME_S = 1.0, 2.0
+"""Longest time in the cast in which nothing changes, and the time of a frame."""
 SETTINGS = {
     "COLORTERM": "truecolor",
     "CUDA_VISIBLE_DEVICES": "",
@@ -79,15 +78,47 @@ class RecordedTerminal(Terminal):
 
 
 def cast_of(shown: list[tuple[float, bytes]]) -> str:
-    """Return the recording as asciicast v2: https://docs.asciinema.org/manual/asciicast/v2/."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    header = {"version": 2, "width": SIZE[0], "height": SIZE[1], "title": "mptui"}
-    lines, before, moment = [json.dumps(header)], 0.0, 0.0
+    """Return the recording as asciicast v2: https://docs.asciinema.org/manual/asciicast/v2/.
+
+    It has the lines that have changed since the frame before, which are far fewer than the program writes.
+    """
+    screen = pyte.Screen(*SIZE)
+    stream = pyte.ByteStream(screen)
+    lines = [json.dumps({"version": 2, "width": SIZE[0], "height": SIZE[1], "title": "mptui"})]
+    drawn = [""] * SIZE[1]
+    before = moment = due = 0.0
     for came, output in shown:
-        moment += min(came - before, LONGEST_IDLE_S)
-        before = came
-        lines.append(json.dumps([round(moment, 2), "o", decoder.decode(output)], ensure_ascii=False))
+        stream.feed(output)
+        moment, before = moment + min(came - before, LONGEST_IDLE_S), came
+        if moment >= due:
+            due = moment + FRAME_S
+            now = [_ansi(screen, line) for line in range(screen.lines)]
+            changed = [n for n, (old, new) in enumerate(zip(drawn, now, strict=True)) if old != new]
+            words = "".join(f"\x1b[{n + 1};1H{now[n]}" for n in changed)
+            lines.append(json.dumps([round(moment, 2), "o", words], ensure_ascii=False))
+            drawn = now
     return "\n".join(lines) + "\n"
+
+
+def _ansi(screen: pyte.Screen, line: int) -> str:
+    """Return a line of a terminal with the sequences of its colours; a space keeps those before it."""
+    text, fore, back, bold = "\x1b[0m", "default", "default", False
+    for cell in (screen.buffer[line][column] for column in range(screen.columns)):
+        now = (fore, bold) if cell.data == " " else (cell.fg, cell.bold)
+        codes = [
+            *(_codes(38, now[0]) if now[0] != fore else []),
+            *(_codes(48, cell.bg) if cell.bg != back else []),
+            *(["1" if now[1] else "22"] if now[1] != bold else []),
+        ]
+        text += (f"\x1b[{';'.join(codes)}m" if codes else "") + cell.data
+        (fore, bold), back = now, cell.bg
+    return text
+
+
+def _codes(kind: int, colour: str) -> list[str]:
+    return (
+        [f"{kind + 1}"] if colour == "default" else [f"{kind};2;{';'.join(map(str, bytes.fromhex(colour)))}"]
+    )
 
 
 def svg_of(screen: pyte.Screen) -> str:
@@ -161,7 +192,7 @@ def drive(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
     program.press("n")
     program.shows("space pause")
     program.press("o")
-    program.shows("best")
+    program.shows("stable-unet")
     program.rest()
     yield "runs", svg_of(program.screen)
     program.press("o")
