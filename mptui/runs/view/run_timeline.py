@@ -152,8 +152,8 @@ class Timeline:
         """Return the story in at most `width` columns; a column has at least one slice."""
         starts = self._starts(width)
         if not starts.size:
-            none, nothing = np.zeros(0), np.zeros((len(STATES), 0))
-            return TimeColumns(nothing, nothing, none, none, none, ())
+            none, seconds, happened = np.zeros(0), np.zeros((len(STATES), 0)), np.zeros((len(HAPPENINGS), 0))
+            return TimeColumns(seconds, happened, none, none, none, ())
         slices = self._slices[:, : self.used]
         sums = np.add.reduceat(slices[: len(_SUMS)], starts, axis=1)
         samples = sums[_ROWS["samples"]]
