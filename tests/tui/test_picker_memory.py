@@ -44,10 +44,14 @@ def estimates(model, device, **edits):
     return runs, fits(runs, DEVICES[device], 1, lambda: True)
 
 
-# the larger networks take seconds on each device
+# these take seconds, and differ little from the others
+SLOW = {
+    ("diffusion_unet", "cpu"),
+    *((model, "cuda") for model in ("diffusion_unet", "vae", "latent_diffusion")),
+}
 RUNS = [
-    pytest.param(model, device, marks=[pytest.mark.slow] if device == "cuda" and number > 1 else [])
-    for number, model in enumerate(NETWORKS)
+    pytest.param(model, device, marks=[pytest.mark.slow] if (model, device) in SLOW else [])
+    for model in NETWORKS
     for device in DEVICES
 ]
 
