@@ -22,7 +22,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    UnsupportedOperatorException,
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -55,7 +54,7 @@ _OF_NUMBERS = {
 
 
 class UncountableError(Exception):
-    """The memory of a network can't be counted: its layers depend on values of tensors."""
+    """The memory of a network can't be counted: it does not run on tensors without values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,14 +163,14 @@ def no_storage(mode: FakeTensorMode | None = None) -> Iterator[None]:
     """Make tensors without storage; for values read of them see `NoValues`. `mode`: of earlier such tensors.
 
     Raises:
-        UncountableError: The number of layers or channels is computed from tensors, or torch does not know
-            the shapes of an operation's results.
+        UncountableError: torch can't run it so: a number of layers or channels is computed from tensors, the
+            shapes of an operation's results are not known, or the layers do not fit one another.
     """
     # the fallback of an operation without shapes would allocate its inputs
     with mode or FakeTensorMode(allow_fallback_kernels=False), NoValues():
         try:
             yield
-        except (DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        except RuntimeError as error:
             raise UncountableError from error
 
 

@@ -126,8 +126,8 @@ def autocast_lesson(request: Request, *, device: str, precision: str) -> Autocas
                 outputs = network(*batch.inputs)
                 watch.layer = LOSS
                 learnt.loss(outputs, batch, batch.valid, batch.size)
-    except (UncountableError, RuntimeError) as error:
-        reason = (str(error) or str(error.__cause__)).partition("\n")[0]
+    except UncountableError as error:
+        reason = str(error.__cause__).partition("\n")[0]
         raise ConfigError(
             f"{config.model.name} can't be traced without values: {clean(reason)}",
             hint="choose another network with --model",
