@@ -226,10 +226,10 @@ class LiveScreen(RunPage):
         run, why_not = self.source.run, self._cant_resume()
         if why_not or run is None:
             self.notify(why_not, severity="warning", markup=False)
-        elif not self.source.finished:
-            self.notify("the run is still writing its files", markup=False)
-        else:
+        elif self.source.finished or self.source.hosted:  # a program waits for the files of its own run
             self.post_message(self.ResumeRequested(run))
+        else:
+            self.notify("the run is still writing its files", markup=False)
 
     def follow(self, source: RunSource) -> None:
         """Show the resumed run from its new source."""
