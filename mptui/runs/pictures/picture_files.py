@@ -70,7 +70,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
     name = f"epoch-{pictures.epoch:04}-step-{pictures.step}.png"
     path = run / FOLDER / name
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         sheet, boxes = draw(pictures)
         record = PictureRecord(
             version=VERSION,

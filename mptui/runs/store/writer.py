@@ -136,7 +136,7 @@ class Records:
         """
         path = self._run / IMAGES / f"epoch-{epoch:04}.png"
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             with replacing(path, self._guard) as fresh:
                 save_png(grid(pixels), fresh)
             for old in sorted(path.parent.glob("epoch-*.png"), key=_epoch_of)[:-keep]:
