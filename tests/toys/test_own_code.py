@@ -86,7 +86,7 @@ async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path, 
         screen.query_one("#data", Input).value = f"{module}:Data"
         await until(app, pilot, "your own data, opened when the run starts")
         request = screen.picked.request({})
-        assert screen._faults() == {}
+        assert screen.faults() == {}
     assert request.flags["model.name"][1] == f"{module}:Net"
     assert not request.trust_code
     assert not imported(tmp_path)

@@ -3,6 +3,7 @@
 Shapes: N images, H and W pixels, C channels.
 """
 
+import io
 import math
 from pathlib import Path
 
@@ -35,3 +36,10 @@ def save_png(pixels_HWC: Pixels, path: Path) -> None:
         OSError: The disk is full or not writable.
     """
     Image.fromarray(pixels_HWC).save(path, "PNG")
+
+
+def png_bytes(image: Image.Image) -> memoryview:
+    """Return the content of a PNG file."""
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getbuffer()

@@ -16,7 +16,7 @@ from mptui.codec import finite_json
 from mptui.data.core.predictions import ValidationPictures
 from mptui.errors import MptuiError
 from mptui.fields import reader_of
-from mptui.io.atomic import Guard, replace_file, replacing
+from mptui.io.atomic import Guard, replace_file
 from mptui.regular import read_regular
 from mptui.text import clean, clean_name
 
@@ -65,7 +65,9 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
     Returns:
         The picture in the run directory; "" if it can't be written.
     """
-    from mptui.data.core.picture_sheet import draw  # imports Pillow, which readers of names do without
+    # they import Pillow, which readers of names do without
+    from mptui.data.core.picture_sheet import draw
+    from mptui.data.core.png_files import png_bytes
 
     name = f"epoch-{pictures.epoch:04}-step-{pictures.step}.png"
     path = run / FOLDER / name
@@ -96,8 +98,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
         )
         text = json.dumps(finite_json(asdict(record)), allow_nan=False)
         replace_file(path.with_suffix(".json"), text.encode(errors="backslashreplace"), guard)
-        with replacing(path, guard) as fresh:
-            sheet.save(fresh, "PNG")
+        replace_file(path, png_bytes(sheet), guard)
         _prune(path, pictures)
     except (OSError, MptuiError):
         return ""

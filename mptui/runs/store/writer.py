@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from mptui.data.core.png_files import Pixels, grid, save_png
+from PIL import Image
+
+from mptui.data.core.png_files import Pixels, grid, png_bytes
 from mptui.data.core.predictions import ValidationPictures
 from mptui.engine.checkpoint.disk_space import DiskWatch
 from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
-from mptui.io.atomic import Guard, replacing
+from mptui.io.atomic import Guard, replace_file
 from mptui.runs.pictures import picture_files
 from mptui.runs.store import directory
 from mptui.runs.store.bad_samples import BadSampleList
@@ -137,8 +139,7 @@ class Records:
         path = self._run / IMAGES / f"epoch-{epoch:04}.png"
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with replacing(path, self._guard) as fresh:
-                save_png(grid(pixels), fresh)
+            replace_file(path, png_bytes(Image.fromarray(grid(pixels))), self._guard)
             for old in sorted(path.parent.glob("epoch-*.png"), key=_epoch_of)[:-keep]:
                 old.unlink()
         except (OSError, MptuiError):
