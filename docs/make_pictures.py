@@ -47,7 +47,7 @@ SETTINGS = {
     "MPTUI_DATA_WORKERS": "1",
     "MPTUI_GUARDS_NUMERICS": "summary",
     "MPTUI_TRAINING_BATCH_SIZE": "8",
-    "MPTUI_TRAINING_EPOCHS": "40",
+    "MPTUI_TRAINING_EPOCHS": "200",
     "MPTUI_TRAINING_WARMUP_EPOCHS": "1",
 }
 BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
