@@ -13,6 +13,8 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common import parser_of, save
@@ -32,18 +34,24 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "long"
-        folder.mkdir()
-        (folder / CONFIG).touch()
-        last = write(folder / NAME, given.events)
-        figures = [seconds(folder, f"{last:,}") for _ in range(given.rounds)]
+    with a_run(given.events) as (folder, last):
+        figures = [seconds(folder, last) for _ in range(given.rounds)]
         size = (folder / NAME).stat().st_size
     for number, figure in enumerate(figures, 1):
         print(f"  round {number}  {figure:.2f} s")
     median = statistics.median(figures)
     print(f"first full frame of {given.events:,} events ({size >> 20} MiB): {median:.2f} s (median)")
     save("attach", {"events": given.events, "bytes": size, "seconds": figures, "median_s": median})
+
+
+@contextmanager
+def a_run(events: int) -> Iterator[tuple[Path, str]]:
+    """Yields the directory of a run that has ended, and its last step as the screen shows it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "long"
+        folder.mkdir()
+        (folder / CONFIG).touch()
+        yield folder, f"{write(folder / NAME, events):,}"
 
 
 def write(path: Path, count: int) -> int:

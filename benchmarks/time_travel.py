@@ -9,14 +9,11 @@ The journal is in the page cache.
 """
 
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.attach import write
+from benchmarks.attach import a_run
 from benchmarks.common import parser_of, save
-from mptui.runs.store.directory import CONFIG
-from mptui.runs.store.journal import NAME
 from tests.e2e.terminal import Terminal
 
 LEFT, RIGHT, PAGE_UP, PAGE_DOWN, HOME = "\x1b[D", "\x1b[C", "\x1b[5~", "\x1b[6~", "\x1b[H"
@@ -30,12 +27,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "long"
-        folder.mkdir()
-        (folder / CONFIG).touch()
-        last = write(folder / NAME, given.events)
-        figures = seconds(folder, f"{last:,}", given.rounds)
+    with a_run(given.events) as (folder, last):
+        figures = seconds(folder, last, given.rounds)
     for key, values in figures.items():
         low, middle, high = (1e3 * of(values) for of in (min, statistics.median, max))
         print(f"  {key:<9} {middle:5.0f} ms ({low:.0f} to {high:.0f})")
