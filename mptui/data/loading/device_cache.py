@@ -54,12 +54,13 @@ class Pass:
 
     def __init__(self, resident: Resident, order: npt.NDArray[np.int64]) -> None:
         self.resident, self.indices = resident, resident.indices[order]
-        self._valid_counts = resident.valid_counts[order]
+        # sums up to each position: the count of a range is a subtraction, where a sum would cost 5 us a batch
+        self._valid_before = np.concatenate(([0], np.cumsum(resident.valid_counts[order])))
         self._rows = to_device(order, resident.pixels.device)
 
     def valid(self, first: int, last: int) -> int:
         """Return the number of valid items of the samples at positions `first` to `last`."""
-        return int(self._valid_counts[first:last].sum())
+        return int(self._valid_before[last] - self._valid_before[first])
 
     def targets(self, first: int, last: int) -> torch.Tensor:
         """Return the targets at positions `first` to `last` of the order."""
