@@ -3,10 +3,24 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 UNKNOWN = "–"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _LARGEST = 1e100  # larger values have no meaningful differences in float64
+
+
+class _Column(Protocol):
+    """A column of a table: its cells, and its place among those that can be left out; 0: never."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def leave(self) -> int: ...
+
+
+_C = TypeVar("_C", bound=_Column)
 
 
 def count(value: float | None) -> str:
@@ -88,3 +102,14 @@ def sparkline(values: Sequence[float], among: Sequence[float] | None = None) -> 
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span, top = (high - low) or 1.0, len(_HEIGHTS) - 1
     return "".join(_HEIGHTS[round((v - low) / span * top)] if abs(v) < _LARGEST else "×" for v in values)
+
+
+def fitting(columns: Sequence[_C], width: int, gap: int = 0) -> list[_C]:
+    """Return the columns that fit into `width` cells; those with the largest `leave` are left out first."""
+    shown = list(columns)
+    while sum(column.width + gap for column in shown) - gap > width:
+        last = max(shown, key=lambda column: column.leave, default=None)
+        if last is None or not last.leave:
+            break
+        shown.remove(last)
+    return shown

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mptui import format as fmt
+
 GAP = 2
 
 
@@ -41,14 +43,8 @@ def terminal_width() -> int | None:
 
 
 def fitting(columns: Sequence[TableColumn], width: int | None) -> list[TableColumn]:
-    """Return the columns that fit into `width` cells, and those that are never omitted."""
-    shown = list(columns)
-    while width is not None and sum(c.width + GAP for c in shown) - GAP > width:
-        last = max(shown, key=lambda column: column.leave, default=None)
-        if last is None or last.leave == 0:
-            break
-        shown.remove(last)
-    return shown
+    """Return the columns that fit into `width` cells, and those that are never omitted; None: all."""
+    return list(columns) if width is None else fmt.fitting(columns, width, GAP)
 
 
 def lines(columns: Sequence[TableColumn]) -> list[str]:

@@ -3,9 +3,10 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mptui.errors import ConfigError
+from mptui.events import DeviceSample
 from mptui.hardware.costs import Costs, cpu_costs, cuda_costs
 from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
 from mptui.hardware.host import Host, read_host
@@ -134,16 +135,30 @@ def tightest(devices: Sequence[Device]) -> Device:
     return min(devices, key=lambda device: device.memory_free if device.memory_free is not None else math.inf)
 
 
+def as_sampled(device: Device, sample: DeviceSample, problem: str | None) -> Device:
+    """Return a GPU with its load of a later sample; one without new samples, for a `problem`, can't train."""
+    if device.gpu is None:
+        return device
+    if problem is not None:
+        return replace(device, usable=False)
+    if sample.memory_total is None or sample.memory_used is None:
+        return device
+    free = sample.memory_total - sample.memory_used
+    gpu = replace(device.gpu, utilisation=sample.utilisation, throttle=sample.throttle)
+    return replace(device, memory_free=free, gpu=gpu)
+
+
 def default_device(devices: Sequence[Device]) -> Device:
     """Return the usable accelerator with the most free capacity, else the CPU.
 
     Capacity is idle compute times free memory, so that a large GPU with a small load precedes a small idle
-    one. Of about equal ones, the newest is chosen, and of these the first, which is CUDA's fastest.
+    one. Of about equal ones, the newest is chosen; of these, one that is not throttled; of these, the
+    first, which is CUDA's fastest.
     """
     freest = _freest(devices)
     if not freest:
         return next(device for device in devices if device.usable)
-    return max(freest, key=lambda device: device.capability or (0, 0))
+    return max(freest, key=lambda device: (device.capability or (0, 0), not _throttle(device)))
 
 
 def default_reason(devices: Sequence[Device]) -> str | None:
@@ -153,6 +168,9 @@ def default_reason(devices: Sequence[Device]) -> str | None:
     if not usable or default == usable[0]:
         return None
     if usable[0] in _freest(devices):
+        if default.capability == usable[0].capability:
+            words = f"{usable[0].torch_name} is as free, but throttled ({', '.join(_throttle(usable[0]))})"
+            return f"{default.torch_name} is the default: {words}."
         return f"{default.torch_name} is the newest of the GPUs with the most free capacity, and the default."
     return (
         f"{default.torch_name} has the most free capacity of {len(usable)} GPUs and is the default: "
@@ -172,6 +190,11 @@ def _free_capacity(device: Device) -> float:
     free = device.memory_total if device.memory_free is None else device.memory_free
     busy = device.gpu.utilisation if device.gpu else None
     return (free or 0) * (1 - (busy or 0.0))
+
+
+def _throttle(device: Device) -> Sequence[str]:
+    """Return why its clocks are throttled; empty: they are not, or it is not known."""
+    return (device.gpu.throttle or ()) if device.gpu is not None else ()
 
 
 def _load_words(device: Device) -> str:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pynvml
 import pytest
 
 from mptui.errors import ConfigError
@@ -13,6 +14,7 @@ from mptui.hardware.torch_view import TorchDevice, TorchView
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
 from tests.hardware.machines import HOST
 
+HEAT = pynvml.nvmlClocksEventReasonSwThermalSlowdown
 BUILD = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 
 
@@ -179,6 +181,9 @@ def test_a_device_is_chosen_by_name(driver):
         ([t4(lost=True), h200(utilisation=93), h200(utilisation=10)], "cuda:2"),
         ([a100(), h200(used=60 * GIB)], "cuda:1"),
         ([a100(), a100()], "cuda:0"),
+        ([h200(reasons=HEAT), h200()], "cuda:1"),
+        ([h200(reasons=HEAT), h200(utilisation=40)], "cuda:0"),
+        ([h200(reasons=HEAT), a100()], "cuda:0"),
     ],
     ids=[
         "busy and full",
@@ -190,6 +195,9 @@ def test_a_device_is_chosen_by_name(driver):
         "lost",
         "newer",
         "the same",
+        "throttled",
+        "throttled but freer",
+        "throttled but newer",
     ],
 )
 def test_the_default_is_the_freest_gpu(driver, cards, default):
@@ -209,6 +217,12 @@ def test_why_the_default_is_not_the_first_gpu_is_a_sentence(driver):
         "cuda:1 has the most free capacity of 2 GPUs and is the default: "
         "cuda:0 is 93% busy and has 40.0 of 140.0 GiB free."
     )
+
+
+def test_that_the_first_gpu_is_throttled_is_told(driver):
+    driver(h200(reasons=HEAT), h200(uuid="GPU-b"))
+
+    assert default_reason(look().devices) == "cuda:1 is the default: cuda:0 is as free, but throttled (heat)."
 
 
 def test_of_gpus_that_are_as_free_the_newest_is_the_default(driver):

@@ -75,6 +75,24 @@ async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards)
         await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
 
 
+async def test_the_recommendation_follows_the_load(two_cards):
+    async with cockpit((120, 36)) as (app, pilot, _):
+        await until(app, pilot, "2.0/140")
+        assert "◂" in _row_of(app, "H200")
+        two_cards.gpus[0].used = 138 * GIB
+        await until(app, pilot, "138.0/140")
+        assert "◂" in _row_of(app, "T4")
+        await pilot.press("down")
+        await until(app, pilot, "cuda:1 has the most free capacity of 2 GPUs")
+        two_cards.gpus[1].lost = True
+        await until(app, pilot, "The GPU is lost")
+        assert "◂" in _row_of(app, "H200")
+
+
+def _row_of(app, name):
+    return next(line for line in frame(app).splitlines() if f"  {name}  " in line)
+
+
 async def test_a_large_terminal_shows_also_what_throttles_and_how_busy_it_was(two_cards):
     async with cockpit((140, 45)) as (app, pilot, _):
         await until(app, pilot, "busy, one sample a second")

@@ -56,16 +56,17 @@ async def test_eight_devices_and_the_chosen_one_are_read_at_once_at_80_columns(e
     assert "640/700   34" in rows[0]
     assert rows[0].rstrip().endswith("python3.11 8123")
     assert " 8124 +1" in rows[1]
-    assert "88▾  free  ◂ recommended" in rows[2]
-    assert [row.rstrip().endswith("free") for row in rows[3:]] == [True] * 5
+    assert rows[2].rstrip().endswith("88▾  free")  # throttled: the next is as free
+    assert rows[3].rstrip().endswith("free  ◂ recommended")
+    assert [row.rstrip().endswith("free") for row in rows[4:]] == [True] * 4
     sums = row_of(text, "8 GPUs")
     assert " 24 %" in sums
     assert "118/640" in sums
     assert sums.rstrip().endswith("6 free")
     for words in (
-        "cuda:2  NVIDIA H100 80GB HBM3",
+        "cuda:3  NVIDIA H100 80GB HBM3",
         "Hopper, compute capability 9.0",
-        "throttled: heat   no other processes",
+        "no throttling   no other processes",
         "fp16 native   bf16 native",
         "use bf16",
         "profile fast",
@@ -103,7 +104,7 @@ async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
         await until(app, pilot, "The GPU is lost")
         await until(app, pilot, "33.0/80")
         lost = row_of(frame(app), "0")
-        await pilot.press("up", "up")
+        await pilot.press("up", "up", "up")
         await until(app, pilot, "Restart the machine")
     assert "–/80" in lost
     assert "%" not in lost
@@ -112,7 +113,7 @@ async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
 async def test_the_card_lists_all_processes_and_draws_the_load_of_its_device(eight):
     async with cockpit((140, 45)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
-        await pilot.press("up")
+        await pilot.press("up", "up")
         await until(app, pilot, "cuda:1  NVIDIA")
         await until(app, pilot, "█ │")
         lines = frame(app).splitlines()
@@ -123,7 +124,7 @@ async def test_the_card_lists_all_processes_and_draws_the_load_of_its_device(eig
 async def test_a_click_on_a_row_chooses_its_device(eight):
     async with cockpit((80, 24)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
-        await until(app, pilot, "cuda:2  NVIDIA")
+        await until(app, pilot, "cuda:3  NVIDIA")
         await pilot.click(DeviceTable, offset=(8, 1 + 5))
         await until(app, pilot, "cuda:5  NVIDIA")
         assert "▸   5" in frame(app)

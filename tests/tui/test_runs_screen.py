@@ -19,6 +19,7 @@ from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
+from mptui.tui.widgets.runs.run_lines import heading, run_line
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import demo, finished
 from tests.tui.frames import frame, seen
@@ -113,6 +114,12 @@ async def test_two_hundred_runs_are_listed_by_their_summaries_alone(tmp_path, mo
         await pilot.press("end")
         await pilot.pause()
         await until(app, pilot, "run-199")
+
+
+def test_columns_stay_aligned_beside_wide_characters(tmp_path):
+    a_run(tmp_path, "run", model="模型", dataset={"name": "花の写真"})
+    (row,) = RunList(tmp_path).rows()
+    assert run_line(row, 140).cell_length == heading(140).cell_length
 
 
 async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(three):

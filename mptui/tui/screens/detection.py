@@ -80,7 +80,6 @@ class DetectionScreen(Page):
         self._marked: set[str] = set()
         self._goes_on = False
         self._watch = DeviceSamplers()
-        self._default: Device | None = None
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
         self._notes = Static(id="notes", markup=False)
         self._table, self._card = DeviceTable(), DeviceCard()
@@ -131,13 +130,10 @@ class DetectionScreen(Page):
         """Show the devices; keep the chosen one if it still exists."""
         if not self.is_running:
             return  # the screen was closed
-        from mptui.hardware.devices import default_device
-
         before = self._seen.devices[self._chosen] if self._seen else None
         self._seen = seen
         self._chosen = _place_of(before, seen)
         self._marked &= {_identity(device) for device in seen.devices if device.usable}
-        self._default = default_device(seen.devices)
         notes = Content("\n").join(Content(clean(note)) for note in seen.machine.notes)
         self._notes.update(notes)
         self._notes.display = bool(notes)
@@ -148,15 +144,19 @@ class DetectionScreen(Page):
             self.action_choose()
 
     def show_readings(self) -> None:
-        """Show the latest samples, without waiting for a driver."""
+        """Show the latest samples, without waiting for a driver; the recommended device follows them."""
         if self._seen is None:
             return
-        readings = [self._watch.latest(device) for device in self._seen.devices]
-        pairs = zip(self._seen.devices, readings, strict=True)
-        self._table.show([self._row(*pair) for pair in pairs], self._chosen)
-        self._card.show(readings[self._chosen])
+        from mptui.hardware.devices import default_reason
 
-    def _row(self, device: "Device", reading: DeviceReading) -> DeviceRow:
+        readings = [self._watch.latest(device) for device in self._seen.devices]
+        default, now = _default_now(self._seen.devices, readings)
+        pairs = zip(self._seen.devices, readings, strict=True)
+        rows = [self._row(*pair, recommended=at == default) for at, pair in enumerate(pairs)]
+        self._table.show(rows, self._chosen)
+        self._card.show(readings[self._chosen], default_reason(now) if self._chosen == default else None)
+
+    def _row(self, device: "Device", reading: DeviceReading, *, recommended: bool) -> DeviceRow:
         return DeviceRow(
             label=device.torch_name.removeprefix("cuda:"),
             name=device.name,
@@ -165,7 +165,7 @@ class DetectionScreen(Page):
             words="" if device.usable else "can't train",
             busy=reading.busy,
             is_gpu=device.kind != "cpu",
-            recommended=device is self._default,
+            recommended=recommended,
             marked=_identity(device) in self._marked,
         )
 
@@ -187,14 +187,11 @@ class DetectionScreen(Page):
         seen = self._seen
         if seen is None:
             return
-        from mptui.hardware.devices import default_reason
-
         device = seen.devices[self._chosen]
-        reason = default_reason(seen.devices) if device is self._default else None
         alone = len(seen.devices) == 1
         self._table.display = not alone
         self._card.open(
-            CardDevice(device, seen.advice[self._chosen], seen.machine, reason),
+            CardDevice(device, seen.advice[self._chosen], seen.machine),
             marked=_identity(device) in self._marked,
             alone=alone,
         )
@@ -287,6 +284,17 @@ def _place_of(before: "Device | None", seen: MachineScan) -> int:
             if device.usable and _identity(device) == _identity(before):
                 return index
     return seen.devices.index(default_device(seen.devices))
+
+
+def _default_now(
+    devices: "Sequence[Device]", readings: Sequence[DeviceReading]
+) -> tuple[int, "list[Device]"]:
+    """Return the position of the default device, and the devices with their loads of now."""
+    from mptui.hardware.devices import as_sampled, default_device
+
+    pairs = zip(devices, readings, strict=True)
+    now = [as_sampled(device, reading.settled, reading.problem) for device, reading in pairs]
+    return now.index(default_device(now)), now
 
 
 def _identity(device: "Device") -> str:

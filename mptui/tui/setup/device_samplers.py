@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 HISTORY = 240
 """Samples of the utilisation that are kept of each device, one a second."""
 
+SETTLED = 10
+"""Samples of which the mean tells how busy a device is: a peak of a second is no load."""
+
 _NO_STATISTICS = {
     "rocm": "No live statistics: AMD GPUs need amdsmi (pip install 'mptui[amd]').",
     "xpu": "No live statistics: Intel GPUs need a recent torch, and pyzes (pip install pyzes).",
@@ -32,6 +35,12 @@ class DeviceReading:
     sample: DeviceSample
     problem: str | None = None
     busy: Sequence[float] = ()
+
+    @property
+    def settled(self) -> DeviceSample:
+        """The sample with the mean of the latest utilisations."""
+        newest = list(self.busy)[-SETTLED:]
+        return replace(self.sample, utilisation=sum(newest) / len(newest)) if newest else self.sample
 
 
 class DeviceSamplers:

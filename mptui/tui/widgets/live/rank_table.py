@@ -28,7 +28,7 @@ class _Column:
         show: Formats a figure.
         words: Returns the words of a row, in a column without figures.
         lowest: Whether a low figure is the worst.
-        spare: On a narrow screen the columns with the highest are left out first; 0: never.
+        leave: On a narrow screen the columns with the highest are left out first; 0: never.
     """
 
     title: str
@@ -37,7 +37,7 @@ class _Column:
     show: Callable[[float], str] = str
     words: Callable[[RankRow], str] | None = None
     lowest: bool = False
-    spare: int = 0
+    leave: int = 0
 
     def cell(self, value: float | None) -> str:
         """Format a figure."""
@@ -81,9 +81,9 @@ def _clocks(row: RankRow) -> str:
 _RANK = 6
 _COLUMNS = (
     _Column(title="busy", width=6, value=lambda row, _: row.utilisation, show=_share, lowest=True),
-    _Column(title="memory", width=9, value=lambda row, _: row.memory_used, show=fmt.size, spare=1),
-    _Column(title="°C", width=4, value=lambda row, _: row.temperature_c, show=_whole, spare=2),
-    _Column(title="clocks", width=7, words=_clocks, spare=3),
+    _Column(title="memory", width=9, value=lambda row, _: row.memory_used, show=fmt.size, leave=1),
+    _Column(title="°C", width=4, value=lambda row, _: row.temperature_c, show=_whole, leave=2),
+    _Column(title="clocks", width=7, words=_clocks, leave=3),
     _Column(title="data", width=7, value=lambda row, _: row.data_s, show=_seconds),
     _Column(title="forward", width=8, value=lambda row, _: row.forward_s, show=_seconds),
     _Column(title="backward", width=9, value=lambda row, _: row.backward_s, show=_seconds),
@@ -130,12 +130,8 @@ class RankTable(Panel):
 
 def _columns(width: int) -> list[_Column]:
     """Return the columns that fit besides that of the rank; a wide screen has the host, and longer words."""
-    columns = list(_COLUMNS)
-    while (room := width - _RANK - sum(column.width for column in columns)) < 0:
-        least = max(columns, key=lambda column: column.spare)
-        if not least.spare:
-            break
-        columns.remove(least)
+    columns = fmt.fitting(_COLUMNS, width - _RANK)
+    room = max(0, width - _RANK - sum(column.width for column in columns))
     if room >= _HOST.width:
         room -= _HOST.width
         columns.append(_HOST)

@@ -8,6 +8,7 @@ from textual.content import Content
 
 from mptui import format as fmt
 from mptui.text import clean
+from mptui.tui.widgets.cells import fit
 
 _FIRST = ("status", "best_metric", "best_value", "samples_per_second", "total_s")
 """Figures above the settings, which explain them."""
@@ -26,7 +27,7 @@ def difference_heading(runs: Sequence[Path], width: int) -> Content:
     """Return the line with the numbers and names of the runs, in the colours of their curves."""
     key, column = _widths(len(runs), width)
     cells = [
-        (_right(f"{number} {run.name}", column), f"bold $series-{number}")
+        _right(f"{number} {run.name}", column).stylize(f"bold $series-{number}")
         for number, run in enumerate(runs, 1)
     ]
     return Content.assemble(" " * key, *cells)
@@ -48,16 +49,16 @@ def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Conte
 
 def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> Content:
     key, column = _widths(len(values), width)
-    words = Content(clean(name, 80).removeprefix("final_")).truncate(key - 1, ellipsis=True).plain
+    words = fit(clean(name, 80).removeprefix("final_"), key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
-    cells = "".join(_right(_shown(name, value), column) for value in values)
+    cells = Content("").join(_right(_shown(name, value), column) for value in values)
     return Content.assemble(
-        (f"{words:<{key}}", "$text-accent" if is_setting else "$quiet"), (cells, "$quiet" if same else "")
+        words.stylize("$text-accent" if is_setting else "$quiet"), cells.stylize("$quiet" if same else "")
     )
 
 
-def _right(text: str, width: int) -> str:
-    return f"{Content(clean(text, 100)).truncate(width - 1, ellipsis=True).plain:>{width}}"
+def _right(text: str, width: int) -> Content:
+    return fit(clean(text, 100), width - 1, right=True).pad_left(1)
 
 
 def _shown(name: str, value: object) -> str:

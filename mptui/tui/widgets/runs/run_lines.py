@@ -11,6 +11,7 @@ from mptui import format as fmt
 from mptui.runs.listing.run_rows import RUNNING, RunRow
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
+from mptui.tui.widgets.cells import fit
 
 _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
 _BAD = ("✗", "$text-error")
@@ -21,18 +22,17 @@ _SECONDS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column: heading, width with a gap, words, alignment; of those with `spare`, the highest go first."""
+    """A column: heading, width with a gap, words, alignment; of those with `leave`, the highest go first."""
 
     title: str
     width: int
     words: Callable[[RunRow], str]
     right: bool = False
-    spare: int = 0
+    leave: int = 0
 
-    def fit(self, text: str) -> str:
-        """Align a text in the width of the column."""
-        text = Content(clean(text, 200)).truncate(self.width - 1, ellipsis=True).plain
-        return f"{text:>{self.width}}" if self.right else f" {text:<{self.width - 1}}"
+    def fit(self, text: str) -> Content:
+        """Align a text in the width of the column, with a gap before it."""
+        return fit(clean(text, 200), self.width - 1, right=self.right).pad_left(1)
 
 
 def ago(moment: float, now: float | None = None) -> str:
@@ -53,14 +53,14 @@ def _rate(row: RunRow) -> str:
 
 
 _COLUMNS = (
-    _Column("state", 14, lambda row: row.state, spare=6),
-    _Column("task", 15, lambda row: row.task or fmt.UNKNOWN, spare=7),
-    _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, spare=2),
-    _Column("data", 12, lambda row: row.data.rstrip("/").rpartition("/")[2] or fmt.UNKNOWN, spare=4),
-    _Column("prec.", 6, lambda row: row.precision or fmt.UNKNOWN, spare=3),
+    _Column("state", 14, lambda row: row.state, leave=6),
+    _Column("task", 15, lambda row: row.task or fmt.UNKNOWN, leave=7),
+    _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, leave=2),
+    _Column("data", 12, lambda row: row.data.rstrip("/").rpartition("/")[2] or fmt.UNKNOWN, leave=4),
+    _Column("prec.", 6, lambda row: row.precision or fmt.UNKNOWN, leave=3),
     _Column("best", 15, lambda row: row.best_words, right=True),
-    _Column("images/s", 9, _rate, right=True, spare=1),
-    _Column("time", 12, _taken, right=True, spare=5),
+    _Column("images/s", 9, _rate, right=True, leave=1),
+    _Column("time", 12, _taken, right=True, leave=5),
     _Column("age", 8, lambda row: ago(row.started), right=True),
 )
 _HEAD = 4
@@ -69,12 +69,7 @@ _HEAD = 4
 
 def fitting_columns(width: int) -> tuple[list[_Column], int]:
     """Return the columns that fit into `width` cells beside the name, and the cells of the name."""
-    columns = list(_COLUMNS)
-    while _HEAD + _LEAST_NAME + sum(each.width for each in columns) > width:
-        least = max(columns, key=lambda column: column.spare)
-        if not least.spare:
-            break
-        columns.remove(least)
+    columns = fmt.fitting(_COLUMNS, width - _HEAD - _LEAST_NAME)
     left = width - _HEAD - sum(each.width for each in columns)
     return columns, max(8, min(left, _MOST_NAME))
 
@@ -82,8 +77,8 @@ def fitting_columns(width: int) -> tuple[list[_Column], int]:
 def heading(width: int, order: str = "") -> Content:
     """Return the line of headings; that of the order stands out."""
     columns, name = fitting_columns(width)
-    titles = [("name", f"{'name':<{name}}"), *((each.title, each.fit(each.title)) for each in columns)]
-    cells = ((text, "$text-accent" if title == order else "$quiet") for title, text in titles)
+    titles = [("name", fit("name", name)), *((each.title, each.fit(each.title)) for each in columns)]
+    cells = (text.stylize("$text-accent" if title == order else "$quiet") for title, text in titles)
     return Content.assemble(" " * _HEAD, *cells)
 
 
@@ -99,9 +94,9 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
     columns, name = fitting_columns(width)
     sign, tone = _SIGNS.get(row.state, _BAD)
     mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
-    words = Content(indent + _name(row.name, name - 1 - len(indent))).truncate(name - 1, ellipsis=True)
-    cells = ((each.fit(each.words(row)), tone if each.title == "state" else "") for each in columns)
-    return Content.assemble(mark, (f"{sign} ", tone), (f"{words.plain:<{name}}", "bold"), *cells)
+    words = fit(indent + _name(row.name, name - 1 - len(indent)), name - 1).stylize("bold").pad_right(1)
+    cells = [each.fit(each.words(row)).stylize(tone if each.title == "state" else "") for each in columns]
+    return Content.assemble(mark, (f"{sign} ", tone), words, *cells)
 
 
 def _name(name: str, room: int) -> str:

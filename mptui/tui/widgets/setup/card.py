@@ -30,12 +30,11 @@ _LEAST_HISTORY, _MOST_HISTORY = 2, 10
 
 @dataclass(frozen=True, slots=True)
 class CardDevice:
-    """What a card shows: a device, the recommendation for it, its machine, and why it is the default."""
+    """What a card shows: a device, the recommendation for it, and its machine."""
 
     device: "Device"
     advice: "Recommendation"
     machine: "Machine"
-    reason: str | None = None
 
 
 class DeviceCard(Static):
@@ -58,6 +57,7 @@ class DeviceCard(Static):
         super().__init__(markup=False)
         self._of: CardDevice | None = None
         self._reading = DeviceReading(DeviceSample(name=""))
+        self._reason: str | None = None
         self._alone = False
         self._shown = Content("")
 
@@ -68,9 +68,9 @@ class DeviceCard(Static):
         title = clean(f"{of.device.torch_name}  {of.device.name}", 60)
         self.border_title = Content(f"✓ {title}" if marked else title)
 
-    def show(self, reading: DeviceReading) -> None:
-        """Show the latest sample, or why there is none."""
-        self._reading = reading
+    def show(self, reading: DeviceReading, reason: str | None) -> None:
+        """Show the latest sample, or why there is none, and why it is the default device."""
+        self._reading, self._reason = reading, reason
         self.redraw()
 
     def redraw(self) -> None:
@@ -114,7 +114,7 @@ class DeviceCard(Static):
             (6, _formats(told.formats)),
             (0, _use(clean(told.use))),
             (2, Content(clean(told.start))),
-            (7, Content.styled(clean(of.reason or ""), "$quiet")),
+            (7, Content.styled(clean(self._reason or ""), "$quiet")),
             *((8 if usable else 1, Content.styled(clean(note), tone)) for note in told.notes),
         ]
         return [(rank, line) for rank, line in ranked if line.plain]

@@ -12,6 +12,7 @@ from mptui.events import DeviceProcess, DeviceSample
 from mptui.text import clean
 from mptui.tui.widgets import gauges
 from mptui.tui.widgets.bars import bar
+from mptui.tui.widgets.cells import fit
 
 _GAP = 2
 _SIGNS = 2
@@ -82,9 +83,7 @@ class _Column:
 
     def fit(self, content: Content) -> Content:
         """Cut or pad a content to the width of the column."""
-        cut = content.truncate(self.width, ellipsis=True)
-        missing = self.width - cut.cell_length
-        return cut.pad_left(missing) if self.right else cut.pad_right(missing)
+        return fit(content, self.width, right=self.right)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from mptui.config.keys import SETTINGS
 from mptui.text import clean
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.setup.selection import Value
+from mptui.tui.widgets.cells import fit
 
 DIGITS = 9
 _NAMES = (28, 24, 22)
@@ -111,9 +112,8 @@ def value_options(values: Sequence[Value], room: int) -> list[Option]:
 def _line(value: Value, names: int, room: int) -> Content:
     other = value.default is not None
     style = "bold $text-accent" if value.edited else "bold" if other else "$quiet"
-    name = Content(clean(value.name)).truncate(names - 1, ellipsis=True).plain.ljust(names)
-    shown = Content(clean(value.value)).truncate(_VALUE - 1, ellipsis=True).plain.ljust(_VALUE)
-    line = Content.assemble(" ", (name, "" if other else "$quiet"), (shown, style))
+    name, shown = fit(clean(value.name), names - 1), fit(clean(value.value), _VALUE - 1)
+    line = Content.assemble(" ", name.stylize("" if other else "$quiet"), " ", shown.stylize(style), " ")
     if value.fixed:
         line = Content.styled(line.plain, "$text-disabled")
     left = room - line.cell_length
