@@ -4,6 +4,7 @@ import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def report(folder, *words):
     out = folder / "out"
     assert _exit_code(["report", *words, "--runs-dir", str(folder), "-o", str(out)], debug=False) == 0
     return out.read_text(encoding="utf-8")
+
+
+def chart(text, title):
+    """The HTML of one chart of a page."""
+    (found,) = re.findall(rf"<figure class=.chart[^>]*><figcaption>{title}<.*?</figure>", text, re.DOTALL)
+    return found
 
 
 def test_a_page_has_curves_facts_settings_and_loads_nothing(tmp_path):
@@ -103,9 +110,59 @@ def test_several_runs_are_drawn_over_each_other_with_their_differences(tmp_path)
     assert {"training.lr", "torch", "2.7"} <= set(page.words)
     assert "python" not in page.words  # the same in all
     assert re.search(r"<span>[\d.]+ %</span>", text)  # the device's load, as for one run
-    loss = text.split("loss · train</figcaption>")[0] if "loss · train</figcaption>" in text else text
-    assert {f'class="line c{number}"' in loss for number in range(1, 9)} == {True}
+    for title in ("loss · train", "speed · images/s"):
+        drawn = re.findall(r'class="line c(\d)" d="[^"]+" data-label="run-(\d)"', chart(text, title))
+        assert drawn == [(str(number + 1), str(number)) for number in range(8)]
     assert len(text.encode()) < LARGEST
+
+
+def heights(text, title, label):
+    """The heights of a curve on the page, from 0 at the top of the axis to 1000 at its bottom."""
+    (points,) = re.findall(rf'class="line c1" d="M([^"]+)" data-label="{label}"', chart(text, title))
+    return [float(point.split()[1]) for point in points.split("L")]
+
+
+@pytest.mark.parametrize("others", [(), ("other",)])
+def test_a_spike_does_not_flatten_a_chart_and_is_told(tmp_path, others):
+    events = demo()[:400]
+    at, found = next((n, each) for n, each in enumerate(events) if n > 200 and isinstance(each, Step))
+    spike = replace(found, loss=900.0, loss_min=900.0, loss_max=1000.0)
+    a_run(tmp_path, "one", events=[*events[:at], spike, *events[at + 1 :]])
+    for name in others:
+        a_run(tmp_path, name, events=events)
+    text = report(tmp_path, "one", *others)
+    title, label = ("loss · train", "one") if others else ("loss", "train")
+    drawn = heights(text, title, label)
+    assert min(drawn) < -1000  # far above the axis, where a zoom finds it
+    inside = [height for height in drawn if height >= 0]
+    assert len(inside) > len(drawn) - 5
+    assert max(inside) - min(inside) > 500
+    told = re.search(r"above the axis: (?:\w+ )?up to ([\d,]+) near step ([\d,]+)[,<]", chart(text, title))
+    assert told is not None
+    assert told[1] == ("900" if others else "1,000")
+    assert abs(int(told[2].replace(",", "")) - spike.step) <= events[-1].step / 300
+    assert chart(text, title).count('class="above c1"') == 1
+    assert "above the axis" not in chart(text, "speed · images/s" if others else "speed")
+    Page(text)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"best": {"value": 0.5}},
+        {"best": {"epoch": 2, "metric": ["acc1"], "value": 0.5}},
+        {"best": {"epoch": [], "metric": "acc1", "value": {}}},
+        {"dataset": {"name": ["a", "b"], "train_samples": {"of": 3}}},
+        {"precision": {"used": ["fp16"], "reason": {}}, "recoveries": [3, {"kind": []}], "warnings": ["x"]},
+        {"time": {"total_s": [1.0], "data_wait_fraction": "half"}, "energy": {"watt_hours": "much"}},
+        {"forked_from": {"run": ["a"]}, "cost": "dear", "memory": {"peak_allocated_bytes": [1]}},
+    ],
+)
+def test_an_odd_summary_is_reported_as_far_as_it_goes(tmp_path, odd):
+    a_run(tmp_path, "one", events=demo()[:40], **odd)
+    a_run(tmp_path, "other", events=demo()[:40])
+    for words in (["one"], ["one", "--format", "md"], ["one", "other"]):
+        assert "resnet18" in report(tmp_path, *words)
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])

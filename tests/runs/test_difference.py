@@ -1,23 +1,93 @@
-"""The difference between a run and its fork in words."""
+"""The difference between a run and its fork in words: what was measured over equal steps, and no more."""
 
-from mptui.runs.listing.difference import difference_words
+import pytest
+
+from mptui.runs.listing.difference import STEPS, VALUES, difference
+from mptui.runs.listing.fork_parent import ForkParent, fork_words
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, run_started, step_event
 
+SINCE = 100
 
-def run_of(chance, precision, rate, loss):
+
+def run_of(chance, precision="fp32", rate=100.0, loss=1.0, *, steps=range(1, 151), noise=0.01):
+    """A run with a value for each of `steps`, whose figures vary by a share `noise`."""
     view = RunView()
     view.handle(run_started(precision=precision))
-    for step in range(1, 11):
-        values = {"loss": loss, "samples_per_second": rate}
+    for step in steps:
+        values = {
+            "loss": loss * (1 + 10 / step) * (1 + chance.uniform(-noise, noise)),
+            "samples_per_second": rate * (1 + chance.uniform(-noise, noise)),
+        }
         view.handle(step_event(step, START + step, chance, **values))
     return view
 
 
+def fork_of(chance, *arguments, steps=50, every=1, **options):
+    return run_of(chance, *arguments, steps=range(SINCE + every, SINCE + steps + 1, every), **options)
+
+
 def test_who_is_faster_and_whose_loss_is_lower_is_told(chance):
-    slow, fast = run_of(chance, "fp32", 100.0, 1.0), run_of(chance, "bf16", 190.0, 0.5)
-    assert difference_words(slow, fast) == "bf16 is 1.9x ahead of fp32, loss -0.5 at step 10"
-    assert difference_words(fast, slow) == "fp32 is 1.9x behind bf16, loss +0.5 at step 10"
-    alike = run_of(chance, "fp32", 102.0, 1.0)
-    assert difference_words(slow, alike) == "the fork is as fast as its parent, loss +0 at step 10"
-    assert difference_words(slow, RunView()) == ""
+    parent, fork = run_of(chance), fork_of(chance, "bf16", 190.0, 0.5)
+    found = difference(parent, fork, SINCE)
+    assert found.sentence == "bf16 is 1.9x ahead of fp32, loss -0.54 at step 150"
+    assert found.title == "bf16 is 1.9x ahead, loss -0.54"
+    assert found.short == "1.9x ahead, loss -0.54"
+    slower = difference(parent, fork_of(chance, "bf16", 50.0, 1.5), SINCE)
+    assert slower.sentence == "bf16 is 2.0x behind fp32, loss +0.54 at step 150"
+
+
+def test_what_differs_by_less_than_its_spread_is_even(chance):
+    parent, fork = run_of(chance, noise=0.2), fork_of(chance, rate=104.0, loss=1.005, noise=0.2)
+    assert (
+        difference(parent, fork, SINCE).sentence == "fork: speed even with its parent, loss even at step 150"
+    )
+    fork = fork_of(chance, rate=104.0, loss=1.005, noise=0.001)
+    parent = run_of(chance, noise=0.001)
+    assert difference(parent, fork, SINCE).title == "fork is 1.04x ahead, loss +0.0054"
+
+
+def test_a_spike_and_a_slow_step_change_nothing(chance):
+    parent, fork = run_of(chance), fork_of(chance, "bf16", 190.0)
+    for step in (SINCE + 48, SINCE + 49):
+        fork.handle(step_event(step, START + step, chance, loss=900.0, samples_per_second=1.0))
+    assert difference(parent, fork, SINCE).title == "bf16 is 1.9x ahead, loss even"
+
+
+@pytest.mark.parametrize(("steps", "every"), [(STEPS - 1, 1), (7 * 50, 50)])
+def test_nothing_is_claimed_before_there_are_enough_steps_and_values(chance, steps, every):
+    parent = run_of(chance, steps=range(1, 1000))
+    before, after = (fork_of(chance, "bf16", 190.0, steps=n, every=every) for n in (steps, steps + every))
+    assert VALUES == 8
+    assert difference(parent, before, SINCE).sentence == ""
+    assert difference(parent, after, SINCE).title.startswith("bf16 is 1.9x ahead")
+
+
+def test_a_loss_is_compared_from_eight_places_on_and_noise_is_no_difference(chance):
+    parent = run_of(chance, steps=range(1, 1000))
+    told = [difference(parent, fork_of(chance, steps=n), SINCE).loss for n in range(STEPS, STEPS + 400, 20)]
+    assert difference(parent, fork_of(chance, steps=15 * 50, every=50), SINCE).loss is None
+    assert sum(loss != 0 for loss in told) <= 1
+
+
+def test_a_parent_that_ended_at_the_fork_gives_its_speed_and_no_loss(chance):
+    parent = run_of(chance, steps=range(1, SINCE + 1))
+    found = difference(parent, fork_of(chance, "bf16", 190.0, 0.5), SINCE)
+    assert found.sentence == "bf16 is 1.9x ahead of fp32"
+    assert difference(RunView(), fork_of(chance), SINCE).sentence == ""
+
+
+def test_runs_that_report_other_steps_are_compared_at_equal_ones(chance):
+    parent = run_of(chance, steps=range(7, 400, 7), noise=0)
+    fork = fork_of(chance, loss=1.0, steps=290, every=5, noise=0)
+    assert difference(parent, fork, SINCE).loss == pytest.approx(0, abs=2e-3)
+
+
+def test_the_screen_says_from_which_step_on_it_compares(chance):
+    parent = ForkParent(SINCE, "parent", run_of(chance))
+    few = fork_words(parent, fork_of(chance, "bf16", 190.0, steps=STEPS - 1))
+    assert (few.long, few.compares) == ("compares from step 120", False)
+    enough = fork_words(parent, fork_of(chance, "bf16", 190.0, steps=STEPS))
+    assert (enough.long, enough.short) == ("bf16 is 1.9x ahead, loss even", "1.9x ahead, loss even")
+    assert enough.compares
+    assert fork_words(ForkParent(SINCE), fork_of(chance)).long == "its parent is gone"

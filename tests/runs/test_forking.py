@@ -10,12 +10,21 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import Step
-from mptui.runs.listing.difference import difference_words
-from mptui.runs.listing.forking import find_checkpoint, fork_run, kept_checkpoints, parent_of
+from mptui.runs.listing.difference import difference
+from mptui.runs.listing.forking import (
+    FORKED_FROM,
+    find_checkpoint,
+    fork_run,
+    kept_checkpoints,
+    parent_of,
+    parent_words,
+    run_id,
+)
+from mptui.runs.listing.housekeeping import rename_run
 from mptui.runs.listing.run_rows import RunList
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
-from mptui.runs.store.directory import CONFIG, create_run, read_summary
+from mptui.runs.store.directory import CONFIG, SUMMARY, create_run, read_summary, write_json
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from tests.runs.test_resumed import LIMIT_S, SETTINGS
@@ -79,12 +88,11 @@ def test_a_fork_equals_a_resume_of_its_checkpoint_and_its_parent_keeps_each_bit(
     assert content(parent) == before
     steps = [event.step for event in read_journal(fork) if isinstance(event, Step)]
     assert steps[0] > 3
-    assert read_summary(fork)["forked_from"] == {"run": "parent", "step": 3}
+    assert read_summary(fork)["forked_from"] == {"run": "parent", "id": run_id(parent), "step": 3}
     rows = {row.name: row for row in RunList(parent.parent).rows()}
     assert rows["parent-fork"].parent == (parent, 3)
     assert rows["parent"].parent is None
-    words = difference_words(read_run(parent), read_run(fork))
-    assert "loss" in words
+    assert difference(read_run(parent), read_run(fork), 3).sentence == ""  # after few steps
     shutil.rmtree(fork)
 
 
@@ -107,7 +115,34 @@ def test_the_checkpoint_shares_its_files_and_survives_its_parent(parent, tmp_pat
     assert linked.stat().st_nlink == 2
     shutil.rmtree(copy)
     assert parent_of(fork, read_summary(fork)) is None
+    step = find_checkpoint(parent, "best").step
+    assert parent_words(fork, read_summary(fork)) == f"copy (gone) at step {step}"
     trained(fork)
+
+
+def test_a_fork_finds_its_parent_after_it_was_renamed(parent, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(parent, copy, symlinks=True)
+    fork = fork_run(copy, find_checkpoint(copy, "3"))
+    rows = RunList(tmp_path)
+    assert {row.name: row.parent for row in rows.rows()}["copy-fork"] == (copy, 3)
+    renamed = rename_run(copy, "first")
+    assert {row.name: row.parent for row in rows.rows()}["copy-fork"] == (renamed, 3)
+    assert parent_words(fork, read_summary(fork)) == "first at step 3"
+    another = tmp_path / "copy"
+    shutil.copytree(parent, another, symlinks=True)
+    (another / "events.jsonl").write_text('{"event":"journal","time":1.0,"step":0,"version":1}\n')
+    assert parent_of(fork, read_summary(fork)) == (renamed, 3)  # not the other run that has its name now
+
+
+def test_a_fork_of_an_earlier_version_knows_the_name_of_its_parent(parent):
+    fork = fork_run(parent, find_checkpoint(parent, "3"), "older")
+    before = read_summary(fork)
+    write_json(fork / SUMMARY, before | {FORKED_FROM: {"run": "parent", "step": 3}})
+    assert parent_of(fork, read_summary(fork)) == (parent, 3)
+    for odd in ({}, {"run": "..", "step": 3}, {"run": ["parent"], "step": 3}, {"run": "parent", "step": "3"}):
+        assert parent_words(fork, before | {FORKED_FROM: odd}) == ""
+    shutil.rmtree(fork)
 
 
 def test_the_steps_that_are_there_are_named_as_they_are_typed(tmp_path):
@@ -160,7 +195,7 @@ def test_the_command_forks_and_trains(parent, capsys):
     assert _exit_code([*words, "--set", "training.clip_grad_norm=0.5"], debug=False) == 0
     printed = capsys.readouterr()
     step = find_checkpoint(parent, "best").step
-    assert json.loads(printed.out)["forked_from"] == {"run": "parent", "step": step}
+    assert json.loads(printed.out)["forked_from"] == {"run": "parent", "id": run_id(parent), "step": step}
     assert f"forked parent at step {step}" in printed.err
     shutil.rmtree(parent.with_name("again"))
 

@@ -5,15 +5,25 @@ import shutil
 import pytest
 from textual.widgets import Input
 
+from mptui.events import Step
+from mptui.runs.listing.forking import run_id
+from mptui.runs.listing.housekeeping import rename_run
 from mptui.runs.store.directory import read_summary
 from mptui.tui.cockpit import Cockpit
+from mptui.tui.screens import run_page
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs.fork_dialog import ForkDialog
 from mptui.tui.turns import TURN_S, Turns
 from tests.tui.cockpits import FakeRun, until
 from tests.tui.events import MemorySource, demo
-from tests.tui.frames import frame, seen
-from tests.tui.test_runs_screen import a_run
+from tests.tui.frames import frame, live, put, seen
+from tests.tui.test_runs_screen import a_run, journal_of
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """The parent of a fork is looked at often, so that nothing is waited for."""
+    monkeypatch.setattr(run_page, "PARENT_S", 0.2)
 
 
 class Shown:
@@ -59,16 +69,18 @@ async def test_a_fork_is_made_trained_and_drawn_over_its_parent(tmp_path, size):
         await pilot.press("down", "down", "2")
         assert await seen(app, pilot, "switched to ")
         await pilot.press("0", "tab", *"training.lr=0.05", "enter")
-        await until(app, pilot, "waiting for the first steps of the fork")
+        await until(app, pilot, "waiting for the first 20 steps of the fork")
         fork = tmp_path / "parent-fork"
         (run,) = started
         assert run.resumed == fork
         assert tuple(run.request.sets) == ("training.lr=0.05",)
-        assert read_summary(fork)["forked_from"] == {"run": "parent", "step": 20}
+        assert read_summary(fork)["forked_from"] == {"run": "parent", "id": run_id(parent), "step": 20}
         shutil.copyfile(parent / "events.jsonl", fork / "events.jsonl")
-        await until(app, pilot, "is as fast as")
+        await until(app, pilot, "fork: speed even with its parent, loss even")
         await pilot.press("escape")
         await until(app, pilot, "╭─ log" if size[1] > 24 else "space pause")
+        await until(app, pilot, "speed even, loss even")  # in the first line of the fork itself
+        await until(app, pilot, "── parent")
 
 
 async def test_a_run_without_a_checkpoint_is_not_forked(tmp_path):
@@ -128,3 +140,30 @@ def test_a_parent_and_its_fork_take_turns():
     parent.finished = True
     assert not turns.tick()
     assert parent.sent[-1][0] == "pause"  # it has ended, and the fork trains already
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(tmp_path, size):
+    events = demo()
+    at = next(number for number, event in enumerate(events) if event.step > 4000)
+    parent = a_run(tmp_path, "parent", events=events[:at])
+    since = events[at - 1].step
+    forked = {"run": "parent", "id": run_id(parent), "step": since}
+    source = MemorySource()
+    source.run = a_run(tmp_path, "fork", forked_from=forked)
+    async with live(source, size) as (app, pilot):
+        await until(app, pilot, f"compares from step {since + 20:,}")
+        await put(app, pilot, *events[:1], *(e for e in events[at:] if isinstance(e, Step)))
+        await until(app, pilot, "speed even")  # with the parent's steps before the fork
+        assert "loss even" not in frame(app)
+        assert "parent" not in frame(app)
+        (parent / "events.jsonl").write_text(journal_of(events))
+        await until(app, pilot, "speed even, loss even")
+        await until(app, pilot, "── parent")
+        renamed = rename_run(parent, "renamed")
+        while app.screen._parents._last.name != "renamed":
+            await pilot.pause(0.01)
+        assert "speed even, loss even" in frame(app)
+        shutil.rmtree(renamed)
+        await until(app, pilot, "parent gone" if size[0] == 80 else "its parent is gone")
+        assert "── parent" not in frame(app)

@@ -3,6 +3,8 @@
 import pytest
 
 from mptui.events import Alert, Paused, PhaseChanged
+from mptui.runs.listing.fork_parent import ForkWords
+from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.live.header import headline
 from tests.tui.events import run_started
@@ -40,3 +42,43 @@ def test_a_run_of_one_process_has_no_number_of_ranks():
     view = RunView()
     view.handle(run_started())
     assert "rank" not in headline(view, 0.0, 160).plain
+
+
+COMPARED = ForkWords("bf16 is 1.9x ahead, loss +0.002", "1.9x ahead, loss +0.002", compares=True)
+
+
+def fork_view():
+    view = RunView()
+    view.handle(run_started())
+    view.handle(PhaseChanged(time=10.0, phase="training"))
+    view.epoch, view.epochs, view.step = 12, 100, 14_302
+    return view
+
+
+@pytest.mark.parametrize(
+    ("width", "kept", "gone"),
+    [
+        (160, ["bf16 is 1.9x ahead, loss +0.002", "epoch", "step", "left", "ends"], []),
+        (110, ["bf16 is 1.9x ahead, loss +0.002", "epoch", "step", "left"], ["ends", "shapes"]),
+        (100, ["1.9x ahead, loss +0.002", "epoch", "step", "left"], ["bf16"]),
+        (80, ["1.9x ahead, loss +0.002", "step", "left"], ["epoch", "bf16"]),
+        (62, ["1.9x ahead, loss +0.002", "step"], ["left"]),
+        (50, ["1.9x ahead, loss +0.002"], ["step"]),
+        (32, ["● training"], ["ahead"]),
+    ],
+)
+def test_what_a_fork_says_of_its_parent_gives_way_in_order(width, kept, gone):
+    line = headline(fork_view(), 10.0, width, None, COMPARED).plain
+    assert len(line) <= width
+    assert "● training" in line
+    assert [words for words in kept if words not in line] == []
+    assert [words for words in gone if words in line] == []
+
+
+def test_a_comparison_stands_out_and_the_lack_of_one_does_not():
+    for words, style in ((COMPARED, "$text-accent"), (ForkWords("its parent is gone", "gone"), "$quiet")):
+        line = headline(fork_view(), 10.0, 160, None, words)
+        place = line.plain.index(words.long)
+        assert style in [str(span.style) for span in line.spans if span.start <= place < span.end]
+    past = headline(fork_view(), 10.0, 160, RunMoment(5.0, 40, 5.0), COMPARED).plain
+    assert "ahead" not in past

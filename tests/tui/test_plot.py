@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -290,3 +291,22 @@ def test_axes_cover_the_data(low, high):
         log = log_axis(low, high)
         assert log.low <= math.log10(low) + 1e-3
         assert log.high >= math.log10(high) - 1e-3
+
+
+def test_a_curve_behind_is_quiet_has_one_label_and_sets_no_steps():
+    values = history([2.0 - i / 1000 for i in range(1000)])
+    parent = history([1.3] * 2000)
+    parent.append(1999, math.nan)
+    behind = [Series(f"parent's {name}", parent, noisy=True, behind=True) for name in ("train", "validation")]
+    plot = Plot([Series("train", values, noisy=True), *behind])
+    rows = Drawing(plot, 80, 20).rows()
+    text = ["".join(text for text, _ in row) for row in rows]
+    assert list(plot.steps) == [0, 1000]
+    assert text[0].split() == ["──", "train", "──", "parent"]
+    line = [part for row in rows[10:18] for text, part in row if any(0x2800 < ord(c) < 0x2900 for c in text)]
+    assert "axis" in line
+    assert not {"series-2", "series-3", "bad"} & {part for row in rows for _, part in row}
+    assert {"1.0", "2.0"} <= {row[:GUTTER].strip() for row in text}
+    said = "".join(text for text, _ in Drawing(replace(plot, cursor=500), 80, 20).rows()[0])
+    assert "train 1.50  parent's train 1.30" in said
+    assert moved(plot, None, 0, 73) in {*range(1000)}

@@ -27,14 +27,18 @@ from tests.tui.frames import frame, seen
 NOW = time.time()
 
 
+def journal_of(events):
+    """The lines of a journal."""
+    return "".join(f"{json.dumps(to_record(event))}\n" for event in events)
+
+
 def a_run(folder, name, *, age_s=60.0, events=(), **summary):
     """A run directory as a run leaves it: settings, summary, journal, two kept and two old checkpoints."""
     run = folder / name
     (run / "checkpoints").mkdir(parents=True)
     lr = summary.pop("lr", 0.1)
     (run / "run.toml").write_text(f'[training]\nlr = {lr}\n[precision]\nmode = "auto"\n')
-    lines = [json.dumps(to_record(event)) for event in events]
-    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (run / "events.jsonl").write_text(journal_of(events))
     for step in (10, 20, 30, 40):
         checkpoint = run / "checkpoints" / f"step-{step:09d}"
         checkpoint.mkdir()

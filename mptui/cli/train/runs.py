@@ -109,6 +109,8 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
 
 def _row(summary: dict[str, Any]) -> list[str]:
     """Return the cells of a run, in the order of `_COLUMNS`."""
+    from mptui.runs.listing.forking import parent_words
+
     best, dataset = _table(summary, "best"), _table(summary, "dataset")
     value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")
     status = str(summary.get("status")) + (f", silent for {silent:,} s" if silent else "")
@@ -123,7 +125,7 @@ def _row(summary: dict[str, Any]) -> list[str]:
         str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
         f"{summary.get('optimizer_steps', 0):,}",
         _ranks(summary),
-        _parent(summary),
+        parent_words(Path(str(summary["directory"])), summary),
     ]
 
 
@@ -131,12 +133,6 @@ def _ranks(summary: dict[str, Any]) -> str:
     """Return the number of processes of a run, and of its nodes if it has several."""
     ranks, nodes = summary.get("ranks", 1), summary.get("nodes", 1)
     return f"{ranks:,} on {nodes:,} nodes" if nodes > 1 else f"{ranks:,}"
-
-
-def _parent(summary: dict[str, Any]) -> str:
-    """Return the run that a fork was forked from, and the step; "" for other runs."""
-    forked = _table(summary, "forked_from")
-    return f"{forked.get('run')} at {forked.get('step')}" if forked else ""
 
 
 def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Curves as SVG: a line for each, and a band from the smallest to the largest value behind a single run's.
 
-A curve has at most `COLUMNS` points, whatever the length of the run. `page.js` zooms by the view box alone,
-and reads values from the paths, so that the page shows all curves without a script, too.
+A curve has at most `COLUMNS` points, whatever the length of the run. A few values that would press all others
+to the bottom lie above the axis, as on the live screen: strokes at its edge show where, words how far.
+`page.js` zooms by the view box alone, and reads values from the paths, so that the page shows all curves
+without a script, too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from mptui import format as fmt
 from mptui.runs.view.labels import is_percent
-from mptui.runs.view.metric_history import Floats, History
+from mptui.runs.view.metric_history import Floats, History, end_of_values
 
 COLUMNS = {True: 1024, False: 400}
 """Points of a curve: of a single run, and of one of several."""
@@ -48,7 +50,10 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
     every = np.concatenate([part[np.isfinite(part)] for each in seen for part in (each.low, each.high)])
     if not every.size:
         return ""
-    low, high = float(every.min()), float(every.max())
+    low, highest = float(every.min()), float(every.max())
+    tops = [columns.high if single else columns.mean for columns in seen]
+    means = [columns.mean for columns in seen if np.isfinite(columns.mean).any()]
+    high = min(highest, end_of_values(low, tops, means))
     if not high - low > 1e-12 * max(abs(low), abs(high), 1e-12):
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     paths = []
@@ -56,15 +61,17 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
         if single:
             paths.append(_band(columns.low, columns.high, low, high, line.colour))
         paths.append(_path(columns.mean, low, high, line))
+    paths += [_above(top, high, line.colour) for line, top in zip(lines, tops, strict=True)]
     say = fmt.percent if is_percent(chart) else fmt.figure
     values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
     steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
     legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
+    above = _above_words(lines, tops, high, say, (first, last))
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
     return (
         f'<figure class="chart" tabindex="0" data-first="{first:.12g}" data-last="{last:.12g}" '
         f'data-low="{low:.9g}" data-high="{high:.9g}" data-percent="{int(is_percent(chart))}">'
-        f"<figcaption>{escape(title)}<ul>{legend}</ul><output></output></figcaption>"
+        f"<figcaption>{escape(title)}<ul>{legend}</ul>{above}<output></output></figcaption>"
         f'<div class="plot"><div class="y">{_spans(say(value) for value in values)}</div>'
         f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(title)}">{grid}{"".join(paths)}</svg>'
@@ -97,3 +104,29 @@ def _band(lows: Floats, highs: Floats, low: float, high: float, colour: int) -> 
     top, bottom = _places(highs, low, high), _places(lows, low, high)
     drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in [*top, *reversed(bottom)])
     return f'<path class="band c{colour}" d="M{drawn}Z"/>' if top else ""
+
+
+def _above(tops: Floats, high: float, colour: int) -> str:
+    """Return strokes at the upper edge where values lie above it."""
+    columns = ((np.flatnonzero(tops > high) + 0.5) * _SIDE / tops.size).tolist()
+    drawn = "".join(f"M{x:.1f} 0v40" for x in columns)
+    return f'<path class="above c{colour}" d="{drawn}"/>' if drawn else ""
+
+
+def _above_words(
+    lines: Sequence[CurveLine],
+    tops: Sequence[Floats],
+    high: float,
+    say: Callable[[float], str],
+    steps: tuple[float, float],
+) -> str:
+    """Tell how far the values above the axis go, and where the largest of each curve is."""
+    words = []
+    for line, top in zip(lines, tops, strict=True):
+        if (top > high).any():
+            column = int(np.nanargmax(top))
+            step = steps[0] + (column + 0.5) / top.size * (steps[1] - steps[0])
+            of = f"{line.label} " if len(lines) > 1 else ""
+            words.append(f"{of}up to {say(float(top[column]))} near step {step:,.0f}")
+    told = escape(", ".join(words))
+    return f'<span class="quiet told"> above the axis: {told}</span>' if told else ""

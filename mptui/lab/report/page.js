@@ -41,6 +41,7 @@ function chart(root) {
     width = Math.min(SIDE, Math.max(CLOSEST, size));
     left = Math.min(SIDE - width, Math.max(0, start));
     const [top, bottom] = range();
+    svg.classList.toggle("zoomed", width < SIDE);
     svg.setAttribute("viewBox", `${left} ${top} ${width} ${bottom - top}`);
     grid.forEach((line, n) => line.setAttribute("d", `M0 ${top + (bottom - top) * n / (grid.length - 1)}H${SIDE}`));
     const words = width >= SIDE ? written : [

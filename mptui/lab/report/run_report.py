@@ -13,6 +13,7 @@ from mptui.lab.report import run_sections as sections
 from mptui.lab.report.run_sections import Facts, Table
 from mptui.lab.report.timeline_lanes import time_by_state
 from mptui.regular import read_regular
+from mptui.runs.listing.forking import parent_words
 from mptui.runs.store.directory import (
     CHECKPOINTS,
     CHOICES,
@@ -94,7 +95,7 @@ def read_report(run: Path, picture_bytes: int) -> RunReport:
     return RunReport(
         name=clean(run.name, 128),
         view=view,
-        facts=_facts(summary, view),
+        facts=_facts(run, summary, view),
         time=time_by_state(view.timeline.columns(SLICES)),
         precision=sections.precision_history(view),
         scale=sections.scale_facts(view),
@@ -113,18 +114,14 @@ def read_report(run: Path, picture_bytes: int) -> RunReport:
     )
 
 
-def _facts(summary: dict[str, Any], view: RunView) -> Facts:
+def _facts(run: Path, summary: dict[str, Any], view: RunView) -> Facts:
     precision, energy = summary.get("precision") or {}, summary.get("energy") or {}
     best, data, spent = summary.get("best") or {}, summary.get("dataset") or {}, summary.get("time") or {}
-    value, forked = best.get("value"), summary.get("forked_from") or {}
-    rate, waited, cost = (
-        summary.get("samples_per_second"),
-        spent.get("data_wait_fraction"),
-        summary.get("cost"),
-    )
+    value, waited = best.get("value"), spent.get("data_wait_fraction")
+    rate, cost = summary.get("samples_per_second"), summary.get("cost")
     facts = {
         "status": summary.get("status"),
-        "fork of": f"{forked.get('run')} at step {forked.get('step')}" if forked else None,
+        "fork of": parent_words(run, summary),
         "task": summary.get("task"),
         "network": summary.get("model"),
         "data": data.get("name"),
@@ -132,7 +129,7 @@ def _facts(summary: dict[str, Any], view: RunView) -> Facts:
         "device": summary.get("device"),
         "precision": " · ".join(str(precision[key]) for key in ("used", "reason") if precision.get(key)),
         "best": f"{metric_words({best['metric']: value})[0]} in epoch {best.get('epoch')}"
-        if isinstance(value, float)
+        if isinstance(value, int | float) and best.get("metric")
         else None,
         "epochs": summary.get("epochs"),
         "optimizer steps": summary.get("optimizer_steps"),
@@ -146,10 +143,10 @@ def _facts(summary: dict[str, Any], view: RunView) -> Facts:
         "warnings": "; ".join(_words(each, "message") for each in summary.get("warnings") or []),
         "changes": ", ".join(f"{mark.label} at step {mark.step:,}" for mark in view.marks),
     }
-    return {
+    return {  # what a summary made by hand has instead of a text or a number is left out
         label: f"{told:,}" if isinstance(told, int) else clean(str(told), 2000)
         for label, told in facts.items()
-        if told not in {None, ""}
+        if isinstance(told, str | int | float) and told != ""
     }
 
 

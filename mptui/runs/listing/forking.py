@@ -5,6 +5,7 @@ copies. The fork goes on as `mptui resume` of the parent would from this checkpo
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.regular import read_regular
+from mptui.regular import open_regular, read_regular
 from mptui.runs.store.directory import (
     BEST,
     CHECKPOINTS,
@@ -25,13 +26,18 @@ from mptui.runs.store.directory import (
     VERSION,
     check_version,
     create_run,
+    list_runs,
     read_summary,
     write_json,
     write_text,
 )
+from mptui.text import clean
 
 FORKED_FROM = "forked_from"
-"""Entry of the summary of a fork: name of its parent and the step of the checkpoint."""
+"""Entry of the summary of a fork: name and id (`run_id`) of its parent, and the step of the checkpoint."""
+
+_JOURNAL = "events.jsonl"  # as in `store.journal`, which imports numpy
+_LONGEST_LINE = 1 << 16
 
 _DATA = "data.json"
 _COPIED = (CHOICES, _DATA)
@@ -142,16 +148,54 @@ def _switched(parent: Path, profile: str) -> str:
     return to_toml(switched(now, wanted).config)
 
 
+def run_id(run: Path) -> str | None:
+    """Return what tells a run from others under any name; None before it has trained.
+
+    It comes from the first line of the journal, which has the time of the beginning and never changes.
+    """
+    try:
+        with os.fdopen(open_regular(run / _JOURNAL), "rb") as file:
+            line = file.readline(_LONGEST_LINE)
+    except OSError:
+        return None
+    return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else None
+
+
 def parent_of(run: Path, summary: Mapping[str, Any]) -> tuple[Path, int] | None:
-    """Return the directory of the parent of a fork if it is there, and the step of the fork."""
+    """Return the directory of the parent of a fork, and the step of the fork; None if it is gone.
+
+    A parent that has been renamed is found by its id; forks of earlier versions know its name alone.
+    """
+    forked = forked_from(summary)
+    if forked is None:
+        return None
+    name, step, known = forked
+    parent = run.with_name(name)
+    if not (parent / CONFIG).is_file() or (known is not None and run_id(parent) not in {known, None}):
+        others = list_runs(run.parent) if known is not None else []
+        found = next((other for other in others if run_id(other) == known), None)
+        return None if found is None else (found, step)
+    return parent, step
+
+
+def parent_words(run: Path, summary: Mapping[str, Any]) -> str:
+    """Return the present name of a fork's parent and the step: `stable at step 40`; "" for other runs."""
+    forked, parent = forked_from(summary), parent_of(run, summary)
+    if forked is None:
+        return ""
+    name = f"{forked[0]} (gone)" if parent is None else parent[0].name
+    return f"{clean(name)} at step {forked[1]:,}"
+
+
+def forked_from(summary: Mapping[str, Any]) -> tuple[str, int, str | None] | None:
+    """Return name, step and id of the parent as they were at the fork; None if the run is no fork."""
     forked = summary.get(FORKED_FROM)
     if not isinstance(forked, dict):
         return None
-    name, step = forked.get("run"), forked.get("step")
-    if not isinstance(name, str) or not isinstance(step, int) or os.sep in name:
+    name, step, known = forked.get("run"), forked.get("step"), forked.get("id")
+    if not isinstance(name, str) or not isinstance(step, int) or name in {"", ".", ".."} or os.sep in name:
         return None
-    parent = run.with_name(name)
-    return (parent, step) if (parent / CONFIG).is_file() else None
+    return name, step, known if isinstance(known, str) else None
 
 
 def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
@@ -195,7 +239,7 @@ def _summary(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> dict[str, A
         "directory": str(run),
         "status": "stopped",
         "optimizer_steps": checkpoint.step,
-        FORKED_FROM: {"run": parent.name, "step": checkpoint.step},
+        FORKED_FROM: {"run": parent.name, "id": run_id(parent), "step": checkpoint.step},
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from mptui import format as fmt
 from mptui.runs.listing.forking import parent_of
 from mptui.runs.store.directory import (
+    CONFIG,
     CRASHED,
     SUMMARY,
     is_trained,
@@ -99,9 +100,9 @@ class RunList:
         except OSError:
             version = None
         before = known.get(run)
-        return (
-            before if before is not None and before[0] == version else (version, row_of(run, self._read(run)))
-        )
+        if before is not None and before[0] == version and _is_parent_there(before[1]):
+            return before
+        return version, row_of(run, self._read(run))
 
 
 def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
@@ -121,6 +122,11 @@ def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
         started=started_of(run, summary),
         parent=parent_of(run, summary),
     )
+
+
+def _is_parent_there(row: RunRow) -> bool:
+    """Whether the parent of a fork still has its name; a run that is no fork needs none."""
+    return row.parent is None or (row.parent[0] / CONFIG).is_file()
 
 
 def _with_state(row: RunRow) -> RunRow:

@@ -7,6 +7,7 @@ bucket has the smallest and the largest value beside the sum, so that a spike of
 
 import base64
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,15 @@ Floats = NDArray[np.float64]
 
 CAPACITY = 2048
 """Number of buckets: several per dot of the widest chart, even just after a merge."""
+
+POINTS = 8
+"""An axis leaves out no value of curves with fewer values than these."""
+
+OUTLIERS = 0.02
+"""Share of the values of a curve that an axis may leave out, at least one; never the latest."""
+
+OUTLYING = 5
+"""The axis leaves them out if it would be so many times as long with them as without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +280,30 @@ class History:
             array[half:] = empty
         self._end = (self._end + 1) // 2
         self._width *= 2
+
+
+def end_of_values(low: float, tops: Sequence[Floats], lines: Sequence[Floats]) -> float:
+    """Return where a value axis from `low` may end: at the highest value, or below a few outliers.
+
+    One far too large value, such as the first validation loss of an untrained network, would press all others
+    to the bottom.
+
+    Args:
+        low: The lower end.
+        tops: Of each curve, the highest point in each column; NaN in columns without values.
+        lines: Smoothed lines, which it covers unless one is an outlier itself.
+    """
+    known = [each[np.isfinite(each)] for each in tops]
+    known = [each for each in known if each.size]
+    highest = max((each.max() for each in known), default=low)
+    if sum(each.size for each in known) < POINTS:
+        return float(highest)
+    rest = max(max(_without_outliers(each), each[-1]) for each in known)
+    ends = highest, max(rest, *(np.nanmax(line) for line in lines), rest)
+    return float(next((end for end in ends if end - low <= OUTLYING * (rest - low)), rest))
+
+
+def _without_outliers(values: Floats) -> float:
+    """Return the highest value but a few; that of a single value is itself."""
+    outliers = min(max(1, int(OUTLIERS * values.size)), values.size - 1)
+    return float(np.sort(values)[-1 - outliers])

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 from textual import on, work
 
+from mptui.errors import MptuiError
+from mptui.runs.listing.fork_parent import ForkWords, ParentReader, fork_words
 from mptui.runs.planning.profile_diff import RunPosition
 from mptui.runs.replay.past_view import completed, folded_until
 from mptui.runs.view.run_timeline import RunMoment
@@ -18,6 +20,9 @@ from mptui.tui.widgets.chart.chart_set import ChartSet
 from mptui.tui.widgets.live.header import Header
 from mptui.tui.widgets.live.ribbon import Ribbon
 from mptui.tui.widgets.panel import Panel
+
+PARENT_S = 2.0
+"""Seconds between two looks at the parent of a fork."""
 
 
 class RunPage(Page):
@@ -38,6 +43,33 @@ class RunPage(Page):
         self.charts = ChartSet(self._chart_widgets)
         self._moment: RunMoment | None = None
         self._past = self.view
+        self._parents, self._reads_parent = ParentReader(), False
+        self._fork_words: ForkWords | None = None
+
+    def on_mount(self) -> None:
+        """Look for the parent of a fork, now and while it may train."""
+        self._parent_timer = self.set_interval(PARENT_S, self._read_parent)
+        self._read_parent()
+
+    @work(group="parent")
+    async def _read_parent(self) -> None:
+        """Compare a fork with its parent, which a thread reads, and draw the curves of the parent behind."""
+        run = self.source.run
+        if run is None or self._reads_parent:
+            return
+        self._reads_parent = True
+        try:
+            parent = await in_background(lambda: self._parents.read(run))
+        except MptuiError:  # there is nothing to compare it with
+            return
+        finally:
+            self._reads_parent = False
+        if parent is None:
+            self._parent_timer.stop()
+        elif self.is_running:
+            self._fork_words = fork_words(parent, self.view)
+            self.charts.put_behind(parent.curves)
+            self.show_header()
 
     @property
     def shown(self) -> RunView:
@@ -67,7 +99,7 @@ class RunPage(Page):
     def show_header(self) -> None:
         """Show the state of the run now."""
         now = self.view.time if self.source.finished else time.time()
-        self.query_one(Header).show(self.view, now, self._moment)
+        self.query_one(Header).show(self.view, now, self._moment, self._fork_words)
 
     def go_to(self, moment: RunMoment | None) -> bool:
         """Show the run at a moment, or None: now; return whether it was shown otherwise before."""

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from mptui.errors import MptuiError
-from mptui.runs.listing.difference import difference_words
+from mptui.runs.listing.difference import STEPS, difference
 from mptui.runs.listing.forking import parent_of
 from mptui.runs.listing.run_curves import Curve, RunCurves, curves_of
 from mptui.runs.store.compare import compare
@@ -115,9 +115,9 @@ class CompareScreen(Page):
 
     def _draw(self) -> None:
         if self._since is not None:
-            views = [self._views[run] for run in self._runs if run in self._views]
-            words = difference_words(*views) if len(views) == len(self._runs) else ""
-            told = words or "waiting for the first steps of the fork"
+            parent, fork = (self._views.get(run) for run in self._runs)
+            words = difference(parent, fork, self._since).sentence if parent and fork else ""
+            told = words or f"waiting for the first {STEPS} steps of the fork"
             self._top.say(Content.styled(told, "$text-accent" if words else "$quiet"))
         curves = curves_of(list(self._views.values()))
         if self._curve not in curves:

@@ -1,8 +1,10 @@
 """The charts of a screen, which show the same steps and have the same cursor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from mptui.runs.listing.fork_parent import Curves
 from mptui.runs.view.labels import FROM_ZERO, LR, TRAIN, VALIDATION, is_noisy, is_percent
+from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
@@ -20,11 +22,22 @@ class ChartSet:
         self._charts = charts
         self._window: StepWindow | None = None
         self._pinned: float | None = None
+        self._behind: Curves = {}
+        self._shown: tuple[RunView, Sequence[str]] | None = None
 
     def show(self, view: RunView, names: Sequence[str]) -> None:
         """Show the metrics of these names, as far as there are charts."""
+        self._shown = view, names
         for number, chart in enumerate(self._charts):
-            _show(chart, view, names[number] if number < len(names) else "", is_first=number == 0)
+            name = names[number] if number < len(names) else ""
+            _show(chart, view, name, self._behind.get(name, {}), is_first=number == 0)
+
+    def put_behind(self, curves: Curves) -> None:
+        """Draw the curves of the parent of a fork behind those of the same charts."""
+        if curves is not self._behind:
+            self._behind = curves
+            if self._shown is not None:
+                self.show(*self._shown)
 
     def zoom(self, last: float, closer: bool, centre: float | None = None) -> None:
         """Show fewer or more of the steps to `last`, around `centre` or the cursor."""
@@ -67,7 +80,7 @@ class ChartSet:
             chart.look_at(window)
 
 
-def _show(chart: Chart, view: RunView, name: str, is_first: bool) -> None:
+def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
     histories = view.histories.get(name, {})
     both = any(label.endswith(TRAIN) for label in histories)
     chart.entitle(name)
@@ -75,6 +88,10 @@ def _show(chart: Chart, view: RunView, name: str, is_first: bool) -> None:
         [
             Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
             for label, history in histories.items()
+        ]
+        + [
+            Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=True)
+            for label, history in behind.items()
         ],
         marks=tuple(view.marks) if is_first else (),
         skips=view.skips if is_first else None,

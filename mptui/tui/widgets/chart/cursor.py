@@ -29,8 +29,8 @@ def moved(plot: Plot, cursor: float | None, columns: int, width: int) -> float |
 def _places(plot: Plot, width: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Return the last step of each column that has one, and these columns."""
     x0, x1 = plot.steps
-    every = np.full((len(plot.series) + 1, width), np.nan)
-    for row, each in zip(every, plot.series, strict=False):
+    every = np.full((len(plot.own) + 1, width), np.nan)
+    for row, each in zip(every, plot.own, strict=False):
         row[:] = each.history.steps(x0, x1, width)
     latest = np.fmax.reduce(every, axis=0)
     cells = np.flatnonzero(np.isfinite(latest))

@@ -18,15 +18,6 @@ SMOOTHING = 0.8
 ENOUGH = 4
 """A band is drawn if at least one in so many columns has a value; over fewer, it would be made up."""
 
-POINTS = 8
-"""An axis leaves out no value of curves with fewer values than these."""
-
-OUTLIERS = 0.02
-"""Share of the values of a curve that an axis may leave out, at least one; never the latest."""
-
-OUTLYING = 5
-"""The axis leaves them out if it would be so many times as long with them as without."""
-
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -38,12 +29,14 @@ class Series:
         dashed: Whether the line is dashed.
         noisy: Whether its line is the mean of a column, smoothed, with a band of all values behind it;
             otherwise the line covers all values.
+        behind: Whether it is a quiet line behind the others, which alone determine the steps that are shown.
     """
 
     label: str
     history: History
     dashed: bool = False
     noisy: bool = False
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +74,7 @@ def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
     if np.isfinite(seen.low).sum() * ENOUGH < seen.low.size:
         return CurveShape((mean, mean))
     line = smoothed(mean) if smooth else mean
-    return CurveShape((line, line), (low, high))
-
-
-def end_of_values(low: float, tops: Sequence[Floats], lines: Sequence[Floats]) -> float:
-    """Return where a value axis from `low` may end: at the highest value, or below a few outliers.
-
-    One far too large value, such as the first validation loss of an untrained network, would press all others
-    to the bottom.
-
-    Args:
-        low: The lower end.
-        tops: Of each curve, the highest point in each column; NaN in columns without values.
-        lines: Smoothed lines, which it covers unless one is an outlier itself.
-    """
-    known = [each[np.isfinite(each)] for each in tops]
-    known = [each for each in known if each.size]
-    highest = max((each.max() for each in known), default=low)
-    if sum(each.size for each in known) < POINTS:
-        return float(highest)
-    rest = max(max(_without_outliers(each), each[-1]) for each in known)
-    ends = highest, max(rest, *(np.nanmax(line) for line in lines), rest)
-    return float(next((end for end in ends if end - low <= OUTLYING * (rest - low)), rest))
-
-
-def _without_outliers(values: Floats) -> float:
-    """Return the highest value but a few; that of a single value is itself."""
-    outliers = min(max(1, int(OUTLIERS * values.size)), values.size - 1)
-    return float(np.sort(values)[-1 - outliers])
+    return CurveShape((line, line), None if series.behind else (low, high))
 
 
 def bridged(values: Floats, broken: Mask) -> Floats:

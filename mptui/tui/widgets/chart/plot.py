@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from mptui import format as fmt
 from mptui.runs.view.labels import VALIDATION
-from mptui.runs.view.metric_history import History
+from mptui.runs.view.metric_history import History, end_of_values
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
@@ -22,7 +22,6 @@ from mptui.tui.widgets.chart.curve_shape import (
     Floats,
     Series,
     StepWindow,
-    end_of_values,
     first_step,
     last_step,
     shape_of,
@@ -42,6 +41,9 @@ PARTS = (
 )
 GUTTER = 7
 """Width of the value labels in cells, fixed so that the plot doesn't move when a label grows."""
+
+BEHIND = "parent"
+"""Label of the series behind the others, which must come after them."""
 
 _BRAILLE = 0x2800
 _LARGEST = 1e100
@@ -73,9 +75,14 @@ class Plot:
     window: StepWindow | None = None
 
     @property
+    def own(self) -> list[Series]:
+        """The series that are not behind others."""
+        return [series for series in self.series if not series.behind]
+
+    @property
     def steps(self) -> tuple[float, float]:
         """The range of the step axis, to the end of the planned values if there are any."""
-        first, last = first_step(self.series), last_step(self.series)
+        first, last = first_step(self.own), last_step(self.own)
         if self.window is not None:
             end = last if self.window.end is None else self.window.end
             return end - self.window.span, end
@@ -146,25 +153,27 @@ class Drawing:
         if not self.plot.planned:
             return np.full(dots, np.nan)
         at, values = np.array(self.plot.planned).T
-        ahead = (steps > last_step(self.plot.series)) & (np.arange(dots) % 4 < 2)
+        ahead = (steps > last_step(self.plot.own)) & (np.arange(dots) % 4 < 2)
         planned: Floats = np.where(ahead, np.interp(steps, at, values, np.nan, np.nan), np.nan)
         return planned
 
     def _draw(self) -> None:
         self._curve_top = np.full(self._width, self._height, dtype=np.intp)
         self._draw_line(self._planned, self._planned, "axis", 0)
-        order = sorted(range(len(self._seen)), key=lambda n: (self.plot.series[n].dashed, -n))
+        series = self.plot.series
+        order = sorted(range(len(series)), key=lambda n: (not series[n].behind, series[n].dashed, -n))
         for number in order:
             if (band := self._curves[number].band) is not None:
                 self._draw_line(*self._placed(*band), "raw", number)
         for number in order:
             self._draw_series(number)
-        for curve, tops in zip(self._curves, self._tops, strict=True):
-            part = "warn" if curve.band is None else "raw"
-            self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", part)
+        for each, curve, tops in zip(series, self._curves, self._tops, strict=True):
+            if not each.behind:
+                part = "warn" if curve.band is None else "raw"
+                self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", part)
         self._draw_axes()
         if self.plot.cursor is not None:
-            self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
+            self._draw_cursor(min(self.plot.cursor, last_step(self.plot.own)))
         else:
             self._draw_legend()
         self._draw_best()
@@ -184,7 +193,11 @@ class Drawing:
             dash = np.arange(low.size) % (2 * self._dots.across + 2) < self._dots.across + 1
             own = np.isfinite(self._seen[number].low)
             low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
-        self._draw_line(low, high, f"series-{number % SERIES_COLOURS + 1}", number)
+        self._draw_line(low, high, self._part(number), number)
+
+    def _part(self, number: int) -> str:
+        """Return the part of a series, which gives its colour."""
+        return "axis" if self.plot.series[number].behind else f"series-{number % SERIES_COLOURS + 1}"
 
     def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
         rows = self._height * self._dots.down
@@ -227,20 +240,23 @@ class Drawing:
                 end = column + len(label) + 2
 
     def _draw_legend(self) -> None:
-        """Write the labels of the series on the right, abbreviated if they don't fit."""
+        """Write the labels of the series on the right, abbreviated if they don't fit; one for all behind."""
         ascii_only = self.plot.mode == "ascii"
-        labels = [_narrow(series.label) for series in self.plot.series]
+        labels = [_narrow(series.label) for series in self.plot.own]
+        if len(labels) < len(self.plot.series):
+            labels.append(BEHIND)
         if sum(len(label) + 6 for label in labels) > self._width:
             labels = [label.replace(VALIDATION, "val") for label in labels]
         column = self._size[0]
         for number in reversed(range(len(labels))):
+            part = self._part(number)
             swatch = "╌╌" if self.plot.series[number].dashed else "──"
             if ascii_only:
-                swatch = ASCII_MARKERS[number % len(ASCII_MARKERS)]
+                swatch = "." if part == "axis" else ASCII_MARKERS[number % len(ASCII_MARKERS)]
             column -= len(swatch) + 1 + len(labels[number])
             if column < GUTTER:
                 return
-            self._write(0, column, swatch, f"series-{number % SERIES_COLOURS + 1}")
+            self._write(0, column, swatch, part)
             self._write(0, column + len(swatch) + 1, labels[number], "text")
             column -= 3
 
@@ -253,7 +269,7 @@ class Drawing:
         column = self._write(0, GUTTER, f"step {step:,.0f}", "text")
         for number, series in enumerate(self.plot.series):
             text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
-            column = self._write(0, column, text, f"series-{number % SERIES_COLOURS + 1}")
+            column = self._write(0, column, text, self._part(number))
 
     def _said(self, value: float | None) -> str:
         return fmt.percent(value) if self.plot.percent else fmt.figure(value)
@@ -303,10 +319,11 @@ class Drawing:
             skipped = np.isfinite(self.plot.skips.columns(self._x0, self._x1, self._width).low)
             self._edge(bottom, skipped, "▴", "warn")
         across = self._dots.across
+        seen = self._seen[: len(self.plot.own)]
         if self.plot.log_y:
-            for columns in self._seen:
+            for columns in seen:
                 self._edge(bottom, _cells(columns.low <= 0, across), "▁", "warn")
-        for columns in self._seen:
+        for columns in seen:
             self._edge(bottom, _cells(columns.broken, across), "✗", "bad")
 
     def _edge(self, row: int, where: NDArray[np.bool_], character: str, part: str) -> None:

@@ -4,6 +4,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from mptui import format as fmt
+from mptui.runs.listing.fork_parent import ForkWords
 from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS, ranks_words
 from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
@@ -26,6 +27,15 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
+_FORK, _SHORT = "fork", "fork, short"
+_ALL_WORDS = 6
+_FORK_FITS = (
+    *((short, gap, left_out | {_SHORT}) for short, gap, left_out in _FITS[:_ALL_WORDS]),
+    *((short, _CLOSE, left_out | {_FORK}) for short, _, left_out in _FITS[_ALL_WORDS - 1 :]),
+    (2, _CLOSE, _FITS[-1][2] | {_FORK, _SHORT}),
+)
+"""The same for a fork. What differs from its parent is abbreviated before the epoch goes, and goes last."""
+
 
 class Header(Static):
     """One line with values at fixed positions; the least important ones are omitted if it is too narrow."""
@@ -35,15 +45,17 @@ class Header(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
         self._shown: Content | None = None
-        self._given: tuple[RunView, float, RunMoment | None] | None = None
+        self._given: tuple[RunView, float, RunMoment | None, ForkWords | None] | None = None
 
-    def show(self, view: RunView, now: float, moment: RunMoment | None = None) -> None:
-        """Show `view`, and the earlier moment that the screen shows.
+    def show(
+        self, view: RunView, now: float, moment: RunMoment | None = None, fork: ForkWords | None = None
+    ) -> None:
+        """Show `view`, the earlier moment that the screen shows, and what a fork says of its parent.
 
         `now` gives the elapsed seconds of phases without other figures.
         """
-        self._given = view, now, moment
-        content = headline(view, now, self.content_size.width, moment)
+        self._given = view, now, moment, fork
+        content = headline(view, now, self.content_size.width, moment, fork)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
@@ -54,12 +66,21 @@ class Header(Static):
             self.show(*self._given)
 
 
-def headline(view: RunView, now: float, width: int, moment: RunMoment | None = None) -> Content:
+def headline(
+    view: RunView,
+    now: float,
+    width: int,
+    moment: RunMoment | None = None,
+    fork: ForkWords | None = None,
+) -> Content:
     """Compose the line of `width` cells."""
     names, parts = _names(view), _parts(view, now)
     if moment is not None:
         parts = {"state": parts["state"], "past": _past(moment, now)}
-    for short, gap, left_out in _FITS:
+    elif fork is not None:
+        style = "$text-accent" if fork.compares else "$quiet"
+        parts |= {_FORK: Content.styled(fork.long, style), _SHORT: Content.styled(fork.short, style)}
+    for short, gap, left_out in _FITS if _FORK not in parts else _FORK_FITS:
         line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
         if names[short].cell_length + 2 + line.cell_length <= width:
             break
