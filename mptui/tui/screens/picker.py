@@ -24,9 +24,10 @@ from mptui.runs.planning.plan import Request
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.choices import Answer, DiscardDialog
 from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.dialogs.setting import SettingDialog
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.setup.selection_page import SelectionPage
-from mptui.tui.setup.explained import explained, in_a_paragraph
+from mptui.tui.setup.explained import in_a_paragraph
 from mptui.tui.setup.last_selection import save_last
 from mptui.tui.setup.memory_fit import Fit, filling_batch
 from mptui.tui.setup.selection import every_profile, rate_rule, resolved, to_save, values
@@ -270,18 +271,8 @@ class PickerScreen(SelectionPage):
         value = self.query_one(SettingsPanel).chosen
         if value is None:
             return
-        key, setting = value.key, SETTINGS[value.key]
         self.query_one("#values").focus()
-        self.app.push_screen(
-            AskDialog(
-                key,
-                explained(setting, value.value, value.source),
-                value.value,
-                check=lambda text: read_value(setting, text)[1],
-                take=lambda text: self._edited(key, text),
-                suggestions=setting.choices or setting.examples,
-            )
-        )
+        self.app.push_screen(SettingDialog(value, value.source, self._edited))
 
     def _edited(self, key: str, text: str) -> str | None:
         """Accept an edit if it is valid together with the other values."""

@@ -18,10 +18,10 @@ from mptui.errors import MptuiError
 from mptui.runs.store.directory import CONFIG
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
-from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.dialogs.setting import SettingDialog
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.view_page import ViewPage
-from mptui.tui.setup.explained import explained, in_a_paragraph
+from mptui.tui.setup.explained import in_a_paragraph
 from mptui.tui.setup.selection import values_of_run
 from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
@@ -120,17 +120,7 @@ class RunSettingsScreen(ViewPage):
         if value.fixed or self._view.finished is not None:
             self._tell(value.fixed or "the run has ended")
             return
-        key, setting = value.key, SETTINGS[value.key]
-        self.app.push_screen(
-            AskDialog(
-                key,
-                explained(setting, value.value, "in force"),
-                value.value,
-                check=lambda text: read_value(setting, text)[1],
-                take=lambda text: self._send(key, text),
-                suggestions=setting.choices or setting.examples,
-            )
-        )
+        self.app.push_screen(SettingDialog(value, "in force", self._send))
 
     def _send(self, key: str, text: str) -> str | None:
         """Send a change to the run, unless it is known to be impossible."""
