@@ -146,14 +146,9 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
         self._calls: Counter[tuple[str, Where]] = Counter()
         self._layers: dict[tuple[str, Where], str] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - an operator
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator gives
-        result = func(*args, **(kwargs or {}))
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """See `WatchedOperations.watched`."""
+        result = func(*args, **kwargs)
         if self.inside or func.namespace == "prim":
             return result
         dtypes = _dtypes((args, kwargs))
