@@ -14,8 +14,8 @@ CAPTION = 28
 
 
 @dataclass(frozen=True, slots=True)
-class PicturedSample:
-    """A sample of a validation.
+class SamplePrediction:
+    """A sample of a validation, and what is predicted of it.
 
     Attributes:
         index: Its index in the validation set.
@@ -24,7 +24,6 @@ class PicturedSample:
         truth: Its class; None with masks.
         predicted: The most probable class; None with masks.
         probability: That of the predicted class; None with masks.
-        pixels_HWC: The image, RGB; with masks the image, the mask and the prediction side by side.
     """
 
     index: int
@@ -33,6 +32,12 @@ class PicturedSample:
     truth: int | None
     predicted: int | None
     probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedSample(SamplePrediction):
+    """A sample with its picture, RGB; with masks the image, the mask and the prediction side by side."""
+
     pixels_HWC: npt.NDArray[np.uint8]
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mptui.codec import finite_json
-from mptui.data.core.predictions import ValidationPictures
+from mptui.data.core.predictions import SamplePrediction, ValidationPictures
 from mptui.errors import MptuiError
 from mptui.fields import reader_of
 from mptui.io.atomic import Guard, replace_file
@@ -29,15 +29,9 @@ _LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRecord:
-    """A sample in the picture: see `PicturedSample`; `box` is its left, top, width and height in pixels."""
+class SampleRecord(SamplePrediction):
+    """A sample in the picture; `box` is its left, top, width and height in pixels."""
 
-    index: int
-    file: str
-    error: float
-    truth: int | None
-    predicted: int | None
-    probability: float | None
     box: list[int]
 
 
