@@ -91,8 +91,9 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
             confusion=None if pictures.confusion is None else counted(pictures),
         )
         text = json.dumps(finite_json(asdict(record)), allow_nan=False)
-        replace_file(path.with_suffix(".json"), text.encode(errors="backslashreplace"), guard)
+        # the picture first: one without the other, on a full disk, is removed later by its name
         replace_file(path, png_bytes(sheet), guard)
+        replace_file(path.with_suffix(".json"), text.encode(errors="backslashreplace"), guard)
         _prune(path, pictures)
     except (OSError, MptuiError):
         return ""
