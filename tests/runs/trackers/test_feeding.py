@@ -5,31 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.trackers.feeder import scalars_of
 from mptui.runs.trackers.tracker_state import NAME, TrackerState, feeding_lock, token_of
 from tests.runs.trackers.journals import course, feed, scalars_in, step, write
 
-STEP = Step(
-    step=3, epoch=1, epoch_step=3, steps=1, samples_seen=24, loss=0.5, loss_min=0.5, loss_max=0.5, lr=0.1
-)
+STEP = step(3, loss=0.5)
 FULL_STEP = replace(
     STEP, grad_norm=2.0, loss_scale=1024.0, skipped_steps=4, samples_per_second=100.0, data_wait_fraction=0.25
 )
-VALIDATED = Validated(step=9, epoch=1, loss=0.7, metrics={"acc1": 0.8, "acc5": 0.95}, seconds=1.0, best=True)
-FINISHED = EpochFinished(
-    step=9,
-    epoch=1,
-    epochs=2,
-    train_loss=0.6,
-    train_metrics={"acc1": 0.75},
-    val_loss=0.7,
-    val_metrics={"acc1": 0.8},
-    lr=0.1,
-    seconds=5.0,
-)
+WARNED, VALIDATED, FINISHED = course(9, 8)  # without a step
 
 
 @pytest.mark.parametrize(
@@ -48,9 +34,12 @@ FINISHED = EpochFinished(
             },
         ),
         (STEP, {"train/loss": 0.5, "train/lr": 0.1, "train/skipped_steps": 0.0}),
-        (VALIDATED, {"val/loss": 0.7, "val/acc1": 0.8, "val/acc5": 0.95}),
+        (
+            replace(VALIDATED, metrics={"acc1": 0.8, "acc5": 0.95}),
+            {"val/loss": 0.7, "val/acc1": 0.8, "val/acc5": 0.95},
+        ),
         (FINISHED, {"epoch/train_loss": 0.6, "epoch/train_acc1": 0.75}),
-        (Warned(code="x", message="y"), {}),
+        (WARNED, {}),
     ],
     ids=["step", "step without figures", "validation", "epoch", "warning"],
 )
