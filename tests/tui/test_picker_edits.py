@@ -44,10 +44,7 @@ async def test_a_list_is_shown_and_edited_as_a_profile_has_it(environ):
 
 async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
     async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "training.deterministic")
-        await pilot.press("e")
-        await write(pilot, "true")
-        await pilot.press("enter")
+        await edit(pilot, screen, "training.deterministic", "true")
         await until(app, pilot, "autotuning is not repeatable")
         await pilot.press("escape")
         await pilot.pause()

@@ -11,7 +11,7 @@ from mptui.events import CommandAnswered, PresetSwitched
 from tests.tui.cockpits import until
 from tests.tui.events import START, MemorySource, demo, finished
 from tests.tui.frames import frame, live, put, seen
-from tests.tui.pickers import go_to, write
+from tests.tui.pickers import edit, go_to, write
 
 
 def save(folder, **flags):
@@ -79,11 +79,7 @@ async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
         await pilot.press("e")
         assert await seen(app, pilot, "╭─ settings of ")
         assert app.screen is screen
-        await go_to(pilot, screen, "speed.compile")
-        await pilot.press("e")
-        await write(pilot, "off")
-        await pilot.press("enter")
-        await pilot.pause()
+        await edit(pilot, screen, "speed.compile", "off")
     assert source.sent == [("set", "speed.compile=off")]
 
 
@@ -91,10 +87,7 @@ async def test_an_impossible_combination_is_refused_before_it_is_sent(source, tm
     save(tmp_path, training__deterministic=True, speed__compile="default")
     async with live(source, (80, 24)) as (app, pilot):
         screen = await opened(app, pilot)
-        await go_to(pilot, screen, "speed.compile")
-        await pilot.press("e")
-        await write(pilot, "max-autotune")
-        await pilot.press("enter")
+        await edit(pilot, screen, "speed.compile", "max-autotune")
         await until(app, pilot, "autotuning is not repeatable")
         await pilot.press("escape")
         await pilot.pause()
