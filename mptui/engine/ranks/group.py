@@ -118,7 +118,11 @@ class Ranks:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` on the device over all ranks, in place; on CUDA the host does not wait."""
-        return self._reduced(tensor, "SUM")
+        if self.device_group is not None:
+            self.arrive()
+            with lost():
+                dist.all_reduce(tensor, group=self.device_group)
+        return tensor
 
     def sum_all_(self, tensors: Iterable[torch.Tensor]) -> None:
         """Sum each of `tensors` as `sum_`, all at the same time."""
@@ -130,17 +134,6 @@ class Ranks:
                 self.arrive()
                 assert work is not None, "it is asynchronous"
                 work.wait()
-
-    def max_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Replace each element of `tensor` by its largest value of all ranks, in place."""
-        return self._reduced(tensor, "MAX")
-
-    def _reduced(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        if self.device_group is not None:
-            self.arrive()
-            with lost():
-                dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.device_group)
-        return tensor
 
     def meet(self, standing: Standing = Standing.FINE, value: int = 0) -> list[int]:
         """Wait for the hosts of all ranks; return the `value` of each, in the order of the ranks.
