@@ -4,7 +4,6 @@ Bars, frames and dots are drawn here, as terminals draw them, so that they meet;
 monospaced font of this machine, or else of the one in Pillow.
 """
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -13,6 +12,7 @@ from xml.etree import ElementTree
 from PIL import Image, ImageDraw, ImageFont
 from rich.cells import cell_len
 
+from mptui.data.core.png_files import png_bytes
 from mptui.tui.terminal.ascii import to_ascii
 
 WIDTH, HEIGHT = 12, 24
@@ -75,7 +75,7 @@ _DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a Braille pattern."""
 
 
-def picture_of(svg: str) -> bytes:
+def picture_of(svg: str) -> memoryview:
     """Return the cells of a screen's SVG (`textual.app.App.export_screenshot`) as PNG, without its frame."""
     root = ElementTree.fromstring(svg)  # noqa: S314 - the text is Textual's own
     columns, lines = _size(root)
@@ -90,9 +90,7 @@ def picture_of(svg: str) -> bytes:
     for character, column, line, style in _characters(root):
         fill, bold = styles[style]
         picture.paste(fill, (column * WIDTH, line * HEIGHT), _mask(character, bold))
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
+    return png_bytes(picture)
 
 
 def _size(root: ElementTree.Element) -> tuple[int, int]:
