@@ -26,7 +26,7 @@ _FEWEST = 3
 """Columns of a narrow screen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedPictures:
     """The pictures of a validation, read from its files: the record and the RGB image."""
 
@@ -79,7 +79,7 @@ class SamplesPanel(PicturePanel):
             self.show_pixels(None)
             self._drawn = (None, ())
             return [Content.styled(self.missing, "$quiet")]
-        key = (id(self.loaded), self.group, self._first, width, rows)
+        key = (self.loaded, self.group, self._first, width, rows)
         if self._drawn[0] != key and rows > 0:
             samples = self.loaded.record.groups.get(self.group, [])
             drawn = self._tiles if self.graphics is None else self._page
