@@ -8,7 +8,7 @@ import typer
 from mptui import format as fmt
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.table import TableColumn, fitting, lines, terminal_width
-from mptui.cli.use.use_options import note
+from mptui.cli.use.use_options import head, note
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -75,14 +75,10 @@ def _document(trained: "Trained", found: "PrecisionComparison") -> dict[str, Any
 
     document: dict[str, Any] = finite_json(
         {
-            "version": FORMAT_VERSION,
-            "run": trained.run.name,
-            "checkpoint": trained.checkpoint,
-            "step": trained.step,
+            **head(trained, FORMAT_VERSION),
             "data": found.data.dataset.name,
             "part": found.data.part,
             "samples": len(found.data.split),
-            "device": trained.plan.device.torch_name,
             "batch_size": trained.config.training.batch_size,
             "precisions": [
                 {

@@ -64,6 +64,23 @@ def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, seg
     assert "as the run measured" in mptui("evaluate", classifier).stdout
 
 
+def test_precisions_side_by_side_in_a_table_and_in_json(segmenter):
+    asked = ("evaluate", segmenter, "--checkpoint", "last", "--precisions")
+    table = mptui(*asked, "fp32,bf16")
+    assert table.returncode == 0, table.stderr
+    heading, exact, rounded = (line.split() for line in table.stdout.splitlines()[1:4])
+    place = heading.index("val_loss")
+    assert (exact[0], rounded[0]) == ("fp32", "bf16")
+    loss = read_summary(segmenter)["final"]["val_loss"]
+    assert float(exact[place]) == pytest.approx(loss, abs=1e-5)
+    assert rounded[place] != exact[place]
+
+    document = json.loads(mptui(*asked, "bf16", "--json").stdout)
+    (only,) = document["precisions"]
+    assert (document["run"], document["task"], only["precision"]) == ("segmenter", "segmentation", "bf16")
+    assert f"{only['loss']:.5f}" == rounded[place]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
