@@ -83,6 +83,8 @@ class PicturesScreen(ViewPage):
         started = self._view.started
         run = self._run or Path("" if started is None else started.directory)
         loaded = await in_background(lambda: LoadedPictures.of(run, event.path)) if event.path else None
+        if not self.is_running:
+            return  # the screen was closed
         self._samples.loaded = loaded
         self._samples.missing = (
             f"the pictures of epoch {event.epoch} are not on disk (logging.pictures keeps some)"
