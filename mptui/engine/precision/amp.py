@@ -26,15 +26,15 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
-        self._device = device
-        self._dtype = DTYPES.get(name)
-        self._one = torch.ones((), device=device)  # made once, not at each backward
+        # made once, not at each step: torch checks the device at each autocast that is made
+        self._forward: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if name in DTYPES:
+            self._forward = torch.autocast(device.type, dtype=DTYPES[name])
+        self._one = torch.ones((), device=device)
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of a forward pass and its loss; exit it before the backward pass."""
-        if self._dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._device.type, dtype=self._dtype)
+        """Return the context of a forward pass and its loss; exit it before the backward pass, or another."""
+        return self._forward
 
     def backward(self, loss: torch.Tensor) -> None:
         """Accumulate the gradients of `loss` (0-dim) into the parameters."""
