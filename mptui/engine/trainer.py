@@ -173,7 +173,7 @@ class Trainer:
         state.step += 1
         cursor.epoch_step += 1
         cursor.sample = window.next_sample
-        updater, scale = context.parts.updater, context.parts.precision.loss_scale()
+        updater, scale = state.parts.updater, state.parts.precision.loss_scale()
         context.reporter.record(
             (loss, updater.norm, updater.found_inf, self._unscaled if scale is None else scale, updater.lr),
             (state.step, cursor.epoch + 1, cursor.epoch_step, window.size, sample),
@@ -218,10 +218,10 @@ class Trainer:
         Returns:
             The window's loss, 0-dim, on the device.
         """
-        context, state, hooks, task = self.context, self.state, self.context.hooks, self.context.task
-        replica, precision, updater = context.parts.replica, context.parts.precision, context.parts.updater
-        check, overwritten = context.job.config.guards.check_batches, context.parts.compiler.static_shapes
-        mark = context.reporter.clock.mark
+        context, state, hooks = self.context, self.state, self.context.hooks
+        job, parts, mark = state.job, state.parts, context.reporter.clock.mark
+        replica, precision, updater = parts.replica, parts.precision, parts.updater
+        check, overwritten = job.config.guards.check_batches, parts.compiler.static_shapes
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
         state.once.begin()
         for step_begins in hooks.step_begins:
@@ -232,12 +232,12 @@ class Trainer:
         for micro_batch, is_last in context.micro_batches.of(window):
             context.mailbox.check_stop()
             if check:
-                check_batch(micro_batch, context.job.num_classes, state.step)
+                check_batch(micro_batch, job.num_classes, state.step)
             mark("copy")
             replica.synchronize(is_last)  # several processes sum their gradients in the last backward pass
             with precision.forward_context():  # autocast
                 outputs = replica.network(*micro_batch.inputs)
-                loss = task.loss(outputs, micro_batch, weight, window.size)
+                loss = job.task.loss(outputs, micro_batch, weight, window.size)
             if check:
                 check_loss(loss.detach(), state.step)
             mark("forward")

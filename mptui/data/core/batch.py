@@ -42,8 +42,10 @@ class Batch:
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """The arguments of the network."""
-        given = (self.images_BCHW, self.timesteps, self.labels)
-        return tuple(tensor for tensor in given if tensor is not None)
+        if self.timesteps is None:
+            return (self.images_BCHW,)
+        noisy = self.images_BCHW, self.timesteps
+        return noisy if self.labels is None else (*noisy, self.labels)
 
     def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
         """Return a batch of the selected rows; `sample_indices` is unchanged."""

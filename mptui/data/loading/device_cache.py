@@ -60,7 +60,7 @@ class Pass:
 
     def valid(self, first: int, last: int) -> int:
         """Return the number of valid items of the samples at positions `first` to `last`."""
-        return int(self._valid_before[last] - self._valid_before[first])
+        return int(self._valid_before.item(last) - self._valid_before.item(first))
 
     def targets(self, first: int, last: int) -> torch.Tensor:
         """Return the targets at positions `first` to `last` of the order."""

@@ -29,9 +29,10 @@ class MicroBatches:
     def of(self, window: Window) -> Iterator[tuple[Batch, bool]]:
         """Yield the micro-batches of a window, and whether each is the last."""
         for number, batch in enumerate(window, start=1):
-            pieces = self.split(batch)
-            for at, piece in enumerate(pieces, start=1):
-                yield piece, number == window.batches and at == len(pieces)
+            *pieces, last = self.split(batch)
+            for piece in pieces:
+                yield piece, False
+            yield last, number == window.batches
 
 
 def part(batch: Batch, first: int, last: int) -> Batch:

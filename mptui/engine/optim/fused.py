@@ -103,8 +103,8 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
             for number, view in views:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
                     grads[number] = view(grad)
-            if any(grad is None for grad in grads):  # the step did not use a part of the network
-                used = [i for i, grad in enumerate(grads) if grad is not None]
+            used = [i for i, grad in enumerate(grads) if grad is not None]
+            if len(used) < len(grads):  # the step did not use a part of the network
                 grads = [grads[i] for i in used]
                 part = part._replace(
                     weights=[part.weights[i] for i in used],

@@ -50,6 +50,7 @@ class Updater:
         shared_by: Ranks = ALONE,
     ) -> None:
         self._optimizer = optimizer
+        self._fused = optimizer if isinstance(optimizer, FusedOptimizer) else None
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         # scaled gradients have their true size only after unscaling, and those of shards after the sums
@@ -122,8 +123,8 @@ class Updater:
     def apply(self) -> None:
         """Update the weights by the optimizer, unless `found_inf` is set."""
         self.applying = True
-        if isinstance(self._optimizer, FusedOptimizer):
-            self._optimizer.update(self.found_inf)
+        if self._fused is not None:
+            self._fused.update(self.found_inf)
         elif not self.found_inf.bool():
             for group in self._optimizer.param_groups:
                 group["lr"] = float(self.lr) * group["lr_scale"]
@@ -156,13 +157,14 @@ class Updater:
 
     def _clear_grads(self) -> None:
         self._norm.forget()
-        for parameter in self._parameters:
-            if not self._keep_grads:
+        if not self._keep_grads:
+            for parameter in self._parameters:
                 parameter.grad = None
-            elif parameter.grad is None:
+            return
+        for parameter in self._parameters:
+            if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        if self._keep_grads:
-            torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
+        torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
 
 
 class RevertibleBuffers:
