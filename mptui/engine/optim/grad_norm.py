@@ -79,9 +79,9 @@ class GradientNorm:
             elif grad.numel() >= LARGE:
                 squares.append(_squares(in_a_row(grad)))
             else:
-                rest.append(in_a_row(grad))
+                rest.append(grad if grad.is_contiguous() else in_a_row(grad))
         if rest:  # one sum over many small gradients is cheaper than many sums
-            squares.append(_squares(torch.cat(rest)))
+            squares.append(_squares(torch._C._nn.flatten_dense_tensors(rest)))
         total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
         return total.sqrt()
 
