@@ -1,5 +1,7 @@
 """The three themes: dark, light, and the sixteen colours of the terminal.
 
+`text-disabled` is a colour here: Textual's own value, `auto 38%`, has no effect within a line of text.
+
 The colours of the first six curves are those of Okabe and Ito, distinguishable with any colour vision. An
 accent colour marks the selection; green, amber and red are only for states.
 """
@@ -19,6 +21,8 @@ _SERIES = {
     "frame": "#39424e",
     "quiet": "#8b97a5",
     "footer-key-foreground": "#8cc8ee",
+    "scrollbar-background": "#1b222b",
+    "text-disabled": "#66717d",
 }
 
 DARK = Theme(
@@ -62,6 +66,7 @@ LIGHT = Theme(
         "frame": "#c9ced3",
         "quiet": "#66717c",
         "footer-key-foreground": "#0a5c94",
+        "text-disabled": "#848e97",
     },
 )
 
@@ -93,6 +98,7 @@ ANSI = Theme(
         "series-raw": "ansi_bright_black",
         "frame": "ansi_bright_black",
         "quiet": "ansi_default",
+        "text-disabled": "ansi_bright_black",
         "footer-key-foreground": "ansi_cyan",
     },
 )

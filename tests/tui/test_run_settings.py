@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from textual.color import Color
 from textual.events import Key
 
 from mptui.config.dump import to_toml
@@ -81,6 +82,23 @@ async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
         assert app.screen is screen
         await edit(pilot, screen, "speed.compile", "off")
     assert source.sent == [("set", "speed.compile=off")]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_what_can_not_change_has_less_contrast_than_what_can(source, theme):
+    async with live(source, (80, 24)) as (app, pilot):
+        app.theme = theme
+        await opened(app, pilot)
+        await pilot.pause()
+        fixed, free = (_colour(app, name) for name in ("max_steps", "batch_size"))
+        ground = app.screen.background_colors[1]
+        assert abs(fixed.brightness - ground.brightness) < abs(free.brightness - ground.brightness)
+
+
+def _colour(app, name):
+    strips = app.screen._compositor.render_strips()
+    (segment,) = (each for strip in strips for each in strip if each.text.strip().startswith(name))
+    return Color.from_rich_color(segment.style.color)
 
 
 async def test_an_impossible_combination_is_refused_before_it_is_sent(source, tmp_path):

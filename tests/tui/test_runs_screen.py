@@ -19,7 +19,7 @@ from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.widgets.runs.run_lines import heading, run_line
+from mptui.tui.widgets.runs.run_lines import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import demo, finished
 from tests.tui.frames import frame, seen
@@ -118,6 +118,49 @@ async def test_two_hundred_runs_are_listed_by_their_summaries_alone(tmp_path, mo
         await pilot.press("end")
         await pilot.pause()
         await until(app, pilot, "run-199")
+
+
+def test_a_long_metric_is_cut_and_its_figure_is_not(tmp_path):
+    a_run(tmp_path, "run", best={"epoch": 2, "metric": "error_of_all_classes", "value": 3.9e-05})
+    (row,) = RunList(tmp_path).rows()
+    assert " error… 3.9e-05 " in run_line(row, 80).plain
+    assert "error_of_all_classes" not in run_line(row, 200).plain
+
+
+def test_names_have_the_time_of_their_start_where_most_have_room_for_it(tmp_path):
+    for name in ("20261120-101500-fast-unet", "20261120-101500-production-resnet50"):
+        a_run(tmp_path, name)
+    rows = RunList(tmp_path).rows()
+    assert not any("20261120" in run_line(row, width).plain for row in rows for width in (60, 80, 140))
+    assert all("20261120" in run_line(row, 196).plain for row in rows)
+
+
+@pytest.mark.parametrize("width", [75, 95, 135, 195])
+def test_no_line_of_a_run_is_wider_than_its_list(tmp_path, width):
+    a_run(tmp_path, "a-name-that-has-no-end" * 4, model="x" * 40, dataset={"name": "/a/b/" + "y" * 40})
+    (row,) = RunList(tmp_path).rows()
+    assert heading(width).cell_length == run_line(row, width).cell_length <= width
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(59.7, "59 s"), (3599.0, "59 min"), (86399.0, "23 h")])
+def test_an_age_is_never_sixty_minutes(seconds, words):
+    assert ago(0.0, seconds) == words
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypatch, no_color):
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    app = MptuiApp(Page(), runs=three, theme="dark" if no_color else "ansi")
+    async with shown(three, app=app) as (_, pilot):
+        await until(app, pilot, "minute")
+        await pilot.press("down")
+        await pilot.pause()
+        strips = app.screen._compositor.render_strips()
+        reversed_ = [
+            "".join(each.text for each in strip if each.style and each.style.reverse) for strip in strips
+        ]
+        assert [words.split()[1] for words in reversed_ if words.strip()] == ["hour"]
 
 
 def test_columns_stay_aligned_beside_wide_characters(tmp_path):

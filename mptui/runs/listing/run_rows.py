@@ -64,12 +64,14 @@ class RunRow:
 
     @property
     def best_words(self) -> str:
-        """The best value with its metric: `top-1 76.4 %`."""
-        return fmt.UNKNOWN if self.best is None else metric_words({self.metric: self.best})[0]
+        """The best value with its metric: `top-1 76.4 %`, `loss 0.0123`."""
+        known = [] if self.best is None else metric_words({self.metric: self.best})
+        return known[0].removeprefix("val_") if known else fmt.UNKNOWN
 
     def matches(self, words: Sequence[str]) -> bool:
         """Whether each of these lower-case words is in a word of the row."""
-        texts = (self.name, self.state, self.task, self.model, self.data, self.precision, self.metric)
+        state = self.state.replace("_", " ")
+        texts = (self.name, self.state, state, self.task, self.model, self.data, self.precision, self.metric)
         said = " ".join(texts).lower()
         return all(word in said for word in words)
 

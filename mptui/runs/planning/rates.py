@@ -60,5 +60,5 @@ def _scaled(training: TrainingConfig) -> str:
 
 def _over(training: TrainingConfig) -> str:
     warmup = warmup_epochs(training)
-    rise = f"after {warmup:g} epochs of warm-up, " if warmup else ""
+    rise = f"after {warmup:g} epoch{'s' if warmup != 1 else ''} of warm-up, " if warmup else ""
     return f"{rise}{training.schedule} schedule"

@@ -48,6 +48,10 @@ class ChooseMetricsDialog(ModalScreen[None]):
             background: $surface;
             scrollbar-size: 1 1;
             & > .option-list--option-highlighted { background: $accent 25%; text-style: none; }
+            &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
+                background: $surface;
+                text-style: bold underline;
+            }
         }
     }
     """

@@ -9,7 +9,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mptui import format as fmt
 from mptui.config.base_tables import MemoryConfig
 from mptui.config.merge import Resolved, resolve
 from mptui.errors import ConfigError
@@ -69,9 +68,9 @@ class Fit:
 
     @property
     def figure(self) -> str:
-        """Describe peak and free memory: `1.8 of 22.9 GiB`."""
-        free = fmt.UNKNOWN if self.free is None else f"{self.free / (1 << 30):.1f}"
-        return f"{self.footprint.total / (1 << 30):.1f} of {free} GiB"
+        """Describe peak and free memory, if that is known: `1.8 of 22.9 GiB`."""
+        free = "" if self.free is None else f" of {self.free / (1 << 30):.1f}"
+        return f"{self.footprint.total / (1 << 30):.1f}{free} GiB"
 
     @property
     def parts(self) -> list[tuple[str, int]]:

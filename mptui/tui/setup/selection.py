@@ -264,7 +264,7 @@ def _course_words(config: RunConfig, samples: int | None) -> str:
         return f"{training.schedule} schedule{end}"
     steps = steps_of_epoch(config, samples)
     total = schedule_of(training, steps).total_steps
-    return f"{steps:,} steps each, {total:,} in all, {training.schedule}"
+    return f"{steps:,} step{'s' if steps != 1 else ''} each, {total:,} in all, {training.schedule}"
 
 
 def rate_rule(before: TrainingConfig, after: TrainingConfig) -> str:
@@ -284,5 +284,5 @@ def _rate_words(training: TrainingConfig) -> str:
         words += f", {training.lr:g} for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"
     if warmup := warmup_epochs(training):
         cut = f", not {training.warmup_epochs:g}" if warmup < training.warmup_epochs else ""
-        words += f", {warmup:g} epochs of warm-up{cut}"
+        words += f", {warmup:g} epoch{'s' if warmup != 1 else ''} of warm-up{cut}"
     return words

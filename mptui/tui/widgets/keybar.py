@@ -18,7 +18,7 @@ class KeyBar(Static):
 
     def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
         super().__init__(markup=False)
-        keys = [key for key in heard_on(where) if key.footer]
+        keys = [key for key in heard_on(where) if key.footer and key.id != f"app.{where}"]
         self._items = [(key, _item(key, keymap)) for key in keys]
         self._shown: list[tuple[Key, Content]] = []
         self._when = {"always", "going"}

@@ -85,7 +85,7 @@ class CompareScreen(Page):
 
     def on_mount(self) -> None:
         """Read the runs, again while they train."""
-        self._top.say(Content.styled(f"comparing {len(self._runs)} runs", "$quiet"))
+        self._top.say(Content.styled(f"reading {len(self._runs)} runs …", "$quiet"))
         self.query_one(KeyedList).focus()
         self.call_after_refresh(self._renew)
         self.set_interval(RENEW_S, self._renew)
@@ -114,7 +114,9 @@ class CompareScreen(Page):
         return parent[1] if parent is not None and parent[0] == self._runs[0] else None
 
     def _draw(self) -> None:
-        if self._since is not None:
+        if self._since is None:
+            self._top.say(Content.styled(f"comparing {len(self._runs)} runs", "$quiet"))
+        else:
             parent, fork = (self._views.get(run) for run in self._runs)
             words = difference(parent, fork, self._since).sentence if parent and fork else ""
             told = words or f"waiting for the first {STEPS} steps of the fork"

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.content import Content
 
@@ -16,19 +16,25 @@ from mptui.tui.widgets.cells import fit
 _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
 _BAD = ("✗", "$text-error")
 _STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
-_LEAST_NAME, _MOST_NAME = 18, 42
+_LEAST_NAME, _MOST_NAME = 18, 52
+_WITH_STAMP = 40
+"""Cells of the names from which they have the time of their start."""
 _SECONDS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column: heading, width with a gap, words, alignment; of those with `leave`, the highest go first."""
+    """A column: heading, width with a gap, words, alignment; of those with `leave`, the highest go first.
+
+    On a wide screen it has up to `most` cells.
+    """
 
     title: str
     width: int
     words: Callable[[RunRow], str]
     right: bool = False
     leave: int = 0
+    most: int = 0
 
     def fit(self, text: str) -> Content:
         """Align a text in the width of the column, with a gap before it."""
@@ -39,7 +45,7 @@ def ago(moment: float, now: float | None = None) -> str:
     """Return the age of a moment in its largest unit: 3 d, 5 h."""
     seconds = max(0.0, (time.time() if now is None else now) - moment)
     size, unit = next((each for each in _SECONDS if seconds >= each[0]), _SECONDS[-1])
-    return f"{seconds / size:.0f} {unit}"
+    return f"{seconds // size:.0f} {unit}"
 
 
 def _taken(row: RunRow) -> str:
@@ -52,13 +58,24 @@ def _rate(row: RunRow) -> str:
     return fmt.UNKNOWN if rate is None else f"{rate:,.0f}" if rate >= 100 else fmt.figure(rate)
 
 
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _best(row: RunRow) -> str:
+    """Return the best value with its metric, of which the name is cut and never the figure."""
+    name, _, figure = row.best_words.partition(" ")
+    return f"{Content(name).truncate(_BEST - 2 - len(figure), ellipsis=True).plain} {figure}".strip()
+
+
+_BEST = 15
 _COLUMNS = (
-    _Column("state", 14, lambda row: row.state, leave=6),
+    _Column("state", 14, lambda row: row.state.replace("_", " "), leave=6),
     _Column("task", 15, lambda row: row.task or fmt.UNKNOWN, leave=7),
-    _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, leave=2),
-    _Column("data", 12, lambda row: row.data.rstrip("/").rpartition("/")[2] or fmt.UNKNOWN, leave=4),
+    _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, leave=2, most=24),
+    _Column("data", 12, lambda row: _last_part(row.data) or fmt.UNKNOWN, leave=4, most=24),
     _Column("prec.", 6, lambda row: row.precision or fmt.UNKNOWN, leave=3),
-    _Column("best", 15, lambda row: row.best_words, right=True),
+    _Column("best", _BEST, _best, right=True),
     _Column("images/s", 9, _rate, right=True, leave=1),
     _Column("time", 12, _taken, right=True, leave=5),
     _Column("age", 8, lambda row: ago(row.started), right=True),
@@ -71,7 +88,12 @@ def fitting_columns(width: int) -> tuple[list[_Column], int]:
     """Return the columns that fit into `width` cells beside the name, and the cells of the name."""
     columns = fmt.fitting(_COLUMNS, width - _HEAD - _LEAST_NAME)
     left = width - _HEAD - sum(each.width for each in columns)
-    return columns, max(8, min(left, _MOST_NAME))
+    name = max(8, min(left, _MOST_NAME))
+    for at, column in enumerate(columns):
+        more = max(0, min(column.most - column.width, left - name))
+        columns[at] = replace(column, width=column.width + more)
+        left -= more
+    return columns, name
 
 
 def heading(width: int, order: str = "") -> Content:
@@ -100,9 +122,9 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
 
 
 def _name(name: str, room: int) -> str:
-    """Return the name, without the time of its start if that does not fit: the age tells it, too."""
+    """Return the name, without the time of its start where few have room for it: the age tells it, too."""
     name = clean(name, 200)
-    return name if len(name) <= room else _STAMP.sub("", name)
+    return name if room >= _WITH_STAMP - 1 and len(name) <= room else _STAMP.sub("", name)
 
 
 def summary_words(rows: Sequence[RunRow]) -> str:

@@ -56,7 +56,7 @@ class Outline(Static):
             return
         network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
         lines = [Content.styled(clean(run.config.description), "$text-accent")]
-        lines += [_line(*each) for each in (*network, *words)]
+        lines += [line for each in (*network, *words) for line in _wrapped(_line(*each), width)]
         self.update(Content("\n").join([*lines, *memory]))
 
     def refuse(self, fault: str) -> None:
@@ -71,6 +71,13 @@ def _line(label: str, value: str, why: str) -> Content:
     )
 
 
+def _wrapped(line: Content, width: int) -> list[Content]:
+    """Wrap what follows the label of a line below itself."""
+    room = max(1, width - _LABEL)
+    first, *others = line[_LABEL:].wrap(room)
+    return [Content.assemble(line[:_LABEL], first), *(other.pad_left(_LABEL) for other in others)]
+
+
 def _network(fit: Fit) -> tuple[str, str]:
     weights = fmt.short(float(f"{fit.parameters:.3g}"))
     return fit.network, f"{weights} weights, images of {fit.side} px"
@@ -82,7 +89,7 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
         return [Content.assemble(label, ("counting …", "$quiet")), Content("")]
     if isinstance(fit, str):
         return [Content.assemble(label, (f"✗ {clean(fit.splitlines()[0])}", "$text-warning")), Content("")]
-    style = "$text-success" if fit.fits else "$text-warning"
+    style = "$quiet" if fit.free is None else "$text-success" if fit.fits else "$text-warning"
     total, gauge = fit.footprint.total, Content("")
     if width >= _WIDE:
         gauge = Content.assemble(bar(share(total, fit.free), _BAR, style), "  ")

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from textual.content import Content
+from textual.style import Style
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
@@ -19,6 +20,9 @@ _NAMES = (28, 24, 22)
 _VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
 """Width in cells below which a column is omitted."""
+
+
+_REVERSED = Style(reverse=True)
 
 
 class KeyedList(OptionList, inherit_bindings=False):
@@ -44,8 +48,26 @@ class KeyedList(OptionList, inherit_bindings=False):
             text-style: none;
         }
         & > .option-list--option-disabled { color: $quiet; }
+        &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
+            color: $foreground;
+            background: $background;
+            text-style: bold underline;
+        }
+        &:focus:ansi > .option-list--option-highlighted, &:focus:nocolor > .option-list--option-highlighted {
+            text-style: none;
+        }
     }
     """
+
+    def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
+        """Return a style; the cursor is reversed where colours can't show it.
+
+        Textual knows no reversed line of a list: it drops `text-style: reverse` here.
+        """
+        style = super().get_visual_style(*component_classes, partial=partial)
+        if "option-list--option-highlighted" not in component_classes or not self.has_focus:
+            return style
+        return style + _REVERSED if self.app.native_ansi_color or self.app.no_color else style
 
     def replace(self, options: Sequence[Option]) -> None:
         """Replace the lines; if their ids are the same, the cursor stays."""

@@ -28,7 +28,7 @@ class Fields(Horizontal):
     def compose(self) -> ComposeResult:
         """Lay out the fields."""
         picked = self._picked
-        hints = "chosen for the data", "shapes, set, folder", "profile's"
+        hints = "by the data", "shapes, set, folder", "profile's"
         texts = picked.model, picked.data, picked.epochs
         for name, text, hint, suggester in zip(
             NAMES, texts, hints, (self._models, self._data, None), strict=True
