@@ -142,7 +142,7 @@ def test_a_spike_does_not_flatten_a_chart_and_is_told(tmp_path, others):
     assert told[1] == ("900" if others else "1,000")
     assert abs(int(told[2].replace(",", "")) - spike.step) <= events[-1].step / 300
     assert chart(text, title).count('class="above c1"') == 1
-    assert "above the axis" not in chart(text, "speed · images/s" if others else "speed")
+    assert text.count("above the axis") == 1  # also none by rounding, as of a constant rate
     Page(text)
 
 

@@ -309,4 +309,11 @@ def test_a_curve_behind_is_quiet_has_one_label_and_sets_no_steps():
     assert {"1.0", "2.0"} <= {row[:GUTTER].strip() for row in text}
     said = "".join(text for text, _ in Drawing(replace(plot, cursor=500), 80, 20).rows()[0])
     assert "train 1.50  parent's train 1.30" in said
+    ascii_rows = [
+        "".join(text for text, _ in row) for row in Drawing(replace(plot, mode="ascii"), 80, 20).rows()
+    ]
+    assert ascii_rows[0].split() == ["*", "train", "-", "parent"]
+    assert any("---" in row for row in ascii_rows[1:])
+    narrow = "".join(text for text, _ in Drawing(replace(plot, cursor=500), 60, 20).rows()[0])
+    assert narrow.strip() == "step 500  train 1.50  parent's train 1.30"
     assert moved(plot, None, 0, 73) in {*range(1000)}

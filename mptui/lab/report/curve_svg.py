@@ -21,6 +21,7 @@ COLUMNS = {True: 1024, False: 400}
 
 _SIDE = 1000
 _TICKS = 5
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,13 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
         if single:
             paths.append(_band(columns.low, columns.high, low, high, line.colour))
         paths.append(_path(columns.mean, low, high, line))
-    paths += [_above(top, high, line.colour) for line, top in zip(lines, tops, strict=True)]
+    edge = high + _ROUNDING * (high - low)
+    paths += [_above(top, edge, line.colour) for line, top in zip(lines, tops, strict=True)]
     say = fmt.percent if is_percent(chart) else fmt.figure
     values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
     steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
     legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
-    above = _above_words(lines, tops, high, say, (first, last))
+    above = _above_words(lines, tops, edge, say, (first, last))
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
     return (
         f'<figure class="chart" tabindex="0" data-first="{first:.12g}" data-last="{last:.12g}" '
@@ -106,9 +108,9 @@ def _band(lows: Floats, highs: Floats, low: float, high: float, colour: int) -> 
     return f'<path class="band c{colour}" d="M{drawn}Z"/>' if top else ""
 
 
-def _above(tops: Floats, high: float, colour: int) -> str:
-    """Return strokes at the upper edge where values lie above it."""
-    columns = ((np.flatnonzero(tops > high) + 0.5) * _SIDE / tops.size).tolist()
+def _above(tops: Floats, edge: float, colour: int) -> str:
+    """Return strokes at the upper edge of the axis where values lie above it."""
+    columns = ((np.flatnonzero(tops > edge) + 0.5) * _SIDE / tops.size).tolist()
     drawn = "".join(f"M{x:.1f} 0v40" for x in columns)
     return f'<path class="above c{colour}" d="{drawn}"/>' if drawn else ""
 
@@ -116,14 +118,14 @@ def _above(tops: Floats, high: float, colour: int) -> str:
 def _above_words(
     lines: Sequence[CurveLine],
     tops: Sequence[Floats],
-    high: float,
+    edge: float,
     say: Callable[[float], str],
     steps: tuple[float, float],
 ) -> str:
     """Tell how far the values above the axis go, and where the largest of each curve is."""
     words = []
     for line, top in zip(lines, tops, strict=True):
-        if (top > high).any():
+        if (top > edge).any():
             column = int(np.nanargmax(top))
             step = steps[0] + (column + 0.5) / top.size * (steps[1] - steps[0])
             of = f"{line.label} " if len(lines) > 1 else ""

@@ -195,6 +195,12 @@ class Drawing:
             low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
         self._draw_line(low, high, self._part(number), number)
 
+    def _marker(self, part: str, number: int) -> str:
+        """Return the character of a series in ASCII, or of planned values, which are in no series."""
+        if part == "axis":
+            return "-" if len(self.plot.own) <= number < len(self.plot.series) else "."
+        return ASCII_MARKERS[number % len(ASCII_MARKERS)]
+
     def _part(self, number: int) -> str:
         """Return the part of a series, which gives its colour."""
         return "axis" if self.plot.series[number].behind else f"series-{number % SERIES_COLOURS + 1}"
@@ -211,8 +217,7 @@ class Drawing:
         area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)
         codes = self._dots.glyphs()[cells]
         if self.plot.mode == "ascii":
-            marker = "." if part in {"raw", "axis"} else ASCII_MARKERS[number % len(ASCII_MARKERS)]
-            codes = np.where(hit, ord(marker), codes)
+            codes = np.where(hit, ord("." if part == "raw" else self._marker(part, number)), codes)
         elif self.plot.mode == "braille":
             joins = hit & (self._codes[area] >= _BRAILLE) & (self._parts[area] != PARTS.index("raw"))
             codes = np.where(joins, codes | self._codes[area], codes)
@@ -252,7 +257,7 @@ class Drawing:
             part = self._part(number)
             swatch = "╌╌" if self.plot.series[number].dashed else "──"
             if ascii_only:
-                swatch = "." if part == "axis" else ASCII_MARKERS[number % len(ASCII_MARKERS)]
+                swatch = self._marker(part, number)
             column -= len(swatch) + 1 + len(labels[number])
             if column < GUTTER:
                 return
@@ -269,6 +274,8 @@ class Drawing:
         column = self._write(0, GUTTER, f"step {step:,.0f}", "text")
         for number, series in enumerate(self.plot.series):
             text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
+            if column + len(text) > self._size[0]:
+                break  # a part of a figure would be another one
             column = self._write(0, column, text, self._part(number))
 
     def _said(self, value: float | None) -> str:
