@@ -1,10 +1,11 @@
 """Make the pictures of the screens, and `mptui.cast`: the program on a pseudo-terminal, driven by its keys.
 
-    PYTHONPATH=$PWD python docs/make_pictures.py [docs]
+    PYTHONPATH=$PWD python docs/make_pictures.py [docs [tour|fork]]
 
 Two short runs train first, so that the list of runs has some. Then the program goes from the devices to the
 profiles, trains a small U-Net on the built-in shapes on the CPU, in fp16, is switched to another profile,
-and shows numerics and runs. Keys are pressed once the screen shows what they are for. The cast is played by
+and shows numerics and runs. For the picture of a fork, an fp32 run trains, and is forked in bf16 from an
+early checkpoint. Keys are pressed once the screen shows what they are for. The cast is played by
 `asciinema play docs/mptui.cast`.
 """
 
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -52,6 +53,13 @@ SETTINGS = {
 }
 BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
 """The runs that are there before."""
+
+FORKED, FORK_FROM, FORK_TO = "stable-fp32", 70, 300
+"""The run that is forked, the steps between its checkpoints, and the step of the fork in the picture."""
+PARENT = (
+    *("--profile", "stable", "--name", FORKED, "--set", f"checkpoint.every_steps={FORK_FROM}"),
+    *("--set", "checkpoint.keep=99", "--max-steps", "560"),
+)
 
 
 class RecordedTerminal(Terminal):
@@ -203,6 +211,33 @@ def drive(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
     program.exit_code()
 
 
+def drive_fork(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
+    """Fork the run in bf16 from its first checkpoint, until both can be compared; yield name and picture."""
+    program.shows("workers")
+    program.rest()
+    program.press("o")
+    program.shows("enter open")
+    program.press("f")
+    program.shows(f"fork {FORKED} at")
+    program.press("\x1b[F", "tab", "precision.mode=bf16", "enter")
+    program.shows("compar")
+    program.press("escape")
+    program.shows("space pause")
+
+    def is_compared() -> bool:
+        step = re.search(r"step +([\d,]+)", program.text)
+        far = step is not None and int(step[1].replace(",", "")) >= FORK_TO
+        return far and re.search(r"x (ahead|behind)|speed even", program.text) is not None
+
+    program.until(is_compared, "the comparison")
+    program.rest()
+    yield "fork", svg_of(program.screen)
+    program.press("x", "x")
+    program.shows("■ stopped")
+    program.press("q")
+    program.exit_code()
+
+
 def _epochs(program: RecordedTerminal, number: int) -> None:
     """Wait until so many epochs are done."""
 
@@ -213,21 +248,34 @@ def _epochs(program: RecordedTerminal, number: int) -> None:
     program.until(done, f"epoch {number + 1}")
 
 
-def main() -> None:
-    """Write the pictures and the cast."""
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+Drive = Callable[[RecordedTerminal], Iterator[tuple[str, str]]]
+"""Drives the program to its end; yields names and pictures."""
+
+
+def make(target: Path, before: Sequence[tuple[str, ...]], drive: Drive) -> RecordedTerminal:
+    """Train runs, then drive the program and write its pictures; return the terminal with its recording."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for words in BEFORE:
+        for words in before:
             command = [sys.executable, "-m", "mptui", "run", "--quiet", *words]
-            subprocess.run(command, cwd=folder, env={**os.environ, **SETTINGS}, check=True)  # noqa: S603 - ours
-        program = RecordedTerminal(folder, SETTINGS)
+            subprocess.run(command, cwd=name, env={**os.environ, **SETTINGS}, check=True)  # noqa: S603 - ours
+        program = RecordedTerminal(Path(name), SETTINGS)
         try:
             for picture, svg in drive(program):
                 (target / f"{picture}.svg").write_text(svg, encoding="utf-8")
         finally:
             program.end()
+    return program
+
+
+def main() -> None:
+    """Write the pictures and the cast."""
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+    wanted = sys.argv[2:] or ["tour", "fork"]
+    if "tour" in wanted:
+        program = make(target, BEFORE, drive)
         (target / "mptui.cast").write_text(cast_of(program.shown), encoding="utf-8")
+    if "fork" in wanted:
+        make(target, [PARENT], drive_fork)
 
 
 if __name__ == "__main__":
