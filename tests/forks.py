@@ -4,8 +4,10 @@ Fork servers of a run are forks of the process. Ranks, runs that a screen starts
 the doctor's test of torch are forks of one that was forked before the program began, and so has no threads.
 """
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -16,7 +18,7 @@ from mptui.lab.crash.run_server import MAIN
 from mptui.processes import fork_server
 from mptui.processes.child import end_with_parent, function_of, mptui_command
 from mptui.processes.fork_server import ForkServer
-from tests.program import Program
+from tests.program import Program, server
 
 FORKING = "tests.forks:main"
 
@@ -64,6 +66,20 @@ class _Fork:
 
     def wait(self):
         os.waitpid(self.pid, 0)
+
+
+def start_server(call, _parent, *preload, stdin, stderr, env):
+    """Start a fork server that is a fork of that of the tests, with the module path of this process."""
+    assert stderr == subprocess.DEVNULL
+    own = server()
+    words = (json.dumps(sys.path), call, str(own.pid), *preload)
+    return own.start("tests.forks:serve", *words, streams=(stdin.fileno(), None, None), environ=env)
+
+
+def serve():
+    """Be a fork server that was started so."""
+    sys.path[:] = json.loads(sys.argv.pop(1))
+    function_of(sys.argv.pop(1))()
 
 
 class _Keeper:

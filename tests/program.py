@@ -106,6 +106,15 @@ def without():
         setattr(sys, name, stream)
 
 
+def in_its_locale():
+    """Run the program as if the process had begun with its environment, which a fork has not."""
+    from mptui.cli.main import main
+    from mptui.tui.terminal import ascii as drawing
+
+    drawing.given_environ = lambda: os.environ
+    main()
+
+
 def _pipe():
     read, write = os.pipe()
     return os.fdopen(read, encoding="utf-8"), write

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from mptui.runs.launch.requeue import requeue
+from tests.cli.test_detach import steps
+from tests.cli.test_run import wait_for
 from tests.program import Program, run_to_end
 
 JOB = {"SLURM_JOB_ID": "71", "SLURM_PROCID": "0"}
@@ -64,9 +66,7 @@ def test_a_run_saves_and_queues_its_job_again(scontrol, tmp_path, signal):
 
     command = ("run", *TINY, *ENDLESS, "--name", "one", "--resume", "--runs-dir", tmp_path / "runs", "-q")
     run = Program(*command, environ=JOB)
-    journal = tmp_path / "runs/one/events.jsonl"
-    while not (journal.exists() and '"event":"step"' in journal.read_text()):
-        assert run.poll() is None
+    wait_for(lambda: steps(tmp_path / "runs/one"), run)
     run.send_signal(signals.Signals[signal])
     _, err = run.communicate()
     assert run.returncode == 143
@@ -79,9 +79,7 @@ def test_a_run_saves_and_queues_its_job_again(scontrol, tmp_path, signal):
 def test_a_stop_by_a_person_is_final(scontrol, tmp_path):
     command = ("run", *TINY, *ENDLESS, "--name", "one", "--resume", "--runs-dir", tmp_path / "runs", "-q")
     run = Program(*command, environ=JOB)
-    journal = tmp_path / "runs/one/events.jsonl"
-    while not (journal.exists() and '"event":"step"' in journal.read_text()):
-        assert run.poll() is None
+    wait_for(lambda: steps(tmp_path / "runs/one"), run)
     assert run_to_end("stop", "one", "--runs-dir", tmp_path / "runs").returncode == 0
     run.communicate()
     assert (run.returncode, scontrol.exists()) == (0, False)

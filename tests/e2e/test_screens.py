@@ -104,7 +104,7 @@ def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_pat
     ("environ", "size"), [({"LANG": "C"}, (60, 16)), ({"NO_COLOR": "1", "TERM": "screen"}, (80, 24))]
 )
 def test_a_run_is_readable_on_any_terminal(terminal, environ, size):
-    program = terminal(environ=SHORT | environ, size=size, forked="LANG" not in environ)
+    program = terminal(environ=SHORT | environ, size=size, call="tests.program:in_its_locale")
     program.shows("workers")
     program.press("enter")
     program.shows("enter start")

@@ -248,6 +248,7 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     assert lines[-1].startswith("+ fp16 was not measured: its first step took more than")
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_the_command_prints_one_document(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]

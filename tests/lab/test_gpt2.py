@@ -53,6 +53,7 @@ def library(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_servers")
 def test_each_format_is_measured_in_a_process_of_its_own_with_the_claim_beside_it(library):
     ended = table("--only", "gpt2", "--rounds", "1", "--seconds", "0.1", "--json")
     assert ended.exit_code == 0, ended.stderr

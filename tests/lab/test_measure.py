@@ -48,7 +48,7 @@ def hook():
 
 
 @pytest.fixture(scope="module")
-def lab(hook):
+def lab(hook, forked_servers):
     with Measurer(ENVIRON, lambda: hook.asked()) as measurer:
         yield measurer
 
@@ -134,7 +134,7 @@ def test_a_real_run_is_measured(lab):
 
 def test_no_run_sees_what_another_has_set_or_kept(lab):
     switches = {"training.deterministic": True, "guards.detect_anomaly": True, "training.seed": 7}
-    large = {"training.batch_size": 48, "data.image_size": 64, "model.width": 16}
+    large = {"training.batch_size": 48, "data.image_size": 48, "model.width": 16}
     before = lab.measure(REQUEST, {}, SHORT)
     other = lab.measure(REQUEST, {**switches, **large}, SHORT)
     after = lab.measure(REQUEST, {}, SHORT)
