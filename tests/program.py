@@ -111,7 +111,7 @@ def in_its_locale():
     from mptui.cli.main import main
     from mptui.tui.terminal import ascii as drawing
 
-    drawing.given_environ = lambda: os.environ
+    drawing.given_environ = lambda: os.environ  # type: ignore[attr-defined]
     main()
 
 

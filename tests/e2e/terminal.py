@@ -104,7 +104,9 @@ class Terminal:
     @property
     def text(self) -> str:
         """Return the text on the screen."""
-        return "\n".join(self.screen.display)
+        columns = range(self.screen.columns)
+        rows = (self.screen.buffer[row] for row in range(self.screen.lines))
+        return "\n".join("".join(row[column].data for column in columns) for row in rows)
 
     def until(self, condition: Callable[[], object], what: str = "") -> None:
         """Read until `condition` holds."""

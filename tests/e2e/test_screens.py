@@ -10,6 +10,7 @@ from PIL import Image
 
 from mptui.events import DeviceSample, Step
 from tests import hostile
+from tests.cli.test_run import SMALLEST
 from tests.e2e.test_terminal import ENDLESS, SHORT, count, look_until, start_training
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     program = terminal(environ=ENDLESS, size=(140, 45))
     start_training(program)
     # many full frames: more than the terminal's buffer holds, so that the screen has to wait
-    program.press(*["\x14"] * 12)
+    program.press(*["\x14"] * 6)
     steps, samples = count(program, Step), count(program, DeviceSample)
     look_until(lambda: count(program, DeviceSample) > samples)
     memory = program.child.memory_info().rss
@@ -79,7 +80,7 @@ def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_pat
         "MPTUI_DATA_PATH": str(hostile_data),
         "MPTUI_DATA_IMAGE_SIZE": "32",
         "MPTUI_DATA_BAD_SAMPLE_BUDGET": "1.0",
-        "MPTUI_MODEL_NAME": "resnet18",
+        "MPTUI_MODEL_NAME": SMALLEST,
         "MPTUI_TRAINING_BATCH_SIZE": "8",
         "MPTUI_TRAINING_MAX_STEPS": "2",
     }

@@ -258,20 +258,23 @@ def test_a_hang_up_alone_gives_the_terminal_back(terminal):
 
 
 def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
-    program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "25"})
+    program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "10"})
     start_training(program)
     child = program.child
+    (log,) = (program.folder / "runs").glob("*/console.log")
+
+    def opened():
+        return [str(Path(f"/proc/{child.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
+
     steps = count(program, Step)
     program.close()
-    look_until(lambda: count(program, Step) > steps + 20)
-    (log,) = (program.folder / "runs").glob("*/console.log")
-    opened = [str(Path(f"/proc/{child.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
+    look_until(lambda: opened() == [os.devnull, str(log), str(log)])
     look_until(lambda: count(program, RunFinished))
     look_until(program.ended)
+    assert count(program, Step) > steps + 20
     last = program.journal()[-1]
-    assert opened == [os.devnull, str(log), str(log)]
     assert isinstance(last, RunFinished)
-    assert (last.status, last.step) == ("completed", 25 * SAMPLES // 2)
+    assert (last.status, last.step) == ("completed", 10 * SAMPLES // 2)
 
 
 def test_nothing_spins_after_the_terminal_was_closed(terminal):
