@@ -7,6 +7,7 @@ quantizer for x86 refuses residual networks with current versions of torch, so l
 """
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +21,8 @@ Inputs = tuple[torch.Tensor, ...]
 
 _LEAST_STEP = 2**-12
 """Smallest scale: activations that are always 0 have none."""
+_ENUMS = "register_constant() on Enum"
+"""Part of what torch logs when torchao registers its own enums, which torch knows by itself now."""
 
 
 class Int8Network(nn.Module):
@@ -76,6 +79,7 @@ def rounded_to_int8(model: nn.Module, calibration: Iterable[Inputs]) -> Int8Netw
     Raises:
         Exception: torch can't export the network, or torchao can't round it.
     """
+    logging.getLogger("torch.utils._pytree").addFilter(_is_no_enum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of their own deprecated parts
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -87,6 +91,10 @@ def rounded_to_int8(model: nn.Module, calibration: Iterable[Inputs]) -> Int8Netw
         for batch in batches:
             prepared(*batch)
         return Int8Network(convert_pt2e(prepared))
+
+
+def _is_no_enum(record: logging.LogRecord) -> bool:
+    return _ENUMS not in record.getMessage()
 
 
 def _attribute(module: nn.Module, name: str) -> Any:  # noqa: ANN401 - whatever is there
