@@ -74,7 +74,7 @@ class Batch:
             self.labels = self.labels[copied]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost a step 1.4 us
 class Window:
     """The micro-batches of one optimizer step: of several processes, those that this one reads.
 
