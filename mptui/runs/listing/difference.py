@@ -24,7 +24,7 @@ _PLACES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ForkDifference:
     """How a fork differs from its parent.
 
     Attributes:
@@ -75,7 +75,7 @@ class Difference:
         return f"loss {self.loss:+.2g}" if self.loss else "loss even"
 
 
-def difference(parent: RunView, fork: RunView, since: int) -> Difference:
+def difference(parent: RunView, fork: RunView, since: int) -> ForkDifference:
     """Compare a fork with its parent from the step of the fork on."""
     differ = parent.precision != fork.precision
     names = (fork.precision, parent.precision) if differ else ("fork", "its parent")
@@ -84,7 +84,7 @@ def difference(parent: RunView, fork: RunView, since: int) -> Difference:
         for chart, label in (("speed", "images/s"), (LOSS, TRAIN))
     )
     step = min((each.end_x for each in losses if each is not None), default=0.0)
-    return Difference(names, _ratio(*speeds, since), _gap(*losses, since), step)
+    return ForkDifference(names, _ratio(*speeds, since), _gap(*losses, since), step)
 
 
 def _ratio(parent: History | None, fork: History | None, since: int) -> float | None:
