@@ -116,6 +116,7 @@ async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
         await until(app, pilot, "This machine has no NVIDIA driver.")
         await until(app, pilot, "use ")
         await until(app, pilot, "cpu  ")
+        assert "up/down device" not in frame(app)  # there is one
 
 
 async def test_a_driver_that_hangs_does_not_hold_the_frame(two_cards):

@@ -96,6 +96,19 @@ async def test_more_devices_than_lines_scroll_to_the_chosen_one(driver):
         assert "busy" in frame(app).splitlines()[2]
 
 
+async def test_what_is_noted_of_the_machine_gives_way_to_the_rows(driver, monkeypatch):
+    driver(*(h100(n) for n in range(9)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    async with cockpit((60, 16)) as (app, pilot, _):
+        await until(app, pilot, "  cpu  ")
+        await until(app, pilot, "use bf16")
+        assert [bool(row_of(frame(app), str(n))) for n in range(8)] == [True] * 8
+        assert "◂ recommended" in frame(app)
+        assert "hides 1 of 9 GPUs" not in frame(app)
+        await pilot.resize_terminal(80, 24)
+        await until(app, pilot, "hides 1 of 9 GPUs")
+
+
 async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
     async with cockpit((140, 45)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
@@ -111,14 +124,19 @@ async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
 
 
 async def test_the_card_lists_all_processes_and_draws_the_load_of_its_device(eight):
-    async with cockpit((140, 45)) as (app, pilot, _):
+    async with cockpit((140, 64)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
         await pilot.press("up", "up")
         await until(app, pilot, "cuda:1  NVIDIA")
         await until(app, pilot, "█ │")
         lines = frame(app).splitlines()
     assert [words in "\n".join(lines) for words in ("8124  –  \\x1b[2Jevil", "8125  –  x")] == [True, True]
-    assert sum(line.endswith("█ │ ") for line in lines) == 10  # fully busy, over the whole height
+    top, memory, power = (
+        next(n for n, line in enumerate(lines) if words in line)
+        for words in ("busy, one sample a second", "memory in use", "power, of its limit")
+    )
+    assert [line.endswith("█ │ ") for line in lines[top + 1 : memory]] == [True] * 10  # over the whole height
+    assert sum(line.endswith("█ │ ") for line in lines[memory + 1 : power]) == 8  # 71 of 80 GiB
 
 
 async def test_a_click_on_a_row_chooses_its_device(eight):

@@ -27,8 +27,8 @@ class Key:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
-    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks;
-    spare: in any, where the keys of the screen leave room.
+    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks, or
+    the machine several devices; spare: in any, where the keys of the screen leave room.
     """
 
     id: str
@@ -48,9 +48,16 @@ class Key:
 
 KEYS: tuple[Key, ...] = (
     Key("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
-    Key("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark"),
+    Key("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark", when="several"),
     Key(
-        "detection.earlier", "up,k", "step(-1)", "previous device", "device", display="up/down", palette=False
+        "detection.earlier",
+        "up,k",
+        "step(-1)",
+        "previous device",
+        "device",
+        display="up/down",
+        palette=False,
+        when="several",
     ),
     Key("detection.later", "down,j,tab", "step(1)", "next device", palette=False),
     Key("detection.again", "r", "look_again", "detect the devices again", "rescan"),

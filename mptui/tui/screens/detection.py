@@ -81,7 +81,7 @@ class DetectionScreen(Page):
         self._goes_on = False
         self._watch = DeviceSamplers()
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
-        self._notes = Static(id="notes", markup=False)
+        self._notes, self._noted = Static(id="notes", markup=False), Content("")
         self._table, self._card = DeviceTable(), DeviceCard()
         self._recent = RecentRuns(self._keymap, id="recent")
 
@@ -134,9 +134,10 @@ class DetectionScreen(Page):
         self._seen = seen
         self._chosen = _place_of(before, seen)
         self._marked &= {_identity(device) for device in seen.devices if device.usable}
-        notes = Content("\n").join(Content(clean(note)) for note in seen.machine.notes)
-        self._notes.update(notes)
-        self._notes.display = bool(notes)
+        self._noted = Content("\n").join(Content(clean(note)) for note in seen.machine.notes)
+        self._notes.update(self._noted)
+        several = ("several",) if len(seen.devices) > 1 else ()
+        self.query_one(KeyBar).offer("always", *several)
         self._watch.follow(seen.devices)
         self._redraw()
         if self._goes_on:
@@ -205,9 +206,16 @@ class DetectionScreen(Page):
         self.call_after_refresh(self._share_height)
 
     def _share_height(self) -> None:
-        """Give lines to the devices first, then to the chosen one, then to the newest runs."""
+        """Give lines to the devices first, then to the chosen one, then to the newest runs.
+
+        Where all have no room, these give way in turn: histories and lesser lines of the chosen device, the
+        sums, on a short screen what is noted of the machine, frame and title of the chosen device.
+        """
         room = self.query_one("#body").content_size
-        left = room.height - (self._notes.size.height if self._notes.display else 0)
+        notes = len(self._noted.wrap(max(1, room.width - 2))) if self._noted else 0
+        needed = 1 + len(self._seen.devices if self._seen else ()) + _CARD_HEIGHTS[1]
+        self._notes.display = notes > 0 and (not self.has_class("-short") or needed + notes <= room.height)
+        left = room.height - (notes if self._notes.display else 0)
         if self._table.display:
             left -= self._table.fit(left - _CARD_HEIGHTS[self.has_class("-short")])
         self._card.set_class(left < _CARD_HEIGHTS[0], "-bare")

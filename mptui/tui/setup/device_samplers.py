@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mptui.hardware.devices import Device
 
 HISTORY = 240
-"""Samples of the utilisation that are kept of each device, one a second."""
+"""Samples that are kept of each device, one a second."""
 
 SETTLED = 10
 """Samples of which the mean tells how busy a device is: a peak of a second is no load."""
@@ -29,17 +29,22 @@ _NO_STATISTICS = {
 class DeviceReading:
     """The latest sample of a device; all unknown but the total memory if there is none.
 
-    `problem` says why there are no new samples, `busy` is its utilisation so far (0 to 1), newest last.
+    `problem` says why there are no new samples, `past` is the samples so far, newest last.
     """
 
     sample: DeviceSample
     problem: str | None = None
-    busy: Sequence[float] = ()
+    past: Sequence[DeviceSample] = ()
+
+    @property
+    def busy(self) -> list[float]:
+        """Its utilisation so far (0 to 1), newest last."""
+        return [sample.utilisation for sample in self.past if sample.utilisation is not None]
 
     @property
     def settled(self) -> DeviceSample:
         """The sample with the mean of the latest utilisations."""
-        newest = list(self.busy)[-SETTLED:]
+        newest = self.busy[-SETTLED:]
         return replace(self.sample, utilisation=sum(newest) / len(newest)) if newest else self.sample
 
 
@@ -48,8 +53,7 @@ class DeviceSamplers:
 
     def __init__(self) -> None:
         self._samplers: dict[str, DeviceSampler] = {}
-        self._busy: dict[str, deque[float]] = {}
-        self._times: dict[str, float] = {}
+        self._past: dict[str, deque[DeviceSample]] = {}
 
     def follow(self, devices: Sequence["Device"]) -> None:
         """Sample exactly these devices; those that are sampled already keep their history."""
@@ -65,8 +69,7 @@ class DeviceSamplers:
         self._samplers = kept
         for key, device in wanted.items():
             if key not in kept:
-                self._busy[key] = deque(maxlen=HISTORY)
-                self._times.pop(key, None)
+                self._past[key] = deque(maxlen=HISTORY)
                 self._samplers[key] = DeviceSampler(device.torch_name, uuid=device.uuid)
                 self._samplers[key].start()
 
@@ -77,13 +80,12 @@ class DeviceSamplers:
         sampler = self._samplers.get(key)
         if sampler is None:
             return DeviceReading(empty, _NO_STATISTICS.get(device.kind))
-        sample, busy = sampler.latest() or empty, self._busy[key]
-        if sample.utilisation is not None and sample.time != self._times.get(key):
-            self._times[key] = sample.time
-            busy.append(sample.utilisation)
+        sample, past = sampler.latest() or empty, self._past[key]
+        if sample.utilisation is not None and (not past or sample.time != past[-1].time):
+            past.append(sample)
         if sample.memory_total is None:
             sample = replace(sample, memory_total=device.memory_total)
-        return DeviceReading(sample, sampler.problem(), busy)
+        return DeviceReading(sample, sampler.problem(), past)
 
     def stop(self) -> None:
         """Stop all samplers, without waiting for one that hangs in its driver."""

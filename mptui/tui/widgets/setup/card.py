@@ -1,6 +1,6 @@
 """A device as a card: identity, load, who is on it, precisions and recommendation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,13 @@ _FRAME = 2
 """Cells of the border on two sides, and of the padding."""
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _LEAST_HISTORY, _MOST_HISTORY = 2, 10
-"""Height in lines of the history of the utilisation."""
+"""Height in lines of a history."""
+_HISTORIES: Mapping[str, Callable[[DeviceSample], float | None]] = {
+    "busy, one sample a second": lambda sample: sample.utilisation,
+    "memory in use": lambda sample: gauges.share(sample.memory_used, sample.memory_total),
+    "power, of its limit": lambda sample: gauges.share(sample.power_w, sample.power_limit_w),
+}
+"""Title -> share of 1, in the order in which they are shown where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +136,16 @@ class DeviceCard(Static):
         )
 
     def _more(self, width: int, height: int) -> list[Content]:
-        """Return what fills `height` lines: all processes if there are several, and the history."""
+        """Return what fills `height` lines: all processes if there are several, and histories."""
         processes = self._reading.sample.processes or []
         lines = _people(processes, width) if len(processes) > 1 else []
         lines = lines if len(lines) <= height else []
-        rows = min(height - len(lines) - 1, _MOST_HISTORY)
-        if rows < _LEAST_HISTORY or not self._reading.busy:
-            return lines
-        heading = Content.styled("busy, one sample a second", "$quiet")
-        newest = list(self._reading.busy)[-width:]
-        return [*lines, heading, *_area(newest, width, rows)]
+        for title, part in _HISTORIES.items():
+            shares = [share for sample in self._reading.past if (share := part(sample)) is not None]
+            rows = min(height - len(lines) - 1, _MOST_HISTORY)
+            if shares and rows >= _LEAST_HISTORY:
+                lines += [Content.styled(title, "$quiet"), *_area(shares[-width:], width, rows)]
+        return lines
 
 
 def _processes(reading: DeviceReading, device: "Device") -> Sequence[DeviceProcess] | None:
