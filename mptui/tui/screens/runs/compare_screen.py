@@ -78,7 +78,7 @@ class CompareScreen(Page):
         mode: Mode = "ascii" if self._ascii_only else "braille"
         yield self._top
         yield Chart(mode=mode, id="curves")
-        yield Static(id="heading", markup=False)
+        yield Static(Content.styled("reading settings and figures …", "$quiet"), id="heading", markup=False)
         yield KeyedList(id="differences", markup=False)
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
