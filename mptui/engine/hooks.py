@@ -84,6 +84,9 @@ class Hook:
     def run_ends(self) -> None:
         """Called after the last step was taken and validated."""
 
+    def run_stops(self) -> None:
+        """Called after a stop, once the run is saved; must not take long."""
+
 
 class Hooks:
     """The hooks of a run by name, and for each moment the methods to call."""
@@ -103,6 +106,7 @@ class Hooks:
     settings_changed: list[Callable[[], None]]
     went_back: list[Callable[[], None]]
     run_ends: list[Callable[[], None]]
+    run_stops: list[Callable[[], None]]
 
     def __init__(self) -> None:
         self._by_name: dict[str, Hook] = {}

@@ -121,6 +121,8 @@ class Trainer:
             context.mailbox.early_exit.close()
             context.settle()
             context.save("stop")
+            for run_stops in context.hooks.run_stops:
+                run_stops()
             raise
         except Exception as error:
             all_know = self._lockstep.fail(error)

@@ -1,5 +1,7 @@
 """Pictures of validations: the worst samples, the same ones each time, and what is predicted of them."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -7,17 +9,18 @@ import torch
 from mptui.config.schema import DataConfig
 from mptui.data.core.class_colours import palette
 from mptui.data.core.types import IGNORE
+from mptui.engine.mailbox import Stopped
 from mptui.engine.reporting import prediction_pictures
 from mptui.engine.reporting.picked_samples import PickedSamples, of_classes
 from mptui.engine.reporting.prediction_pictures import SEAM, visible
-from mptui.events import ImagesGenerated, Validated
+from mptui.events import EpochFinished, ImagesGenerated, Validated
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, losses, of
 
 SAMPLES = 45
 
 
-def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=4, task=None, **training):
+def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=4, task=None, stop_in=None, **training):
     """Train; return the trainer, its events and the pictures."""
     run = config(
         training={"epochs": 3, "batch_size": batch_size, **training},
@@ -34,7 +37,14 @@ def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=4, task=None,
     trainer.context.on_pictures = take
     trainer.context.hooks.refresh()
     trainer.context.micro_batches.limits["validating"] = at_once
-    trainer.train()
+
+    def stop(event):
+        if isinstance(event, EpochFinished) and event.epoch == stop_in:
+            trainer.context.mailbox.stop(None)
+
+    events.then = stop
+    with pytest.raises(Stopped) if stop_in else nullcontext():
+        trainer.train()
     end(trainer)
     return trainer, events, taken
 
@@ -116,11 +126,12 @@ def test_they_change_nothing_of_the_run_and_can_be_turned_off(tmp_path, always):
         assert torch.equal(one, other)
 
 
-def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkeypatch):
+@pytest.mark.parametrize("stop_in", [None, 4])
+def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkeypatch, stop_in):
     monkeypatch.setattr(prediction_pictures, "_SHARE", 1e9)
-    trainer, events, taken = trained(tmp_path, epochs=6)
+    trainer, events, taken = trained(tmp_path, epochs=6, stop_in=stop_in)
     assert taken[0].epoch == 1
-    assert [each.epoch for each in taken[1:]] == sorted({trainer.state.best.epoch, 6} - {1})
+    assert [each.epoch for each in taken[1:]] == sorted({trainer.state.best.epoch, stop_in or 6} - {1})
     assert all(each.best_epoch == trainer.state.best.epoch for each in taken[1:])
     assert len(of(events, ImagesGenerated)) == len(taken)
 

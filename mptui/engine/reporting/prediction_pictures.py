@@ -45,7 +45,7 @@ class PredictionPictures(Hook):
     """Makes the pictures of each validation, with the samples of all ranks; the first one writes them.
 
     No state of the run changes. With short validations, files are written as often as takes a twentieth of
-    the time; the best and the last are written at the end.
+    the time; the best and the last are written at the end, or after a stop.
     """
 
     def __init__(self, context: TrainContext) -> None:
@@ -98,6 +98,10 @@ class PredictionPictures(Hook):
             self._write()
 
     def run_ends(self) -> None:
+        """Write what could not be written yet."""
+        self._write()
+
+    def run_stops(self) -> None:
         """Write what could not be written yet."""
         self._write()
 
