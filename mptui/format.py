@@ -24,8 +24,10 @@ _C = TypeVar("_C", bound=_Column)
 
 
 def count(value: float | None) -> str:
-    """Return a whole number with separators: 14,302."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
+    """Return a whole number with separators: 14,302; below 1 with three significant digits."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 1 or value == 0 else figure(value)
 
 
 def short(value: float) -> str:

@@ -37,6 +37,11 @@ class MptuiApp(RunActions, inherit_bindings=False):
     BINDINGS = bindings("app")
     CSS = """
     Toast { max-width: 60; }
+    /* without colours, a shape tells what has the focus */
+    App:nocolor {
+        Chart:focus, LogPanel:focus, Page KeyedList:focus, #right:focus Panel { border: heavy $accent; }
+        OptionList > .option-list--option-highlighted { text-style: reverse; }
+    }
     """
 
     def __init__(

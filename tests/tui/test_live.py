@@ -44,7 +44,7 @@ async def test_large_screen_shows_every_panel():
         "2^16",
         "of 14,297  0.01 %",
         "cuda:0  NVIDIA H200",
-        "ours 50.8   others 1.3   free 88.3 GiB",
+        "ours 50.8   others  1.3   free  88.3 GiB",
         "of 700 W",
         "84.2 ms",
         "images/s",
@@ -74,8 +74,8 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
     assert "left ends " in first
     assert "x stop" in first
     assert "mp: 🚀 on   fp16   scale 65,536   skipped 2" in first
-    assert "busy 9" in first
-    assert "step 84.2 ms   1,1" in first
+    assert "busy  9" in first
+    assert "step  84.2 ms    1,1" in first
     assert "╭─ accuracy" in second
     assert "╭─ mixed precision" in third
     assert "╭─ time per step" in third
@@ -90,14 +90,14 @@ async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy():
         small = frame(app)
 
     assert "93 %" in large
-    assert "busy with: ours 50 %   others 43 %" in large
+    assert "busy with: ours  50 %   others  43 %" in large
     assert "busy 93 % (ours 50 %)" in small
 
 
 async def test_smallest_screen_keeps_the_figures():
     async with live(MemorySource(demo()), (60, 16)) as (app, _):
         text = frame(app)
-    for words in ("● training", "step  14,297", "╭─ loss", "mp: 🚀 on", "busy 9", "84.2 ms", "q leave"):
+    for words in ("● training", "step  14,297", "╭─ loss", "mp: 🚀 on", "busy  9", "84.2 ms", "q leave"):
         assert words in text
 
 

@@ -64,7 +64,7 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
     for words in (
         "layers by risk · step 14,300",
         "layer4.2.conv3",
-        "62.0 %",
+        "✗ 62.0 %",
         "31.0 %",
         "and 150 more (2 at fault), losing up to 4.0 %",
         "layer4.2.conv3 · gradients",
@@ -86,7 +86,7 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
     ("precision", "changes", "words"),
     [
         ("fp16", {}, "✗ 3 layers don't fit fp16 (n)"),
-        ("fp16", {"layers": [layer()], "others_at_fault": 0}, "✓ 31.0 % of gradients lost"),
+        ("fp16", {"layers": [layer()], "others_at_fault": 0}, "▲ 31.0 % of gradients lost"),
         (
             "fp16",
             {"layers": [layer()], "others_at_fault": 0, "lost": 0.0002},
@@ -102,6 +102,14 @@ async def test_the_precision_panel_tells_the_health_of_the_numbers(precision, ch
         assert "health      –" in frame(app)
         await put(app, pilot, looked(precision=precision, **changes))
         assert f"health      {words}" in frame(app)
+
+
+async def test_a_wide_table_has_the_figures_beside_the_names():
+    async with live(MemorySource([*demo(), looked()]), (200, 60)) as (app, pilot):
+        await pilot.press("n")
+        await pilot.pause()
+        row = next(row for row in frame(app).splitlines() if "▸ layer4.2.conv3" in row)
+        assert " " * 20 not in row.partition("%")[0]
 
 
 async def test_arrows_choose_a_layer_and_tab_a_part():

@@ -95,6 +95,14 @@ async def test_masks_have_a_legend(tmp_path):
         text = await opened(app, pilot)
         assert "25.0 % wrong" in text
         assert "██ tissue" in text
+        assert "██ ignored" in text
+
+
+async def test_the_columns_of_a_matrix_have_names_where_they_fit(tmp_path):
+    async with live(written(tmp_path, classes=("airplane", "automobile")), (140, 45)) as (app, pilot):
+        await opened(app, pilot)
+        await pilot.press("shift+tab")
+        assert await seen(app, pilot, "   airplane automobile")
 
 
 async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(tmp_path):

@@ -260,6 +260,15 @@ def test_ticks_of_values_are_distinct_and_have_the_same_digits(high):
     assert all(len(label) < GUTTER for label in labels)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.7652, 0.7751), (0.985, 1.0), (0.001, 0.0012), (0.0, 0.8)])
+def test_ticks_of_percentages_have_the_same_digits(low, high):
+    axis = linear_axis(low, high, 12, percent=True)
+    labels = [axis.label(tick) for tick in axis.ticks if tick not in (0, 1)]
+    assert len(set(labels)) == len(labels) > 1
+    assert len({len(label.partition(".")[2].rstrip(" %")) for label in labels}) == 1
+    assert all(len(label) < GUTTER for label in labels)
+
+
 def test_an_axis_of_rates_begins_at_zero_and_one_of_percentages_ends_at_a_hundred():
     assert "0" in {row[:GUTTER].strip() for row in drawn(history([900.0, 1000.0]), from_zero=True)}
     labels = [row[:GUTTER].strip() for row in drawn(history([0.2, 0.99]), percent=True, from_zero=True)]
@@ -317,3 +326,14 @@ def test_a_curve_behind_is_quiet_has_one_label_and_sets_no_steps():
     narrow = "".join(text for text, _ in Drawing(replace(plot, cursor=500), 60, 20).rows()[0])
     assert narrow.strip() == "step 500  train 1.50  parent's train 1.30"
     assert moved(plot, None, 0, 73) in {*range(1000)}
+
+
+def test_labels_of_marks_have_a_gap_and_no_sign_lies_on_a_label():
+    marks = [Mark(step, "fp16 → bf16") for step in range(200, 800, 60)]
+    rows = drawn(history([1.0] * 1000), width=60, height=9, marks=marks)
+    labels = [row for row in rows if "fp16" in row]
+    assert labels
+    assert sum(row.count("▼") for row in rows) <= len(marks)
+    for row in labels:
+        assert row.count("fp16 → bf16") == row.count("→") == row.count("bf16")
+        assert "bf16fp16" not in row

@@ -110,3 +110,14 @@ async def test_a_rank_that_has_not_reported_is_shown_as_unknown():
         await pilot.pause()
         assert figures(frame(app), "1 ").startswith("1 " + " ".join("–" * 10))
     assert {"ranks.sort", "ranks.close"} < {key.id for key in heard_on("ranks")}
+
+
+async def test_a_wide_table_keeps_together_what_is_compared():
+    async with live(MemorySource([*demo(), eight()]), (200, 60)) as (app, pilot):
+        await pilot.press("g")
+        await pilot.pause()
+        lines = frame(app).splitlines()
+    heading = next(row for row in lines if " busy " in row)
+    assert " " * 20 not in heading[: heading.index("beat")]
+    last = next(number for number, row in enumerate(lines) if row.strip("│ ").startswith("7 "))
+    assert "median" in lines[last + 2]

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from mptui.runs.planning.profile_diff import SwitchPrediction
+from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import heard_on
 from mptui.tui.screens.live import PAGES
 from tests.tui.cockpits import DEADLINE_S, cockpit, until
@@ -70,7 +72,8 @@ async def test_panels_without_room_scroll_by_keys():
         while right.scroll_offset.y < right.max_scroll_y:
             await pilot.pause(0.01)
         await pilot.resize_terminal(100, 30)
-        assert not right.can_focus
+        while right.can_focus:
+            await pilot.pause(0.01)
 
 
 async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal():
@@ -102,3 +105,36 @@ async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
 
 def _rows(app, name):
     return [line for line in frame(app).splitlines() if f" {name} " in line]
+
+
+async def test_the_keys_of_a_switch_are_there_in_the_smallest_terminal():
+    settings = {f"table.setting_{number}": ["one", "another one"] for number in range(9)}
+    prediction = SwitchPrediction(settings, {"data.image_size": ["224", "288"]})
+    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+        app.push_screen(SwitchProfileDialog(2, "production", prediction, {}))
+        await pilot.pause()
+        text = frame(app)
+        assert "enter switch (or its digit)" in text
+        assert "stay" in text
+        assert "224  (production has 288)" in text
+
+
+async def test_the_panels_are_whole_under_an_alert_where_there_is_room():
+    async with live(MemorySource(demo()), (100, 30)) as (app, pilot):
+        assert app.screen.has_class("-alert")
+        step = app.screen.query_one("#step")
+        assert step.content_size.height == 5
+        await pilot.resize_terminal(100, 25)
+        while step.content_size.height == 5:
+            await pilot.pause(0.01)
+        assert "bound by compute" in frame(app)
+
+
+async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with live(MemorySource(demo()), (140, 45)) as (app, _):
+        text = frame(app)
+    assert "┏━ loss" in text
+    assert "╭─ accuracy" in text
+    assert "█ forward 31.0 ▒ backward 46.0 ms" in text
+    assert "█▒" in text

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mptui.codec import to_record
+from mptui.events import Paused, Resumed
 from mptui.runs.store.journal import NAME
 from mptui.tui.widgets.live.ribbon import LANES, Ribbon
 from tests.tui.events import MemorySource, beginning, demo, finished, step_event
@@ -110,8 +111,19 @@ async def test_before_the_first_step_there_is_a_timeline_and_nothing_to_go_back_
         assert "mptui" in frame(app)
 
 
-async def test_in_ascii_each_state_has_a_letter():
+async def test_each_state_has_a_sign_of_its_own_without_colours():
+    paused = Paused(time=demo()[-1].time + 1, step=14_297)
+    source = MemorySource([*demo(), paused, Resumed(time=paused.time + 600, step=14_297)])
+    async with live(source, (140, 45)) as (app, _):
+        line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
+        assert {"░", "▒", "━", "║"} <= set(line)
+        assert "║ pause" in frame(app)
+
+
+async def test_in_ascii_each_state_has_a_letter_which_is_explained():
     async with live(MemorySource(demo()), (140, 45), ascii_only=True) as (app, _):
         line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
-    assert line.isascii()
-    assert {"-", "c", "="} <= set(line)
+        assert line.isascii()
+        assert {"-", "#", "="} <= set(line)
+        for words in ("= train", "v validate", "# compile", "w wait", "p pause", "c checkpoint"):
+            assert words in frame(app)

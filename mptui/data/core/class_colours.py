@@ -8,7 +8,7 @@ import numpy.typing as npt
 BACKGROUND = "background"
 
 _COLOURS = 256
-_VOID = (224, 224, 192)
+VOID = (224, 224, 192)
 
 Palette = npt.NDArray[np.uint8]
 
@@ -29,5 +29,5 @@ def palette(classes: Sequence[str]) -> Palette:
 def coloured(mask_HW: npt.NDArray[np.integer], colours: Palette) -> npt.NDArray[np.uint8]:
     """Return a mask of class numbers as RGB, [H, W, 3]; ignored pixels, below 0, are cream, as VOC's void."""
     pixels_HW3: npt.NDArray[np.uint8] = colours[mask_HW % _COLOURS]
-    pixels_HW3[mask_HW < 0] = _VOID
+    pixels_HW3[mask_HW < 0] = VOID
     return pixels_HW3

@@ -66,6 +66,8 @@ class SwitchProfileDialog(ModalScreen[int]):
             background: $surface;
             border: round $accent;
             border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+            scrollbar-size: 1 1;
         }
         Static { height: auto; }
     }
@@ -79,23 +81,25 @@ class SwitchProfileDialog(ModalScreen[int]):
         self._preset, self._prediction, self._keymap = name, prediction, keymap
 
     def compose(self) -> ComposeResult:
-        """Lay out the settings that change, those that don't, and the keys."""
+        """Lay out the settings that change, those that don't, and the keys, which are always there."""
         with VerticalScroll(can_focus=False) as box:
             box.border_title = Content(clean(f"switch to {self._preset}?", 60))
+            keys = [self._said(key) for key in KEYS if key.where == "switch"]
+            box.border_subtitle = Content("   ").join(keys)
             yield Static(Content("\n").join(self._lines()), markup=False)
 
     def _lines(self) -> list[Content]:
         kept, changes = self._prediction.kept, self._prediction.changes
         name = clean(self._preset, 24)
         lines = [Content.styled("can't change during a run; unchanged", "$text-warning")] if kept else []
-        lines += _settings(kept, lambda had, wanted: f"{had}  ({name} has {wanted})")
+        room = min(_KEY, 2 + max(map(len, [*kept, *self._prediction.changes]), default=0))
+        lines += _settings(kept, room, lambda had, wanted: f"{had}  ({name} has {wanted})")
         if (rate := self._prediction.rate) is not None:
             changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
             changes = {**_effective(rate), **changes}
         lines.append(Content.styled("at the next step" if changes else "nothing changes", "$text-accent"))
-        lines += _settings(changes, lambda had, wanted: f"{had} → {wanted}")
-        keys = [self._said(key) for key in KEYS if key.where == "switch"]
-        return [*lines, Content("   ").join(keys)]
+        lines += _settings(changes, room, lambda had, wanted: f"{had} → {wanted}")
+        return lines
 
     def _said(self, key: Key) -> Content:
         return Content.assemble(
@@ -126,10 +130,10 @@ def _effective(rate: "RateChange") -> dict[str, list[str]]:
     return {name: values for name, values in effective.items() if values[0] != values[1]}
 
 
-def _settings(changes: Mapping[str, list[str]], words: Callable[[str, str], str]) -> list[Content]:
-    """Lay out one line per setting; those beyond `SHOWN` are named together."""
+def _settings(changes: Mapping[str, list[str]], room: int, words: Callable[[str, str], str]) -> list[Content]:
+    """Lay out one line per setting, its name in `room` cells; those beyond `SHOWN` are named together."""
     lines = [
-        Content.assemble((f"  {key:<{_KEY}}", "$quiet"), clean(words(*values), 80))
+        Content.assemble((f"  {key:<{room}}", "$quiet"), clean(words(*values), 80))
         for key, values in list(changes.items())[:SHOWN]
     ]
     more = list(changes)[SHOWN:]

@@ -57,14 +57,13 @@ PAGES = 3
 """Pages of a small screen: first chart, second chart, panels; the panels take two pages if space is short."""
 
 LEFT_CHARTS, RIGHT_CHARTS = (0, 1, 4, 5), (2, 3)
-"""Places of the charts, in the order of importance: 2 is shown from 31 rows, 3 from `MORE_ROWS`, 4 and 5 from
-`MOST_CHARTS` columns and rows."""
+"""Places of the charts, in the order of importance: 2 is shown from 31 rows, 3 from `MORE_ROWS`, 4 and 5 if
+there are `MOST_COLUMNS`, too."""
 
-MORE_ROWS = 42
-MOST_CHARTS = (160, 42)
+MORE_ROWS, MOST_COLUMNS = 42, 160
 
-ALL_PANELS = 24
-"""Screen height from which all panels fit below each other."""
+ALL_PANELS, WHOLE_PANELS = 24, 27
+"""Screen heights from which all panels fit below each other: narrowed, and in full."""
 
 
 class LiveScreen(RunPage):
@@ -129,12 +128,13 @@ class LiveScreen(RunPage):
 
     def on_resize(self, event: Resize) -> None:
         """Choose the number of pages for the panels."""
-        self.set_class(event.size.height < ALL_PANELS, "-split")
-        self.set_class(event.size.height > ALL_PANELS or event.size.width < WIDTHS[-1][0], "-ribbon")
-        self.set_class(event.size.height >= MORE_ROWS, "-more")
-        self.set_class(event.size.width >= MOST_CHARTS[0] and event.size.height >= MOST_CHARTS[1], "-most")
-        # if the column doesn't fit, it can be scrolled by keys
-        self.query_one("#right").can_focus = event.size.height < ALL_PANELS
+        width, height = event.size
+        self.set_class(height < ALL_PANELS, "-split")
+        self.set_class(height < WHOLE_PANELS, "-close")
+        self.set_class(height > ALL_PANELS or width < WIDTHS[-1][0], "-ribbon")
+        self.set_class(height >= MORE_ROWS, "-more")
+        self.set_class(width >= MOST_COLUMNS and height >= MORE_ROWS, "-most")
+        self.query_one("#right").can_focus = height < ALL_PANELS  # if it doesn't fit, keys scroll it
 
     def poll(self, *, at_once: bool = True) -> None:
         """Show new events; those that only change figures can wait for the next drawing."""

@@ -34,8 +34,10 @@ def power(sample: DeviceSample) -> str:
     """Format power and its limit."""
     if sample.power_w is None:
         return fmt.UNKNOWN
-    limit = f" of {sample.power_limit_w:.0f}" if sample.power_limit_w else ""
-    return f"{sample.power_w:.0f}{limit} W"
+    if not sample.power_limit_w:
+        return f"{sample.power_w:.0f} W"
+    limit = f"{sample.power_limit_w:.0f}"
+    return f"{sample.power_w:{len(limit)}.0f} of {limit} W"
 
 
 def heat(sample: DeviceSample) -> str:

@@ -36,12 +36,12 @@ def _skip(view: ViewState, event: StepSkipped) -> None:
 
 def _skip_log(event: StepSkipped) -> list[tuple[str, Tone]]:
     steps = "1 step" if event.count == 1 else f"{event.count:,} steps"
-    scale = "" if event.loss_scale is None else f"; loss scale now {event.loss_scale:,.0f}"
+    scale = "" if event.loss_scale is None else f"; loss scale now {fmt.count(event.loss_scale)}"
     return [(f"{steps} skipped: gradients not finite{scale}", "warn")]
 
 
 def _skip_lines(event: StepSkipped) -> list[str]:
-    scale = "" if event.loss_scale is None else f", loss scale {event.loss_scale:,.0f}"
+    scale = "" if event.loss_scale is None else f", loss scale {fmt.count(event.loss_scale)}"
     return [f"skipped {event.count} step(s) with non-finite gradients ({event.total} in all{scale})"]
 
 

@@ -116,7 +116,7 @@ class ForkDialog(ModalScreen[ForkChoice]):
     def _key_words(self) -> Content:
         hidden = {"fork.cancel", *(() if self._training else ("fork.parent",))}
         keys = [key for key in KEYS if key.where == "fork" and key.id not in hidden]
-        return Content("   ").join(
+        return Content("  ").join(
             Content.assemble(
                 (display(key, self._keymap), "bold $footer-key-foreground"), (f" {key.footer}", "$quiet")
             )

@@ -10,6 +10,9 @@ from mptui import format as fmt
 
 Floats = NDArray[np.float64]
 
+_LONGEST = 7
+"""Cells from which on a percentage has no space."""
+
 
 def nice_step(span: float, ticks: int) -> float:
     """Return the round number (1, 2, 2.5 or 5 times 10^n) that divides `span` into about `ticks`."""
@@ -51,7 +54,7 @@ class Axis:
 
     def label(self, tick: float) -> str:
         """Format a tick with as many digits as the ticks need to differ: `1.50`, `3k`, `2.5e-5`, `80 %`."""
-        if self.percent:
+        if self.percent and (self.log or tick in (0, 1)):
             return f"{100 * tick:.4g} %"
         if tick == 0:
             return "0"
@@ -59,6 +62,9 @@ class Axis:
             return fmt.short(tick) if abs(tick) >= 1e-3 else _power(tick)
         largest, step = max(map(abs, self.ticks)), self.ticks[-1] - self.ticks[0]
         step = step / (len(self.ticks) - 1) if len(self.ticks) > 1 else largest
+        if self.percent:
+            label = f"{100 * tick:.{_digits(100 * step)}f} %"
+            return label if len(label) < _LONGEST else label.replace(" ", "")
         if largest < 1e-3:
             return _power(tick)
         return fmt.short(tick) if largest >= 1e4 else f"{tick:.{_digits(step)}f}"

@@ -309,12 +309,14 @@ class Drawing:
                 if self._claim_label(row, GUTTER + cell, text, part):
                     break
             else:
-                self._write(max(1, above), GUTTER + cell, "▼", part)
+                free = (row for row in range(above, 0, -1) if self._free(row, GUTTER + cell, 1))
+                self._write(next(free, max(1, above)), GUTTER + cell, "▼", part)
 
     def _claim_label(self, row: int, column: int, text: str, part: str) -> bool:
         length = len(text) + 2
         for start, words in ((column, f"▼ {text}"), (column - length + 1, f"{text} ▼")):
-            if self._free(row, start, length):
+            before, after = start > GUTTER, start + length < self._size[0]  # room for a space
+            if self._free(row, start - before, length + before + after):
                 self._write(row, start, words, part)
                 return True
         return False

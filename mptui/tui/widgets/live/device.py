@@ -50,7 +50,7 @@ def device_line(view: RunView) -> list[Content]:
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
     memory = f"{fmt.size(sample.memory_used)}{total}"
     figures = [
-        Content(each) for each in (f"busy {busy_with_own(sample)}", memory, power(sample), heat(sample))
+        Content(each) for each in (f"busy {busy_with_own(sample):>5}", memory, power(sample), heat(sample))
     ]
     figures.insert(1 if sample.throttle else len(figures), throttle(sample))
     return figures
@@ -66,7 +66,9 @@ def _state(sample: DeviceSample) -> Content:
     """Format temperature, clock and throttling; for a CPU, which has none of these, the load by owner."""
     if sample.utilisation is not None and sample.utilisation_own is not None:
         others = max(0.0, sample.utilisation - sample.utilisation_own)
-        return Content(f"busy with: ours {100 * sample.utilisation_own:.0f} %   others {100 * others:.0f} %")
+        return Content(
+            f"busy with: ours {100 * sample.utilisation_own:3.0f} %   others {100 * others:3.0f} %"
+        )
     return Content.assemble(f"{heat(sample)}   {clock(sample)}   ", throttle(sample))
 
 
@@ -74,7 +76,7 @@ def _memory(sample: DeviceSample) -> str:
     used, own, total = sample.memory_used, sample.memory_own, sample.memory_total
     others = used - own if used is not None and own is not None else None
     free = total - used if used is not None and total is not None else None
-    return f"  ours {_gib(own)}   others {_gib(others)}   free {_gib(free)} GiB"
+    return f"  ours {_gib(own):>4}   others {_gib(others):>4}   free {_gib(free):>5} GiB"
 
 
 def _gib(value: int | None) -> str:

@@ -16,8 +16,10 @@ PARTS = ("all", "forward", "gradient", "weights")
 
 _WORDS = {"forward": "outputs", "gradient": "gradients", "weights": "weights' gradients"}
 _BAR = 8
-_FIGURES = 11 + 10 + 10 + 9 + _BAR + 3
+_FIGURES = 11 + 10 + 10 + 10 + _BAR + 3
 """Cells of a row besides the layer's name."""
+_NAME = 20
+"""Cells of a name that are there for any."""
 _ROOMY = 70
 """Width below which a row omits the smallest value and the bar."""
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -62,10 +64,12 @@ class RiskTable(Panel):
         if event is None:
             return [Content.styled("no numerics sample yet", "$quiet")]
         roomy = width >= _ROOMY
-        name = max(8, width - (_FIGURES if roomy else _FIGURES - 10 - _BAR - 3))
-        smallest = f"{'smallest':>10}" if roomy else ""
-        head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{'lost':>9}"
         rows = rows_of(event, self.part)
+        longest = max((len(clean(layer.name, 200)) for layer in rows), default=0)
+        name = width - (_FIGURES if roomy else _FIGURES - 10 - _BAR - 3)
+        name = max(8, min(name, max(longest, _NAME) + 3))
+        smallest = f"{'smallest':>10}" if roomy else ""
+        head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{'lost':>10}"
         room = max(1, self.content_size.height - 2)
         first = max(0, min(self.cursor - room + 1, len(rows) - room))
         shown = [
@@ -80,13 +84,14 @@ def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Cont
     lost = min(max(layer.lost, 0.0), 1.0) if math.isfinite(layer.lost) else 1.0
     tone = "$text-error" if layer.fault else "$text-warning" if lost >= 0.01 else "$text-success"
     filled = "█" * max(1 if lost > 0.001 else 0, round(_BAR * lost))
+    sign = "✗ " if layer.fault else ""
     smallest = f"{fmt.figure(layer.smallest):>10}" if roomy else ""
     return Content.assemble(
         ("▸ " if chosen else "  ", "$text-accent"),
         (f"{name:<{width - 2}}", "bold" if chosen else ""),
         (f"{clean(layer.part, 10):<11}", "$quiet"),
         f"{smallest}{fmt.figure(layer.largest):>10}",
-        (f"{fmt.percent(layer.lost):>9}", "" if roomy else tone),
+        (f"{sign + fmt.percent(layer.lost):>10}", "" if roomy else tone),
         (f"   {filled}" if roomy else "", tone),
     )
 

@@ -66,7 +66,7 @@ def precision_line(view: RunView, ascii_only: bool) -> list[Content]:
     if view.precision in LOSS_SCALED:
         parts.append(Content(f"scale {fmt.count(latest.loss_scale if latest else None)}"))
     parts.append(Content(f"skipped {fmt.count(view.skipped_steps if latest else None)}"))
-    parts.append(Content(f"grad norm {fmt.figure(latest.grad_norm if latest else None)}"))
+    parts.append(Content(f"grad norm {fmt.figure(latest.grad_norm if latest else None):>5}"))
     return [*parts, _tf32(view)]
 
 
@@ -100,10 +100,10 @@ def _loss_scale(view: RunView, width: int) -> tuple[str, Content]:
 def _skip_rate(view: RunView) -> Content:
     if not view.step or view.latest is None:
         return Content("")
-    words = f"of {view.step:,}  {100 * view.skipped_steps / view.step:.2f} %"
+    share = f"{100 * view.skipped_steps / view.step:.2f} %"
     if view.skip_streak > 1:
-        return Content.styled(f"{words}, {view.skip_streak} in a row", "$text-error")
-    return Content.styled(words, "$text-warning" if view.skipped_steps else "$quiet")
+        return Content.styled(f"{share}, {view.skip_streak:,} in a row", "$text-error")
+    return Content.styled(f"of {view.step:,}  {share}", "$text-warning" if view.skipped_steps else "$quiet")
 
 
 def _health(view: RunView) -> Content:
@@ -119,5 +119,6 @@ def _health(view: RunView) -> Content:
     if seen.lost:
         tone = "$text-warning" if seen.lost >= _MUCH else "$text-success"
         share = fmt.percent(seen.lost) if seen.lost >= 0.001 else "under 0.1 %"
-        return Content.styled(f"✓ {share} of gradients lost", tone)
+        sign = "▲" if seen.lost >= _MUCH else "✓"
+        return Content.styled(f"{sign} {share} of gradients lost", tone)
     return Content.styled("✓ no underflow", "$text-success")

@@ -92,6 +92,8 @@ _COLUMNS = (
     _Column(title="beat", width=5, value=lambda row, _: row.silent_s, show=_age),
 )
 """They fit into a terminal of 80 columns together."""
+_MORE_WORDS, _WIDEST_GAP = 10, 4
+"""Most cells that are added to the column of words, and to each column, on a wide screen."""
 _HOST = _Column(title="host", width=18, words=lambda row: row.host)
 
 ORDERS = ("rank", "slowest", "data", "forward", "backward", "others", "busy", "memory", "°C", "beat")
@@ -125,17 +127,19 @@ class RankTable(Panel):
         part = f" {self._first + 1}-{self._first + len(shown)} of" if len(shown) < len(rows) else ""
         self.retitle(f"ranks ·{part} {len(rows)} by {self._order} · step {event.step:,}")
         lines = [_heading(columns, self._order), *(_line(row, event, columns) for row in shown)]
-        return [*lines, *[Content("")] * (room - len(shown)), *_statistics(event, columns)]
+        return [*lines, *[Content("")] * min(1, room - len(shown)), *_statistics(event, columns)]
 
 
 def _columns(width: int) -> list[_Column]:
-    """Return the columns that fit besides that of the rank; a wide screen has the host, and longer words."""
+    """Return the columns that fit besides that of the rank; if wide, with the host and longer words."""
     columns = fmt.fitting(_COLUMNS, width - _RANK)
     room = max(0, width - _RANK - sum(column.width for column in columns))
     if room >= _HOST.width:
         room -= _HOST.width
         columns.append(_HOST)
-    return [replace(each, width=each.width + room) if each.title == "clocks" else each for each in columns]
+    words = min(room, _MORE_WORDS)
+    gap = min((room - words) // len(columns), _WIDEST_GAP)
+    return [replace(each, width=each.width + gap + words * (each.title == "clocks")) for each in columns]
 
 
 def _sorted(event: RanksSampled, order: str) -> list[RankRow]:

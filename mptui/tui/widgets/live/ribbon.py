@@ -1,8 +1,7 @@
 """The timeline of a run: a column for each slice of its time, with a cursor that goes back in time."""
 
-from collections.abc import Sequence
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from rich.segment import Segment
@@ -27,7 +26,7 @@ Cell = tuple[str, str]
 LANES = 5
 """Height with all lanes: state, precision, loss scale, device busy, and what happened."""
 
-_LABEL, _LEGEND = 11, 22
+_LABEL, _LEGEND = 11, 25
 _LEGEND_FROM = 120
 """Width from which the signs are explained at the right."""
 
@@ -38,9 +37,10 @@ _STATE_CELLS: dict[State, Cell] = {
     "waiting": ("╌", "warn"),
     "validating": ("▓", "other"),
     "saving": ("▄", "quiet"),
-    "paused": ("░", "warn"),
+    "paused": ("║", "warn"),
 }
-_ASCII_STATES = "-c=wvsp"
+"""No two have the same sign, as a terminal may show no colours."""
+_ASCII_STATES = "-#=wvsp"
 """Signs of `STATES` in ASCII mode, which has one character for several kinds of shade."""
 
 _HAPPENED: dict[Happening, Cell] = {
@@ -54,12 +54,13 @@ _HAPPENED: dict[Happening, Cell] = {
 _PARTS = ("quiet", "accent", "good", "warn", "bad", "other", "text", "cursor")
 _BARS = "▁▂▃▄▅▆▇█"
 _LABELS = (" state", " precision", " scale", " busy", "")
-_LEGENDS: tuple[Sequence[Cell], ...] = (
-    (("━", "good"), (" train  ", "quiet"), ("▓", "other"), (" validate", "quiet")),
-    (("▒", "accent"), (" compile  ", "quiet"), ("╌", "warn"), (" wait", "quiet")),
-    (("x", "warn"), (" skip  ", "quiet"), ("!", "bad"), (" alert", "quiet")),
-    (("▼", "accent"), (" switch  ", "quiet"), ("▲", "warn"), (" recovery", "quiet")),
-    (("●", "good"), (" best  ", "quiet"), ("c", "quiet"), (" checkpoint", "quiet")),
+_SKIPPED: Cell = ("x", "warn")
+_LEGENDS: tuple[tuple[tuple[State | Happening | Literal["skipped"], str], ...], ...] = (
+    (("training", "train"), ("validating", "validate")),
+    (("compiling", "compile"), ("waiting", "wait")),
+    (("skipped", "skip"), ("paused", "pause"), ("alert", "alert")),
+    (("switch", "switch"), ("recovery", "recovery")),
+    (("best", "best"), ("checkpoint", "checkpoint")),
 )
 
 
@@ -177,16 +178,28 @@ class Ribbon(Widget):
         room = self._columns
         return [
             [(label.ljust(_LABEL), "quiet"), *lane, (" " * (room - len(lane) + 1), "quiet"), *legend]
-            for label, lane, legend in zip(_LABELS, lanes, _LEGENDS, strict=True)
+            for label, lane, legend in zip(_LABELS, lanes, self._legends(), strict=True)
         ]
+
+    def _legends(self) -> list[list[Cell]]:
+        """Return what explains the signs, beside each lane."""
+        known = [*self._state_signs().items(), *_HAPPENED.items(), ("skipped", _SKIPPED)]
+        signs = dict[str, Cell](known)
+        return [
+            [cell for what, word in lane for cell in (signs[what], (f" {word}  ", "quiet"))]
+            for lane in _LEGENDS
+        ]
+
+    def _state_signs(self) -> dict[State, Cell]:
+        if not self._ascii_only:
+            return _STATE_CELLS
+        return {
+            state: (sign, _STATE_CELLS[state][1]) for state, sign in zip(STATES, _ASCII_STATES, strict=True)
+        }
 
     def _states(self, columns: TimeColumns) -> list[Cell]:
         """Return the sign of the state that took most of each column."""
-        signs = _STATE_CELLS
-        if self._ascii_only:
-            signs = {
-                state: (sign, signs[state][1]) for state, sign in zip(STATES, _ASCII_STATES, strict=True)
-            }
+        signs = self._state_signs()
         return [signs[state] if state else (" ", "quiet") for state in columns.main_states()]
 
 
@@ -216,7 +229,7 @@ def _scales(columns: TimeColumns) -> list[Cell]:
     span = max(high - low, len(_BARS) - 1.0)
     cells = _bars((powers - (low + high - span) / 2) / span, "accent")
     for column in np.flatnonzero(columns.skipped).tolist():
-        cells[column] = ("x", "warn")
+        cells[column] = _SKIPPED
     return cells
 
 

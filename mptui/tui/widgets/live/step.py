@@ -7,13 +7,13 @@ from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.panel import Lines, Panel
 
 _BARS = {
-    "forward": "$series-1",
-    "backward": "$series-3",
-    "optimizer": "$series-4",
-    "data": "$series-2",
-    "rest": "$quiet",
+    "forward": ("$series-1", "█"),
+    "backward": ("$series-3", "▒"),
+    "optimizer": ("$series-4", "━"),
+    "data": ("$series-2", "░"),
+    "rest": ("$quiet", "─"),
 }
-"""Shown parts in the order of the bar -> their colours."""
+"""Shown parts in the order of the bar -> their colours, and their signs where there are no colours."""
 
 _REST = ("copy", "wait", "logging", "saving", "other")
 _WHOLE = 5
@@ -45,8 +45,10 @@ class StepPanel(Panel):
         parts = _parts(view)
         speed = _steps_speed(view) + _speed(view)
         time = Content(_time(view) + speed.rjust(width - len(_time(view))))
-        bar, legend = _bar(parts, width), _legend(parts, tuple(_BARS))
-        legends = [_legend(parts, ("forward", "backward")), _legend(parts, ("optimizer", "data", "rest"))]
+        signed = self.app.no_color
+        bar, legend = _bar(parts, width, signed), _legend(parts, tuple(_BARS), signed)
+        rows = ("forward", "backward"), ("optimizer", "data", "rest")
+        legends = [_legend(parts, names, signed) for names in rows]
         verdict = Content("; ").join(_verdict(view))
         if self.content_size.height >= _WHOLE:
             return [time, bar, *legends, verdict]
@@ -57,7 +59,7 @@ class StepPanel(Panel):
 
 def step_line(view: RunView) -> list[Content]:
     """Return parts of one line for a small screen."""
-    return [Content(f"step {_time(view)}"), Content(_speed(view)), *_verdict(view)]
+    return [Content(f"step {_time(view):>8}"), Content(_speed(view)), *_verdict(view)]
 
 
 def _seconds(view: RunView) -> float | None:
@@ -72,12 +74,12 @@ def _time(view: RunView) -> str:
 
 
 def _speed(view: RunView) -> str:
-    return f"{fmt.count(view.latest.samples_per_second if view.latest else None)} images/s"
+    return f"{fmt.count(view.latest.samples_per_second if view.latest else None):>6} images/s"
 
 
 def _steps_speed(view: RunView) -> str:
     seconds = _seconds(view)
-    return f"{fmt.figure(1 / seconds)} steps/s  " if seconds else ""
+    return f"{fmt.figure(1 / seconds):>4} steps/s  " if seconds else ""
 
 
 def _parts(view: RunView) -> dict[str, float]:
@@ -89,7 +91,7 @@ def _parts(view: RunView) -> dict[str, float]:
     return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
 
 
-def _bar(parts: dict[str, float], width: int) -> Content:
+def _bar(parts: dict[str, float], width: int, signed: bool) -> Content:
     total = sum(parts.values())
     if not total:
         return Content.styled("─" * width, "$frame")
@@ -98,15 +100,17 @@ def _bar(parts: dict[str, float], width: int) -> Content:
         passed += seconds
         ends.append(round(passed / total * width))
     spans = zip(_BARS.values(), [0, *ends], ends, strict=False)
-    return Content.assemble(*[("━" * (end - start), colour) for colour, start, end in spans])
+    shown = [((sign if signed else "━") * (end - start), tone) for (tone, sign), start, end in spans]
+    return Content.assemble(*shown)
 
 
-def _legend(parts: dict[str, float], names: tuple[str, ...]) -> Content:
+def _legend(parts: dict[str, float], names: tuple[str, ...], signed: bool) -> Content:
     told: list[tuple[str, str]] = []
     for name in names:
         seconds = parts.get(name)
         figure = fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
-        told += [("━", _BARS[name]), (f" {name} {figure}  ", "$quiet")]
+        tone, sign = _BARS[name]
+        told += [(sign if signed else "━", tone), (f" {name} {figure:>4} ", "$quiet")]
     return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
 
 

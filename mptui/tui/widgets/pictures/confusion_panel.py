@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from mptui import format as fmt
@@ -66,13 +67,20 @@ class ConfusionPanel(Panel):
         return [head, *rows[self._first :]]
 
     def _full(self, matrix: _Matrix, width: int) -> tuple[Content, list[Content]] | None:
-        """Return the heading and the rows of the whole matrix; None if it is too large."""
+        """Return the heading and the rows of the whole matrix; None if it is too large.
+
+        Columns have the names of their classes where they all fit, else their numbers.
+        """
         classes, sums = len(matrix.classes), matrix.of_true
         counts = {(true, predicted): count for true, predicted, count in matrix.cells}
         cell = 1 + max([3, *(len(_count(count)) for count in counts.values())])
+        titles = [str(number) for number in range(classes)]
+        longest = 1 + max((cell_len(clean(name)) for name in matrix.classes), default=0)
+        if 4 + _NAME + classes * max(cell, longest) <= width:
+            cell, titles = max(cell, longest), [clean(name) for name in matrix.classes]
         if classes > MOST_IN_FULL or 4 + _NAME + classes * cell > width:
             return None
-        head = " " * (4 + _NAME) + "".join(f"{number:>{cell}}" for number in range(classes))
+        head = " " * (4 + _NAME) + "".join(" " * (cell - cell_len(title)) + title for title in titles)
         rows = [
             Content.assemble(
                 (f"{true:>3} ", "$quiet"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from mptui import format as fmt
-from mptui.data.core.class_colours import palette
+from mptui.data.core.class_colours import VOID, palette
 from mptui.data.core.predictions import CAPTION
 from mptui.runs.pictures.picture_files import FOLDER, PictureRecord, SampleRecord, read
 from mptui.runs.view.run_view import RunView
@@ -153,9 +153,9 @@ def _words(sample: SampleRecord, classes: list[str]) -> list[Content]:
 
 def _legend(record: PictureRecord) -> list[Content]:
     """Return a line with the colours of the classes."""
-    colours = palette(record.classes).tolist()
+    colours = [VOID, *palette(record.classes).tolist()]
     parts = [
-        Content.assemble(("██ ", "#{:02x}{:02x}{:02x}".format(*colour)), clean(name, 20), "  ")
-        for name, colour in zip(record.classes, colours, strict=False)
+        Content.assemble(("██ ", "#{:02x}{:02x}{:02x}".format(*colour)), clean(name, 20))
+        for name, colour in zip(["ignored", *record.classes], colours, strict=False)
     ]
-    return [Content.assemble(*parts, ("ignored pixels are cream", "$quiet"))]
+    return [Content("  ").join([*parts[1:], parts[0]])]
