@@ -40,7 +40,11 @@ class MptuiApp(RunActions, inherit_bindings=False):
     /* without colours, a shape tells what has the focus */
     App:nocolor {
         Chart:focus, LogPanel:focus, Page KeyedList:focus, #right:focus Panel { border: heavy $accent; }
-        OptionList > .option-list--option-highlighted { text-style: reverse; }
+    }
+    /* the accent colour is one of words */
+    App:ansi OptionList > .option-list--option-highlighted {
+        color: ansi_bright_white;
+        background: ansi_bright_black;
     }
     """
 

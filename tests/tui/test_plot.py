@@ -337,3 +337,12 @@ def test_labels_of_marks_have_a_gap_and_no_sign_lies_on_a_label():
     for row in labels:
         assert row.count("fp16 → bf16") == row.count("→") == row.count("bf16")
         assert "bf16fp16" not in row
+
+
+def test_without_colours_a_sign_tells_each_series_apart():
+    both = Plot([Series("IoU", history([1.0] * 100)), Series("Dice", history([2.0] * 100))], signed=True)
+    rows = ["".join(text for text, _ in row) for row in Drawing(both, 80, 12).rows()]
+    assert rows[0].split() == ["──", "IoU", "─o", "Dice"]
+    (high,) = (row for row in rows[1:-1] if "o" in row)
+    assert 5 < high.count("o") < 12
+    assert rows.index(high) < next(n for n, row in enumerate(rows[1:-1], 1) if dots(row) and row != high)

@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from textual.color import Color
+from textual.widgets import OptionList
 
 from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
@@ -138,3 +140,12 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
     assert "╭─ accuracy" in text
     assert "█ forward 31.0 ▒ backward 46.0 ms" in text
     assert "█▒" in text
+
+
+async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours():
+    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+        app.theme = "ansi"
+        await pilot.press("slash")
+        await pilot.pause()
+        chosen = app.screen.query_one(OptionList).get_visual_style("option-list--option-highlighted")
+        assert chosen.background not in {Color.parse(app.current_theme.accent), chosen.foreground}

@@ -158,4 +158,4 @@ class ForkDialog(ModalScreen[ForkChoice]):
 
 def _words(checkpoint: KeptCheckpoint) -> Content:
     names = " · ".join(checkpoint.names)
-    return Content.assemble(f"step {checkpoint.step:>9,}  ", (names, "$text-accent"))
+    return Content.assemble(f"step {checkpoint.step:>9,}  ", (names, "$quiet"))

@@ -113,6 +113,7 @@ class Chart(Widget, can_focus=True):
             percent=percent,
             from_zero=from_zero,
             planned=tuple(planned),
+            signed=self.app.no_color and self._plot.mode != "ascii",
         )
 
     def look_at(self, window: StepWindow | None) -> None:

@@ -46,6 +46,8 @@ BEHIND = "parent"
 """Label of the series behind the others, which must come after them."""
 
 _BRAILLE = 0x2800
+_SIGN_EVERY = 8
+"""Cells from a sign of a series to its next."""
 _LARGEST = 1e100
 """Limit of an axis, beyond which differences and powers of ten overflow."""
 
@@ -58,7 +60,8 @@ class Plot:
     """All inputs of a drawing except its size.
 
     `cursor` is a step of the run, `planned` the (step, value) that lie ahead, `window` the steps that are
-    shown; None: all of them. `from_zero` begins the value axis at 0.
+    shown; None: all of them. `from_zero` begins the value axis at 0. `signed`: each series but the first
+    has a sign on its line, as there are no colours.
     """
 
     series: Sequence[Series]
@@ -73,6 +76,7 @@ class Plot:
     mode: Mode = "braille"
     cursor: float | None = None
     window: StepWindow | None = None
+    signed: bool = False
 
     @property
     def own(self) -> list[Series]:
@@ -194,6 +198,17 @@ class Drawing:
             own = np.isfinite(self._seen[number].low)
             low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
         self._draw_line(low, high, self._part(number), number)
+        if sign := self._sign(number):
+            values = high[:: self._dots.across]
+            there = np.isfinite(values) & ~self._y.above(values) & (np.arange(values.size) % _SIGN_EVERY == 0)
+            for cell in np.flatnonzero(there).tolist():
+                row = 1 + self._y.row(float(values[cell]), self._height)
+                self._write(row, GUTTER + cell, sign, self._part(number))
+
+    def _sign(self, number: int) -> str:
+        """Return the sign on the line of a series; "" without one."""
+        is_plain = not number or not self.plot.signed or self.plot.series[number].behind
+        return "" if is_plain else ASCII_MARKERS[number % len(ASCII_MARKERS)]
 
     def _marker(self, part: str, number: int) -> str:
         """Return the character of a series in ASCII, or of planned values, which are in no series."""
@@ -256,6 +271,7 @@ class Drawing:
         for number in reversed(range(len(labels))):
             part = self._part(number)
             swatch = "╌╌" if self.plot.series[number].dashed else "──"
+            swatch = swatch[0] + (self._sign(number) or swatch[0])
             if ascii_only:
                 swatch = self._marker(part, number)
             column -= len(swatch) + 1 + len(labels[number])
