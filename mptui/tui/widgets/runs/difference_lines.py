@@ -9,28 +9,35 @@ from textual.content import Content
 from mptui import format as fmt
 from mptui.text import clean
 from mptui.tui.widgets.cells import fit
+from mptui.tui.widgets.runs.run_lines import unstamped
 
 _FIRST = ("status", "best_metric", "best_value", "samples_per_second", "total_s")
 """Figures above the settings, which explain them."""
 
-_KEY, _LEAST_KEY, _MOST = 30, 18, 30
-"""Cells of the keys: on a wide screen, and at least; largest width of a column of values."""
+_KEY, _LEAST_KEY = 30, 14
+"""Cells of the keys: at most, and at least."""
+
+_LEAST, _MOST = 7, 30
+"""Cells of a column of values: of a figure, and at most; runs without room for a column have none."""
+_WITH_NAME = 12
+"""Cells of a column from which its heading has the name of the run besides its number."""
 
 
 def _widths(runs: int, width: int) -> tuple[int, int]:
     """Return the cells of the keys and of a column."""
-    key = _KEY if width >= _KEY + 14 * runs else _LEAST_KEY
-    return key, max(4, min(_MOST, (width - key) // runs))
+    key = max(_LEAST_KEY, min(_KEY, width - (_WITH_NAME + 1) * runs))
+    return key, max(_LEAST, min(_MOST, (width - key) // runs))
 
 
 def difference_heading(runs: Sequence[Path], width: int) -> Content:
     """Return the line with the numbers and names of the runs, in the colours of their curves."""
     key, column = _widths(len(runs), width)
+    names = [unstamped(run.name) if column >= _WITH_NAME else "" for run in runs]
     cells = [
-        _right(f"{number} {run.name}", column).stylize(f"bold $series-{number}")
-        for number, run in enumerate(runs, 1)
+        _right(f"{number} {name}".rstrip(), column).stylize(f"bold $series-{number}")
+        for number, name in enumerate(names, 1)
     ]
-    return Content.assemble(" " * key, *cells)
+    return Content.assemble(" " * key, *cells[: (width - key) // column])
 
 
 def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Content]]:
@@ -51,7 +58,8 @@ def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> 
     key, column = _widths(len(values), width)
     words = fit(clean(name, 80).removeprefix("final_"), key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
-    cells = Content("").join(_right(_shown(name, value), column) for value in values)
+    shown = values[: (width - key) // column]
+    cells = Content("").join(_right(_shown(name, value), column) for value in shown)
     return Content.assemble(
         words.stylize("$text-accent" if is_setting else "$quiet"), cells.stylize("$quiet" if same else "")
     )
@@ -71,4 +79,4 @@ def _shown(name: str, value: object) -> str:
         return fmt.size(value)
     if name.endswith("_s"):
         return fmt.duration(value)
-    return f"{value:,}" if isinstance(value, int) else fmt.figure(value)
+    return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e6 else fmt.figure(value)

@@ -124,7 +124,12 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
 def _name(name: str, room: int) -> str:
     """Return the name, without the time of its start where few have room for it: the age tells it, too."""
     name = clean(name, 200)
-    return name if room >= _WITH_STAMP - 1 and len(name) <= room else _STAMP.sub("", name)
+    return name if room >= _WITH_STAMP - 1 and len(name) <= room else unstamped(name)
+
+
+def unstamped(name: str) -> str:
+    """Return the name of a run without the time of its start."""
+    return _STAMP.sub("", name)
 
 
 def summary_words(rows: Sequence[RunRow]) -> str:

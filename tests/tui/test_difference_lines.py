@@ -1,0 +1,25 @@
+"""The differences between runs: no figure is cut and no line is too wide, at any width."""
+
+from pathlib import Path
+
+import pytest
+
+from mptui.tui.widgets.runs.difference_lines import difference_heading, difference_lines
+
+RUNS = [Path(f"20261120-10150{number}-fast-resnet50") for number in range(8)]
+FIGURES = {"best_value": [0.0933] * 8, "samples_per_second": [20344.0] * 8, "status": ["completed"] * 8}
+
+
+@pytest.mark.parametrize("width", [53, 73, 93, 133, 193])
+def test_no_figure_of_eight_runs_is_cut(width):
+    lines = dict(difference_lines({"figures": FIGURES, "settings": {}}, width))
+    heading = difference_heading(RUNS, width)
+    assert {line.cell_length for line in lines.values()} == {heading.cell_length}
+    assert heading.cell_length <= width
+    shown = set(lines["best_value"].plain.split()[1:] + lines["samples_per_second"].plain.split()[1:])
+    assert shown == {"0.0933", "20,344"}
+
+
+def test_the_heading_names_the_runs_where_there_is_room():
+    assert difference_heading(RUNS, 73).plain.split() == [str(number) for number in range(1, 9)]
+    assert " 8 fast-resnet50" in difference_heading(RUNS, 193).plain
