@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(_LONG_S))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the log and warnings are caught
+def pytest_runtestloop(session):
+    if session.items:
+        program.keep_spare()
+    return (yield)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

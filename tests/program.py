@@ -10,15 +10,28 @@ import sys
 from functools import cache
 from threading import Thread
 
+import pytest
+
 from mptui.lab.crash.run_server import MAIN, RunServer
+from mptui.processes import fork_server
+from tests.spare import Spare
 
 DEADLINE_S = 300
+
+_spares: list[Spare] = []
+
+
+def keep_spare():
+    """Fork what `server` will be, while no test has changed anything."""
+    _spares.append(Spare())
 
 
 @cache
 def server():
     """The process that has imported all; each process of tests has one."""
-    return RunServer("mptui.tui.cockpit", "mptui.models.classifiers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "start", _spares.pop().start)
+        return RunServer("mptui.tui.cockpit", "mptui.models.classifiers")
 
 
 def close_server():

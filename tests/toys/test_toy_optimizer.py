@@ -48,7 +48,8 @@ def test_the_command_line_knows_it(capsys):
         dry_run(capsys, "--set", "training.optimizer=signun")
 
 
-async def test_the_picker_offers_it_and_takes_it(tmp_path):
+async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})  # takes seconds
     async with picker(tmp_path) as (app, pilot, screen):
         values = screen.query_one("#values")
         values.focus()

@@ -9,10 +9,9 @@ from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.machine_scan import scan_machine
 from tests.tui.events import MemorySource
-from tests.tui.frames import frame
+from tests.tui.frames import DEADLINE_S, frame
 
 GIB = 1024**3
-DEADLINE_S = 120
 
 
 class FakeRun(MemorySource):

@@ -18,6 +18,12 @@ def _no_thread_outlives_its_test():
 
 
 @pytest.fixture
+def uncounted(monkeypatch):
+    """Leave the memory of the picker's profiles uncounted: that imports torch, and takes seconds."""
+    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})
+
+
+@pytest.fixture
 def environ(tmp_path):
     """Empty user folders."""
     return {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}

@@ -1,10 +1,13 @@
 """Screen frames as plain text."""
 
+import time
 from contextlib import asynccontextmanager
 
 from mptui.tui.app import MptuiApp
 from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.live import LiveScreen
+
+DEADLINE_S = 120
 
 
 def frame(app) -> str:
@@ -24,12 +27,13 @@ async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
 
 
 async def seen(app, pilot, words) -> bool:
-    """Wait for `words`; return whether they appear: a notification takes a few rounds of the event loop."""
-    for _ in range(30):
-        if words in frame(app):
-            return True
-        await pilot.pause()
-    return False
+    """Wait for `words`, such as those of a notification or of the next poll; return whether they appear."""
+    deadline = time.monotonic() + DEADLINE_S
+    while words not in frame(app):
+        if time.monotonic() > deadline:
+            return False
+        await pilot.pause(0.01)
+    return True
 
 
 async def put(app, pilot, *events):

@@ -10,10 +10,12 @@ from mptui.tui.setup.machine_scan import scan_machine
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import MPS, XPU, amd, cpu
-from tests.tui.cockpits import DEADLINE_S, cockpit, until
-from tests.tui.frames import frame
+from tests.tui.cockpits import cockpit, until
+from tests.tui.frames import DEADLINE_S, frame
 
 __all__ = ["driver"]
+
+pytestmark = pytest.mark.usefixtures("uncounted")
 
 ONE, TWO = (f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
 

@@ -12,6 +12,8 @@ from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
 from tests.tui.pickers import edit, go_to, picker, write
 
+pytestmark = pytest.mark.usefixtures("uncounted")
+
 
 async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
     async with picker(environ) as (app, pilot, screen):

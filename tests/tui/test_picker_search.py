@@ -8,11 +8,7 @@ from tests.tui.cockpits import until
 from tests.tui.frames import frame
 from tests.tui.pickers import edit, go_to, picker
 
-
-@pytest.fixture(autouse=True)
-def _no_memory(monkeypatch):
-    """Leave the memory uncounted, which imports torch."""
-    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})
+pytestmark = pytest.mark.usefixtures("uncounted")
 
 
 def listed(screen):

@@ -10,9 +10,9 @@ from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import heard_on
 from mptui.tui.screens.live import PAGES
-from tests.tui.cockpits import DEADLINE_S, cockpit, until
+from tests.tui.cockpits import cockpit, until
 from tests.tui.events import MemorySource, demo
-from tests.tui.frames import frame, live, seen
+from tests.tui.frames import DEADLINE_S, frame, live, seen
 
 WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step", "bound by compute")
 
@@ -92,6 +92,7 @@ async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
         assert "exponents" not in frame(app)
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
     async with cockpit((100, 30)) as (app, pilot, _):
         await until(app, pilot, "detected at")

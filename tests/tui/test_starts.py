@@ -4,9 +4,13 @@ import os
 import threading
 from dataclasses import replace
 
+import pytest
+
 from mptui.tui.screens.picker import PickerScreen
 from tests.tui.cockpits import cockpit, until
 from tests.tui.events import demo, finished
+
+pytestmark = pytest.mark.usefixtures("uncounted")
 
 
 async def test_the_ended_run_leads_back_to_the_picker(environ):
