@@ -142,13 +142,19 @@ async def test_what_the_run_refuses_is_said(source):
         await until(app, pilot, "set refused (this screen is read-only)")
 
 
-async def test_a_run_without_settings_or_an_ended_one_says_so(tmp_path):
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_a_run_without_settings_says_so():
+    async with live(MemorySource(demo())) as (app, pilot):
         await pilot.press("e")
         assert await seen(app, pilot, "the run has no settings yet")
-        source.run = tmp_path
+
+
+async def test_the_settings_of_an_ended_run_are_found_and_not_changed(source):
+    async with live(source) as (app, pilot):
         await put(app, pilot, replace(finished(), status="stopped"))
-        await pilot.press("e")
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "training.lr")
+        assert "training.lr: Peak learning rate" in frame(app)
+        await pilot.press("enter")
         assert await seen(app, pilot, "the run has ended")
+        assert app.screen is screen
     assert source.sent == []

@@ -119,7 +119,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.hide", "h", "hide_alert", "hide the alert shown"),
     Key("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
     Key("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
-    Key("live.settings", "e", "settings", "settings: change them in the run", "settings", when="going"),
+    Key("live.settings", "e", "settings", "settings: find one, change it", "settings", when="going"),
     Key("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
     Key("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
     Key("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),

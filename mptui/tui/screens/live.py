@@ -294,12 +294,11 @@ class LiveScreen(RunPage):
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_settings(self) -> None:
-        """Open the settings of the run."""
+        """Open the settings of the run, also of one that has ended."""
         from mptui.tui.screens.setup.run_settings import RunSettingsScreen  # with the schema
 
-        if self._has_ended() or self.source.run is None:
-            words = "the run has ended" if self._has_ended() else "the run has no settings yet"
-            self.notify(words, severity="warning", markup=False)
+        if self.source.run is None:
+            self.notify("the run has no settings yet", severity="warning", markup=False)
         else:
             screen = RunSettingsScreen(self.source, self.view, self._keymap)
             self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)

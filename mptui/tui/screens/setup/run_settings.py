@@ -1,4 +1,4 @@
-"""The settings of a running run: what each means, and which can change while it trains."""
+"""The settings of a run: what each means, and which can change while it trains."""
 
 from collections.abc import Mapping
 from contextlib import suppress
