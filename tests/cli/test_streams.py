@@ -49,11 +49,11 @@ def ended(script, folder, environ=SHORT):
     return process.returncode, told, complaint
 
 
-def started(folder, environ, *arguments, streams, command=COMMAND):
+def started(folder, environ, *arguments, streams, command=COMMAND, call=MAIN):
     """Start a run, or another command, in a separate session."""
     words = (*command, *arguments)
     environ = {**os.environ, **environ}
-    return server().start(MAIN, *words, streams=streams, environ=environ, folder=str(folder))
+    return server().start(call, *words, streams=streams, environ=environ, folder=str(folder))
 
 
 def on_a_full_disk(folder, *arguments, environ=SHORT, command=COMMAND):
@@ -174,15 +174,9 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
 
     reader = threading.Thread(target=take)
     reader.start()
-    # so that saving takes a while, and steps do not
-    large = {
-        "MPTUI_MODEL_WIDTH": "48",
-        "MPTUI_MODEL_DEPTH": "4",
-        "MPTUI_DATA_SAMPLES": "8",
-        "MPTUI_DATA_IMAGE_SIZE": "16",
-    }
-    environ = {**ENDLESS, **large, "TERM": "xterm-256color"}
-    process = started(tmp_path, environ, streams=(None, follower, follower))
+    environ = {**ENDLESS, "TERM": "xterm-256color"}
+    streams = (None, follower, follower)
+    process = started(tmp_path, environ, streams=streams, call="tests.runs.slow_save:run")
     os.close(follower)
     look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
     process.send_signal(signal.SIGINT)

@@ -70,10 +70,10 @@ def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
 
 
 def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
-    environ = {"MPTUI_TRAINING_LR": "0.01", "MPTUI_DATA_AUGMENT": "none", "MPTUI_SPEED_COMPILE": "off"}
+    environ = {"MPTUI_TRAINING_LR": "0.05", "MPTUI_DATA_AUGMENT": "none", "MPTUI_SPEED_COMPILE": "off"}
     program = terminal(environ=ENDLESS | environ)
     start_training(program, "1", "Quick results")
-    program.until(lambda: count(program, EpochFinished) >= 20, "some epochs")
+    program.until(lambda: count(program, EpochFinished) >= 12, "some epochs")
     for digit, words in (("2", "fast → stable"), ("4", "stable → debug")):
         program.press(digit)
         program.shows(f"switch to {words.split()[-1]}?")
