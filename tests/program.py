@@ -17,6 +17,13 @@ from mptui.processes import fork_server
 from tests.spare import Spare
 
 DEADLINE_S = 300
+_SCREENS = (
+    "mptui.tui.attach",
+    "mptui.tui.cockpit",
+    "mptui.tui.screens.picker",
+    "mptui.tui.screens.run_page",
+)
+"""What the terminal UI imports as it is opened."""
 
 _spares: list[Spare] = []
 
@@ -31,7 +38,7 @@ def server():
     """The process that has imported all; each process of tests has one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fork_server, "start", _spares.pop().start)
-        return RunServer("mptui.tui.cockpit", "mptui.models.classifiers")
+        return RunServer(*_SCREENS, "mptui.models.classifiers")
 
 
 def close_server():

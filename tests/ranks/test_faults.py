@@ -11,12 +11,18 @@ OPTIONS = {"training": {"epochs": 2, "batch_size": 8, "lr": 0.05}, "train": 24, 
 SHARDED = {**OPTIONS, "memory": {"shard": True}, "blocks": 2}
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process without a fault gives."""
+    (found,) = in_group(1, train, str(tmp_path_factory.mktemp("alone")), OPTIONS)
+    return found
+
+
 @pytest.mark.parametrize("kind", ["no memory", "no memory backward"])
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_if_one_rank_runs_out_of_memory_all_split_and_repeat_the_step(kind, at, tmp_path):
+def test_if_one_rank_runs_out_of_memory_all_split_and_repeat_the_step(kind, at, alone, tmp_path):
     """In the first step, in the second, where DDP forms its buckets anew, and later."""
-    (alone,) = in_group(1, train, str(tmp_path / "1"), OPTIONS)
-    found = in_group(2, train_with_a_fault, str(tmp_path / "2"), kind, at, OPTIONS)
+    found = in_group(2, train_with_a_fault, str(tmp_path), kind, at, OPTIONS)
     assert found[0] == found[1]
     assert any("micro-batch 4 → 2" in action for action in found[0]["others"]), found
     assert found[0]["error"] is None
