@@ -83,8 +83,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
             await super().on_event(event)
 
     @on(KeyHandled)
-    def _key_heard(self) -> None:
-        self._key_queue.key_handled()
+    async def _key_heard(self, message: KeyHandled) -> None:
+        await self._key_queue.key_handled(message)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters for each line of output."""

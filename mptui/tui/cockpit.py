@@ -21,6 +21,7 @@ from mptui.text import shell_word
 from mptui.tui import threads
 from mptui.tui.app import person_keymap
 from mptui.tui.keys.keymap import Keymap
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.last_selection import state_folder
 from mptui.tui.setup.last_theme import theme_at_start
@@ -117,7 +118,7 @@ class Cockpit(TerminalApp):
         """Start the run and show it."""
         self._train(event.request, group=event.group)
 
-    @work(exclusive=True, group="train")
+    @work(exclusive=True, group=f"{KEYS_WAIT}: train")
     async def _train(
         self,
         request: "Request",

@@ -14,6 +14,7 @@ from mptui.runs.listing.run_rows import RunList
 from mptui.runs.store.directory import CONFIG, is_trained
 from mptui.text import shell_word
 from mptui.tui.keys.keymap import Keymap
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal.driver import SteadyDriver
 from mptui.tui.threads import in_background
@@ -90,7 +91,7 @@ class RunActions(App[str], inherit_bindings=False):
         words = f"this program only watches runs; resume it by: mptui resume {shell_word(run)}"
         self._refuse(words)
 
-    @work(exclusive=True, group="fork")
+    @work(exclusive=True, group=f"{KEYS_WAIT}: fork")
     async def action_fork(self) -> None:
         """Ask for a fork of the run on this screen: which checkpoint, which settings."""
         from mptui.runs.remote.control_server import preset_names
@@ -137,7 +138,7 @@ class RunActions(App[str], inherit_bindings=False):
             return self.screen.source.run
         return self.screen.chosen if isinstance(self.screen, RunsScreen) else None
 
-    @work(group="fork")
+    @work(group=f"{KEYS_WAIT}: forking")
     async def _fork(self, choice: "ForkChoice") -> None:
         """Make the fork, train it, and draw it over its parent."""
         from mptui.runs.remote.attached_run import AttachedRun

@@ -15,7 +15,7 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.view.labels import is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.tasks.classification import Classification
-from mptui.tui.screens.live import charts_of
+from mptui.tui.widgets.chart.chart_set import charts_of
 from tests.toys.training import dry_run, picker, trained_whole_and_in_parts
 from tests.tui.cockpits import until
 from tests.tui.events import run_started

@@ -1,6 +1,5 @@
 """The live screen: state, charts and log of a run, and the keys that control it."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,9 @@ from textual.message import Message
 
 from mptui import format as fmt
 from mptui.errors import MptuiError
-from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, is_percent
+from mptui.runs.view.labels import is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -24,9 +22,10 @@ from mptui.tui.dialogs.choose_metrics import ChooseMetricsDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
-from mptui.tui.screens.page import WIDTHS
+from mptui.tui.screens.page import WIDTHS, Page
 from mptui.tui.screens.pictures_screen import PicturesScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.screens.run_page import RunPage
@@ -34,6 +33,7 @@ from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.alert_bar import OFFERS, AlertBar
 from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.chart.chart_set import charts_of
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.failure import Failure
 from mptui.tui.widgets.keybar import KeyBar
@@ -101,6 +101,7 @@ class LiveScreen(RunPage):
         self._page = 0
         self._chosen_metrics: list[str] = []
         self._leaving = False
+        self._pausing: bool | None = None
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
 
@@ -141,6 +142,7 @@ class LiveScreen(RunPage):
         events = self.source.poll()
         for event in events:
             self.view.handle(event)
+        self._pausing = None if self._pausing == self.view.paused else self._pausing
         self.show_header()
         self._undrawn |= bool(events) or not self.view.version
         at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
@@ -189,8 +191,9 @@ class LiveScreen(RunPage):
         return len(self.app.screen_stack) > 2
 
     def action_pause(self) -> None:
-        """Pause or resume the run."""
-        self.action_command("resume" if self.view.paused else "pause")
+        """Pause or resume the run; what was asked last counts until it is so."""
+        self._pausing = not (self.view.paused if self._pausing is None else self._pausing)
+        self.action_command("pause" if self._pausing else "resume")
 
     def action_command(self, command: str, argument: str | None = None) -> None:
         """Send a command to the run; its answers arrive as events in the log."""
@@ -249,7 +252,7 @@ class LiveScreen(RunPage):
             known = ", ".join(f"{n} {name}" for n, name in enumerate(profiles, 1)) or "none"
             self.notify(clean(f"no profile {digit}; available: {known}"), severity="warning", markup=False)
 
-    @work(exclusive=True, group="preset")
+    @work(exclusive=True, group=KEYS_WAIT)
     async def _predict_switch(self, digit: int, name: str) -> None:
         source = self.source
         run, request = source.run, source.request
@@ -290,7 +293,10 @@ class LiveScreen(RunPage):
 
     def action_numerics(self) -> None:
         """Open the numerics screen."""
-        screen = NumericsScreen(self.shown, self.action_command, self._keymap)
+        self._open(NumericsScreen(self.shown, self.action_command, self._keymap))
+
+    def _open(self, screen: Page) -> None:
+        """Open a screen above; quit with it."""
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_settings(self) -> None:
@@ -300,26 +306,23 @@ class LiveScreen(RunPage):
         if self.source.run is None:
             self.notify("the run has no settings yet", severity="warning", markup=False)
         else:
-            screen = RunSettingsScreen(self.source, self.view, self._keymap)
-            self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+            self._open(RunSettingsScreen(self.source, self.view, self._keymap))
 
     def action_memory(self) -> None:
         """Open the screen of the memory."""
-        screen = MemoryScreen(self.shown, self.source.run, self._keymap)
-        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+        self._open(MemoryScreen(self.shown, self.source.run, self._keymap))
 
     def action_pictures(self) -> None:
         """Open the screen of the pictures."""
-        screen = PicturesScreen(self.shown, self.source.run, self._keymap, ascii_only=self._ascii_only)
-        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+        run = self.source.run
+        self._open(PicturesScreen(self.shown, run, self._keymap, ascii_only=self._ascii_only))
 
     def action_ranks(self) -> None:
         """Open the screen of the ranks, if there are several."""
         if self.view.ranks is None and (self.view.started is None or self.view.started.ranks == 1):
             self.notify("this run trains in one process", markup=False)
         else:
-            screen = RanksScreen(self.shown, self._keymap)
-            self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+            self._open(RanksScreen(self.shown, self._keymap))
 
     def action_next_page(self) -> None:
         """Show the next page of a small screen; move the focus on a large one."""
@@ -389,10 +392,3 @@ def failed_to_start(view: RunView) -> bool:
     """Whether the run ended by a failure before its first step."""
     ended = view.finished is not None and view.finished.status not in {"completed", "stopped"}
     return ended and not view.step
-
-
-def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
-    """Return the charts to draw: the chosen ones first, then the default ones."""
-    name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
-    primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
-    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, GRADIENT_NORM, "speed", DEVICE]))

@@ -11,6 +11,7 @@ from textual.widgets import Static
 from mptui.events import ImagesGenerated
 from mptui.runs.view.run_view import RunView
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.view_page import ViewPage
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
@@ -78,7 +79,7 @@ class PicturesScreen(ViewPage):
         self._lay_out()
         super().show()
 
-    @work(exclusive=True, group="pictures")
+    @work(exclusive=True, group=KEYS_WAIT)
     async def _load(self, event: ImagesGenerated) -> None:
         started = self._view.started
         run = self._run or Path("" if started is None else started.directory)

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
@@ -19,6 +18,7 @@ from mptui.runs.store.compare import compare
 from mptui.runs.store.directory import read_summary
 from mptui.runs.view.run_view import RunView
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.page import Page
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.canvas import Mode
@@ -87,11 +87,14 @@ class CompareScreen(Page):
         """Read the runs, again while they train."""
         self._top.say(Content.styled(f"reading {len(self._runs)} runs …", "$quiet"))
         self.query_one(KeyedList).focus()
-        self.call_after_refresh(self._renew)
+        self._renew()
         self.set_interval(RENEW_S, self._renew)
 
-    @work(group="rows")
-    async def _renew(self) -> None:
+    def _renew(self) -> None:
+        """Read the runs, and show them; keys wait for the first time."""
+        self.run_worker(self._read_runs(), group="rows" if self._views else KEYS_WAIT)
+
+    async def _read_runs(self) -> None:
         if self._busy or not self.is_current:
             return
         self._busy = True

@@ -20,6 +20,7 @@ from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, Choices, CleanDialog, DeleteDialog
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs.compare_screen import CompareScreen
 from mptui.tui.threads import in_background
@@ -79,15 +80,17 @@ class RunsScreen(Page):
         yield TooSmall()
 
     def on_mount(self) -> None:
-        """Read the runs after the first frame, and again from time to time."""
+        """Read the runs, again from time to time."""
         self._top.say(Content.styled(f"reading {clean(str(self._list.folder), 60)} …", "$quiet"))
         self.query_one(OptionList).focus()
-        self.call_after_refresh(self.renew)
+        self.renew()
         self.set_interval(RENEW_S, self.renew)
 
-    @work(group="rows")
-    async def renew(self) -> None:
-        """Read the summaries that have changed, and show them."""
+    def renew(self) -> None:
+        """Read the summaries that have changed, and show them; keys wait for the first ones."""
+        self.run_worker(self._renew(), group=KEYS_WAIT if self._rows is None else "rows")
+
+    async def _renew(self) -> None:
         if self._busy or not self.is_current:
             return
         self._busy = True
@@ -236,7 +239,7 @@ class RunsScreen(Page):
             title = "delete this run?" if len(runs) == 1 else f"delete {len(runs)} runs?"
             self._ask(DeleteDialog(self._keymap, title, words), delete_run, runs, "deleted")
 
-    @work(exclusive=True, group="leftovers")
+    @work(exclusive=True, group=KEYS_WAIT)
     async def action_clean(self) -> None:
         """Ask whether to remove the checkpoints of these runs that no resume needs, with their space."""
         runs = self._meant()

@@ -20,6 +20,7 @@ from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.setting import SettingDialog
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.keys.typed import KEYS_WAIT
 from mptui.tui.screens.view_page import ViewPage
 from mptui.tui.setup.explained import in_a_paragraph
 from mptui.tui.setup.selection import values_of_run
@@ -81,7 +82,7 @@ class RunSettingsScreen(ViewPage):
             self._read_after = latest
             self._read()
 
-    @work(exclusive=True, group="settings")
+    @work(exclusive=True, group=KEYS_WAIT)
     async def _read(self) -> None:
         run = self._source.run
         assert run is not None, "the live screen has looked"

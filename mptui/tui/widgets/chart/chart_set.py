@@ -2,13 +2,31 @@
 
 from collections.abc import Mapping, Sequence
 
+from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.listing.fork_parent import Curves
-from mptui.runs.view.labels import FROM_ZERO, LR, TRAIN, VALIDATION, is_noisy, is_percent
+from mptui.runs.view.labels import (
+    DEVICE,
+    FROM_ZERO,
+    GRADIENT_NORM,
+    LOSS,
+    LR,
+    TRAIN,
+    VALIDATION,
+    is_noisy,
+    is_percent,
+)
 from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
 from mptui.tui.widgets.chart.zoom import panned, zoomed
+
+
+def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
+    """Return the charts to draw: the chosen ones first, then the default ones."""
+    name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
+    primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
+    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, GRADIENT_NORM, "speed", DEVICE]))
 
 
 class ChartSet:

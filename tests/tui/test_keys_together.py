@@ -1,0 +1,80 @@
+"""Keys that come at once, in one packet: each waits until what the one before has asked for is there."""
+
+import threading
+
+import pytest
+from textual.events import Key
+
+from mptui.runs.listing import forking
+from mptui.tui import run_actions
+from mptui.tui.keys import typed
+from mptui.tui.keys.bindings import KEYS
+from tests.tui.cockpits import until
+from tests.tui.events import MemorySource, demo
+from tests.tui.frames import frame, live
+from tests.tui.test_fork_screen import Shown
+from tests.tui.test_runs_screen import a_run, shown, three
+
+__all__ = ["three"]
+
+
+def send(app, *keys):
+    """Let keys arrive at once."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+async def test_a_question_that_takes_a_while_gets_the_next_key(tmp_path):
+    a_run(tmp_path, "parent", events=demo())
+    async with Shown(tmp_path) as (app, pilot, started):
+        send(app, "f", "2", "0", "enter")
+        await until(app, pilot, "waiting for the first steps of the fork")
+        assert len(started) == 1
+    assert (tmp_path / "parent-fork").exists()
+
+
+async def test_old_checkpoints_are_asked_about_and_removed_by_two_keys_at_once(three):
+    async with shown(three) as (app, pilot):
+        send(app, "p", "p")
+        await until(app, pilot, "cleaned up: minute")
+
+
+@pytest.mark.parametrize(("keys", "words"), [(("enter",), "╭─ loss"), (("c", "m"), "loss · validation")])
+async def test_keys_wait_for_the_first_look_at_the_runs(three, keys, words):
+    async with shown(three) as (app, pilot):
+        await pilot.press("escape")
+        send(app, "o", *keys)
+        await until(app, pilot, words)
+
+
+async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
+    a_run(tmp_path, "parent", events=demo())
+    released = threading.Event()
+
+    def slow(run):
+        released.wait(60)
+        return forking.kept_checkpoints(run)
+
+    monkeypatch.setattr(run_actions, "kept_checkpoints", slow)
+    monkeypatch.setattr(typed, "PREPARATION_S", 0.05)
+    async with Shown(tmp_path) as (app, pilot, _):
+        send(app, "f", "s")
+        await until(app, pilot, "runs · name")
+        assert "fork parent" not in frame(app)
+        released.set()
+
+
+async def test_two_pauses_at_once_are_a_pause_and_its_end():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        send(app, "space", "space", "space")
+        while len(source.sent) < 3:
+            await pilot.pause()
+    assert [command for command, _ in source.sent] == ["pause", "resume", "pause"]
+
+
+@pytest.mark.parametrize(("width", "word"), [(80, "more"), (300, "help")])
+async def test_the_line_of_keys_says_where_there_are_more(width, word):
+    async with live(MemorySource(demo()), (width, 36)) as (app, _):
+        assert f"? {word}" in frame(app).splitlines()[-1]
+        assert {key.footer for key in KEYS if key.id == "app.help"} == {"help"}
