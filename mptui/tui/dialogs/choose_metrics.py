@@ -66,7 +66,7 @@ class ChooseMetricsDialog(ModalScreen[None]):
         """Lay out the search and the list."""
         with Vertical() as box:
             box.border_title = "metrics to draw"
-            box.border_subtitle = "Enter: show first, or not · Esc: close"
+            box.border_subtitle = "↑↓ · Enter: show first, or not · Esc: close"
             yield Input(placeholder="search, such as: loss", compact=True)
             metrics = OptionList(markup=False)
             metrics.can_focus = False

@@ -22,6 +22,11 @@ _TITLES = {
 _WHOLE = 66
 """Width of the box, in cells."""
 
+_FRAME = 4
+"""Lines of the box besides the keys."""
+
+_CLOSE = "Esc: close"
+
 _KEYS, _FEWER = 20, 14
 """Width of the column of keys, and its width on a screen that is too small for the box."""
 
@@ -59,13 +64,17 @@ class HelpScreen(ModalScreen[None]):
         """Lay out one block for each screen or widget with keys."""
         with VerticalScroll() as box:
             box.border_title = "keys"
-            box.border_subtitle = "Esc: close"
+            box.border_subtitle = _CLOSE
             yield Static(markup=False)
 
     def on_resize(self, event: Resize) -> None:
         """Lay out one line per key."""
-        column = _KEYS if event.size.width >= _WHOLE else _FEWER
-        self.query_one(Static).update(Content("\n").join(self._lines(column)))
+        lines = self._lines(_KEYS if event.size.width >= _WHOLE else _FEWER)
+        self.query_one(Static).update(Content("\n").join(lines))
+        is_cut = len(lines) + _FRAME > event.size.height
+        self.query_one(VerticalScroll).border_subtitle = (
+            f"↑↓ PgUp PgDn: scroll · {_CLOSE}" if is_cut else _CLOSE
+        )
 
     def _lines(self, column: int) -> list[Content]:
         lines: list[Content] = []

@@ -16,6 +16,7 @@ PARTS_OF = {
     "settings": ("list",),
     "runs": ("list",),
     "compare": ("list", "chart"),
+    "fork": ("list",),
     "learn": ("chart",),
 }
 """Widgets of a screen with their own keys while focused."""

@@ -67,6 +67,7 @@ class ForkDialog(ModalScreen[ForkChoice]):
             background: $surface;
             border: round $accent;
             border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
         }
         Static { height: auto; }
         KeyedList { height: auto; max-height: 6; background: $surface; }
@@ -95,6 +96,7 @@ class ForkDialog(ModalScreen[ForkChoice]):
         options = [Option(_words(each), id=each.path.name) for each in self._checkpoints]
         with Vertical() as box:
             box.border_title = Content(f"fork {clean(self._run.name, 50)} at")
+            box.border_subtitle = "Esc: cancel"
             yield KeyedList(*options, markup=False)
             yield Input(placeholder="other values: precision.mode=fp32 training.lr=0.05", compact=True)
             yield Static(id="choices", markup=False)
