@@ -90,6 +90,10 @@ def test_ids_are_unique_and_no_key_means_two_things():
         assert all(len(bound) == 1 for bound in BindingsMap(bindings(where)).key_to_bindings.values())
 
 
+def test_the_help_of_a_key_fits_a_line_of_the_help():
+    assert max(len(key.help) for key in KEYS) <= 36
+
+
 def test_no_file_is_no_change(tmp_path):
     loaded = load_keymap(tmp_path)
     assert (loaded.keys, loaded.warnings) == ({}, [])

@@ -5,14 +5,18 @@ import threading
 import pytest
 from textual.events import Key
 
+from mptui.errors import ConfigError
 from mptui.runs.listing import forking
 from mptui.tui import run_actions
 from mptui.tui.keys import typed
 from mptui.tui.keys.bindings import KEYS
+from mptui.tui.screens import memory_screen
+from mptui.tui.widgets.pictures import samples_panel
 from tests.tui.cockpits import until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live
 from tests.tui.test_fork_screen import Shown
+from tests.tui.test_pictures_screen import RED, sample, written
 from tests.tui.test_runs_screen import a_run, shown, three
 
 __all__ = ["three"]
@@ -62,6 +66,36 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
         await until(app, pilot, "runs · name")
         assert "fork parent" not in frame(app)
         released.set()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "key"), [(memory_screen, "predicted", "m"), (samples_panel, "opened_picture", "i")]
+)
+async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
+    tmp_path, monkeypatch, module, name, key
+):
+    asked, closed = threading.Event(), threading.Event()
+
+    def slow(*_):
+        asked.set()
+        closed.wait(60)
+        if name == "predicted":
+            raise ConfigError("none", hint="")
+
+    monkeypatch.setattr(module, name, slow)
+    source = written(tmp_path, groups={"worst": [sample(1, RED)]})
+    async with live(source) as (app, pilot):
+        below = app.screen
+        await pilot.press(key)
+        while not asked.is_set():
+            await pilot.pause()
+        screen = app.screen
+        closing = screen.remove_children()  # as it is closed
+        closed.set()
+        await app.workers.wait_for_complete()
+        await closing
+        assert app.is_running
+        assert below.is_attached
 
 
 async def test_two_pauses_at_once_are_a_pause_and_its_end():

@@ -66,7 +66,8 @@ class MemoryScreen(ViewPage):
     @work(exclusive=True, group="counting")
     async def _count(self) -> None:
         run, started, precision = self._run, self._view.started, self._view.precision
-        panel = self.query_one(PredictedMemory)
+        # looked up now: the screen may be closed while the memory is counted
+        panel, measured = self.query_one(PredictedMemory), self.query_one(MeasuredMemory)
         assert started is not None
         if run is None:
             panel.outcome = "the run has no directory yet"
@@ -75,6 +76,5 @@ class MemoryScreen(ViewPage):
                 panel.outcome = await in_background(lambda: predicted(run, started, precision))
             except MptuiError as error:
                 panel.outcome = error.message
-        measured = self.query_one(MeasuredMemory)
         measured.predicted = None if isinstance(panel.outcome, str) else panel.outcome.allocated
         super().show()

@@ -1,11 +1,13 @@
 """The screen of pictures: what the network predicts of validation images, or what it has made."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.widgets import Static
 
 from mptui.events import ImagesGenerated
@@ -84,15 +86,14 @@ class PicturesScreen(ViewPage):
         started = self._view.started
         run = self._run or Path("" if started is None else started.directory)
         loaded = await in_background(lambda: LoadedPictures.of(run, event.path)) if event.path else None
-        if not self.is_running:
-            return  # the screen was closed
-        self._samples.loaded = loaded
-        self._samples.missing = (
-            f"the pictures of epoch {event.epoch} are not on disk (logging.pictures keeps some)"
-        )
-        self.query_one(ConfusionPanel).record = None if loaded is None else loaded.record
-        self._lay_out()
-        super().show()
+        with suppress(NoMatches):  # the screen was closed
+            self._samples.loaded = loaded
+            self._samples.missing = (
+                f"the pictures of epoch {event.epoch} are not on disk (logging.pictures keeps some)"
+            )
+            self.query_one(ConfusionPanel).record = None if loaded is None else loaded.record
+            self._lay_out()
+            super().show()
 
     def _lay_out(self) -> None:
         """Show the panel of the chosen tab, or of the first one if that is gone."""
