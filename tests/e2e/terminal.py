@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import string
 import struct
 import termios
 import time
@@ -27,10 +28,38 @@ from tests.program import server
 DEADLINE_S = 180
 LOOK_S = 0.02
 _MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
+_SYNC_ASKED, _SYNC_ANSWER = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+_FRAME_BEGINS, _FRAME_ENDS, _LEFT = b"\x1b[?2026h", b"\x1b[?2026l", b"\x1b[?1049l"
 _OURS = {"LC_ALL", "LC_CTYPE", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"}
 """Environment variables that describe the terminal in which the tests run."""
 
-_KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "space": " "}
+_KEYS = {
+    "enter": "\r",
+    "escape": "\x1b",
+    "tab": "\t",
+    "shift+tab": "\x1b[Z",
+    "space": " ",
+    "backspace": "\x7f",
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "pageup": "\x1b[5~",
+    "pagedown": "\x1b[6~",
+    "slash": "/",
+    "question_mark": "?",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "less_than_sign": "<",
+    "comma": ",",
+    "greater_than_sign": ">",
+    "full_stop": ".",
+    **{f"ctrl+{letter}": chr(ord(letter) & 31) for letter in string.ascii_lowercase},
+}
+"""What a terminal sends for a key that has a name."""
 
 FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l", "1004": b"l"}
 """Alternate screen off, cursor shown, no mouse, no bracketed paste, no focus reports."""
@@ -38,6 +67,8 @@ FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l
 
 class Terminal:
     """The program on a pseudo-terminal; the test acts as the terminal and its user.
+
+    The terminal has synchronized output: a frame is on the screen once all of it has arrived.
 
     If not `forked`, it is started by a new interpreter: then /proc shows its initial environment.
     """
@@ -56,7 +87,7 @@ class Terminal:
         self.folder = folder
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
-        self.output = b""
+        self.output = self._undrawn = b""
         self._events: list[Event] = []
         self._read_to = 0
         settings = {
@@ -89,8 +120,19 @@ class Terminal:
             time.sleep(timeout)
             return False
         self.output += data
-        self._stream.feed(data)
+        if _SYNC_ASKED in self.output[-len(data) - len(_SYNC_ASKED) :]:
+            os.write(self.fd, _SYNC_ANSWER)
+        self._draw(data)
         return True
+
+    def _draw(self, data: bytes) -> None:
+        """Draw what was read, each frame once it is whole."""
+        self._undrawn += data
+        whole, begun, frame = self._undrawn.rpartition(_FRAME_BEGINS)
+        if not begun or _FRAME_ENDS in frame or _LEFT in frame:
+            whole, begun, frame = self._undrawn, b"", b""
+        self._undrawn = begun + frame
+        self._stream.feed(whole)
 
     def journal(self) -> list[Event]:
         """Return the events of the only run so far; each is parsed once."""
@@ -123,7 +165,11 @@ class Terminal:
     def press(self, *keys: str) -> None:
         """Type keys."""
         for key in keys:
-            os.write(self.fd, _KEYS.get(key, key).encode())
+            self.send(key)
+
+    def send(self, *keys: str) -> None:
+        """Send keys in one packet, as a slow connection does."""
+        os.write(self.fd, "".join(_KEYS.get(key, key) for key in keys).encode())
 
     def resize(self, columns: int, lines: int) -> None:
         """Resize the terminal."""

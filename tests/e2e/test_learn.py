@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from tests.e2e.keys.walk import Walk
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -18,58 +19,58 @@ def matches(program, pattern):
 
 def test_all_exercises_on_a_terminal(terminal):
     program = terminal(arguments=("learn",))
+    walk = Walk(program)
     program.shows("the number 0.1")
     program.shows("rounded")
-    program.press("e")
-    program.shows("A number to see in all formats")
+    walk.help("learn")
+    walk("learn.number", "e", "A number to see in all formats")
     program.press("\x15", "65520", "enter")  # ctrl+u clears the field
     program.shows("the number 65520")
     matches(program, r"fp16 +0 11111 +0000000000 +inf +overflows")
     matches(program, r"fp8 e4m3 .* 448 +saturates")
     assert all(len(line.rstrip()) <= 80 for line in program.screen.display)
-    program.press("j")
-    program.shows("times 2^-1")
+    walk("learn.less", "j", "times 2^-1")
     matches(program, rf"bf16 .* {float(torch.tensor(32760.0).bfloat16()):.6g} ")
 
-    program.press("2")
-    program.shows("loses least")
+    walk("learn.less", "down", "times 2^-2")
+    walk("learn.more", "up", "times 2^-1")
+    walk("learn.more", "k", walk.gone("times 2^-1"))
+
+    walk("learn.exercise", "2", "loses least")
     program.shows("▸ 2^15")
     program.press("j")
     program.shows("▸ 2^12")
 
-    program.press("3")
-    program.shows("repaired at step")
+    walk("learn.exercise", "3", "repaired at step")
     program.shows("NaN from then on")
     program.shows("╭─ loss ─")
 
-    program.press("4")
-    program.shows("fp16, autocast as on cuda")
+    walk("learn.exercise", "4", "fp16, autocast as on cuda")
     program.shows("computed in fp32")
-    program.press("p")
-    program.shows("bf16, autocast as on cuda")
-    program.press("g")
-    program.shows("bf16, autocast as on cpu")
-    program.press("m")
-    program.shows("The network: unet")
+    walk("learn.precision", "p", "bf16, autocast as on cuda")
+    walk("learn.rules", "g", "bf16, autocast as on cpu")
+    walk("learn.model", "m", "The network: unet")
     program.press("\x15", "resnet18", "enter")
     program.shows("resnet18, bf16")
     program.press("m", "\x15", "resnet19", "enter")
     program.shows("no network called 'resnet19'")
     program.press("m", "\x15", "unet", "enter")
     program.shows("unet, bf16")
+    walk("learn.page_down", "pagedown", walk.changed(12))
+    walk("learn.page_up", "pageup", walk.changed(12))
+    before = len(program.output)
+    walk("learn.again", "r", lambda: "running …".encode() in program.output[before:])
 
-    program.press("5")
-    program.shows("each validation is NaN")
+    walk("learn.exercise", "5", "each validation is NaN")
     matches(program, r"BatchNorm layers with NaN +10 of 10 +0 of 10")
-    program.press("6")
+    walk("learn.exercise", "6", "╭─ loss minus fp32's ─")
     matches(program, r"bf16 +\d.* ms +\d.* MiB")
-    program.shows("╭─ loss minus fp32's ─")
     program.press("5")
     program.resize(60, 16)
     program.shows("BatchNorm layers with NaN")
-    program.press("1")
-    program.shows("saturates")
+    walk("learn.exercise", "1", "saturates")
     matches(program, r"fp8 e5m2 0 11110 +00 +rounded")
+    walk.pressed_all("learn")
     program.resize(50, 10)
     program.shows("mptui needs 60x16 cells")
     program.press("q")

@@ -12,11 +12,12 @@ from mptui.tui.keys import typed
 from mptui.tui.keys.bindings import KEYS
 from mptui.tui.screens import memory_screen
 from mptui.tui.widgets.pictures import samples_panel
+from tests.runs.made_pictures import RED, sample
 from tests.tui.cockpits import until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live
 from tests.tui.test_fork_screen import Shown
-from tests.tui.test_pictures_screen import RED, sample, written
+from tests.tui.test_pictures_screen import written
 from tests.tui.test_runs_screen import a_run, shown, three
 
 __all__ = ["three"]
@@ -32,7 +33,7 @@ async def test_a_question_that_takes_a_while_gets_the_next_key(tmp_path):
     a_run(tmp_path, "parent", events=demo())
     async with Shown(tmp_path) as (app, pilot, started):
         send(app, "f", "2", "0", "enter")
-        await until(app, pilot, "waiting for the first steps of the fork")
+        await until(app, pilot, "steps of the fork")
         assert len(started) == 1
     assert (tmp_path / "parent-fork").exists()
 
@@ -90,7 +91,7 @@ async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
         while not asked.is_set():
             await pilot.pause()
         screen = app.screen
-        closing = screen.remove_children()  # as it is closed
+        closing = screen.query("Panel").remove()  # as it is closed
         closed.set()
         await app.workers.wait_for_complete()
         await closing

@@ -1,0 +1,1 @@
+"""Every key of every screen, on a terminal of 80x24."""

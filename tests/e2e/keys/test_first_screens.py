@@ -1,0 +1,137 @@
+"""Every key of the devices and of the picker, and those that all screens have."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from mptui.config.profiles import ORDER
+from tests.e2e.keys.walk import Walk
+from tests.e2e.test_terminal import ENDLESS
+
+pytestmark = pytest.mark.slow
+
+MACHINE = "tests.e2e.keys.machine:main"
+MEANING = re.compile(r"(?m)^ *\w+\.[\w.]+: ")
+"""What the picker says of the setting under the cursor."""
+
+
+def test_every_key_of_the_first_screens(terminal, tmp_path):
+    environ = ENDLESS | {"MPTUI_CONFIG_DIR": str(tmp_path / "config")}
+    program = terminal(environ=environ, call=MACHINE)
+    walk = Walk(program)
+    program.shows("cuda:0  NVIDIA H200")
+    devices(walk)
+    all_screens(walk)
+    program.press(*["down"] * 3)  # to the CPU, which can train
+    program.until(walk.gone("NVIDIA H200"), "the last device")
+    walk("detection.choose", "enter", "enter start")
+    picker(walk)
+    walk.pressed_all("first screens")
+    program.press("q", "x")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def devices(walk):
+    program = walk.program
+    walk.help("detection")
+    for number, (name, key) in enumerate((("later", "down"), ("later", "j"), ("later", "tab")), 1):
+        walk(f"detection.{name}", key, f"cuda:{number}  NVIDIA H200")
+    walk("detection.earlier", "up", "cuda:2  NVIDIA H200")
+    walk("detection.earlier", "k", "cuda:1  NVIDIA H200")
+    walk("detection.mark", "space", "marked: cuda:1")
+    program.press("space")
+    program.until(walk.gone("marked"), "no mark")
+    (detected,) = re.findall(r"detected at [\d:]+", program.text)
+    program.until(lambda: time.strftime("%H:%M:%S") not in detected, "another second")
+    walk("detection.again", "r", walk.gone(detected), lambda: "detected at" in program.text)
+    program.send("up", "j", "space", "down", "space", "k", "k", "space")
+    program.shows("marked: cuda:0, 1, 2")
+    program.send("space", "j", "space", "j", "space", "tab", "up", "up")
+    program.until(lambda: "marked" not in program.text and "cuda:1  NVIDIA" in program.text, "no mark")
+
+
+def all_screens(walk):
+    program = walk.program
+    walk("app.help", "question_mark", "Esc: close")
+    walk("app.back", "escape", walk.gone("Esc: close"))
+    walk("app.runs", "o", "no runs yet")
+    walk("app.back", "backspace", walk.gone("no runs yet"))
+    walk("app.theme", "ctrl+t", walk.recoloured(0, 0))
+    walk("app.palette", "ctrl+p", "Search for commands")
+    program.press("next theme")
+    program.shows("app.theme")
+    again = walk.recoloured(0, 0)
+    program.press("enter")
+    program.until(again, "the next theme")
+    files = lambda: {path.suffix for path in program.folder.glob("mptui-detection-*")}  # noqa: E731
+    walk("app.share", "S", "written: mptui-detection-", lambda: files() >= {".svg", ".png"})
+    before = len(program.output)
+    walk("app.suspend", "ctrl+z", "are suspended; to continue: fg")
+    for pid in (program.child.pid, program.pid):
+        os.kill(pid, signal.SIGCONT)
+    program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
+    program.shows("enter choose a profile")
+
+
+def picker(walk):
+    program = walk.program
+    walk.help("picker")
+    for digit, name in reversed([*enumerate(ORDER[:9], 1)]):
+        walk("picker.profile", str(digit), f"╭─ {name} ")
+    walk("picker.next", "tab", lambda: MEANING.search(program.text))
+    walk("picker.previous", "shift+tab", lambda: not MEANING.search(program.text))
+    walk("picker.filter", "slash", "words of a setting")
+    program.press("training.lr_sc")
+    program.shows("/training.lr_sc")
+    program.press("escape")
+    program.until(walk.gone("/training"), "all settings")
+    walk("picker.changed", "c", "changed only")
+    program.press("c")
+    program.until(walk.gone("changed only"), "all settings")
+    edits(walk)
+    for answer in ("q", "enter"):
+        walk("discard.discard", answer, walk.gone("discard edits?"), "enter choose a profile")
+        program.press("enter")
+        program.shows("enter start")
+        change(walk, "0.25")
+        program.press("escape")
+        program.shows("discard edits?")
+    program.press("escape")
+    program.until(walk.gone("discard edits?"), "the picker")
+    walk("picker.save", "w", "Name of the profile")
+    program.press("mine", "enter")
+    program.shows("saved")
+    walk("picker.fill", "f", "filled")
+    program.send("4", "slash", *"clip_grad", "enter", "c", "c", "backspace", "3", "4")
+    program.shows("╭─ debug ")
+    walk("picker.start", "enter", "space pause")
+
+
+def edits(walk):
+    """Edit a value, and stay when asked whether to lose it."""
+    program = walk.program
+    change(walk, "0.5")
+    for key, stay in (("q", "escape"), ("ctrl+q", "backspace"), ("ctrl+c", "escape")):
+        walk("app.leave", key, "discard edits?")
+        walk("discard.stay", stay, walk.gone("discard edits?"))
+    program.press("escape")
+    program.shows("discard edits?")
+
+
+def change(walk, value):
+    """Give the first setting with these words another value, after one that is cancelled."""
+    program = walk.program
+    program.send("slash", *"clip_grad", "enter")
+    program.shows("/clip_grad")
+    walk("picker.edit", "e", "Enter: apply")
+    walk("edit.cancel", "escape", walk.gone("Enter: apply"))
+    program.send("e", "ctrl+u", *value)
+    program.shows("Enter: apply")
+    program.shows(value)
+    walk("edit.take", "enter", walk.gone("Enter: apply"), "edited")
+    program.press("escape")
+    program.until(walk.gone("/clip_grad"), "all settings")

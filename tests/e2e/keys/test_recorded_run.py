@@ -1,0 +1,312 @@
+"""Every key that looks at a run: its charts, its timeline, its log, and the screens above."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from mptui.codec import to_record
+from mptui.events import Alert
+from mptui.runs.store.directory import claim
+from mptui.runs.store.journal import NAME as JOURNAL
+from mptui.runs.store.writer import Records
+from tests.e2e.keys.walk import Walk
+from tests.runs.made_pictures import BLUE, RED, pictures, sample
+from tests.tui.events import demo
+from tests.tui.test_numerics import looked
+from tests.tui.test_pictures_screen import made
+from tests.tui.test_ranks_screen import many
+from tests.tui.test_runs_screen import a_run
+
+pytestmark = pytest.mark.slow
+
+NAME = "recorded"
+HELP_ENDS = ("escape", "backspace", "q", "question_mark")
+LOG = 8
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A run with all that the screens show, held by this process as if it were training."""
+    run = a_run(tmp_path / "runs", NAME, status="running")
+    groups = {
+        "worst": [sample(number, RED, file=f"{number}.png") for number in range(40)],
+        "random": [sample(1, BLUE)],
+        "by class": [],
+    }
+    records = Records(run)
+    shown = made(records.write_pictures(pictures(3, 9, groups=groups)))
+    records.close()
+    events = demo()
+    time, step = events[-1].time, events[-1].step
+    write(run, *events, *(replace(event, time=time, step=step) for event in (shown, looked(), many())))
+    held = claim(run)
+    yield run
+    held.release()
+
+
+def write(run, *events):
+    """Add events to the journal."""
+    with (run / JOURNAL).open("a") as journal:
+        journal.writelines(f"{json.dumps(to_record(event))}\n" for event in events)
+
+
+def test_every_key_that_looks_at_a_run(terminal, recorded):
+    program = terminal(arguments=("attach", NAME))
+    walk = Walk(program)
+    program.shows("h hide")
+    alerts(walk, recorded)
+    charts(walk)
+    timeline(walk)
+    log(walk)
+    panels(walk)
+    metrics(walk)
+    numerics(walk)
+    pictures_screen(walk)
+    ranks(walk)
+    memory(walk)
+    walk.pressed_all("recorded run")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def alerts(walk, run):
+    """Hide the advice of the run, and take what the next alert offers."""
+    program = walk.program
+    walk("live.hide", "h", walk.gone("h hide"))
+    last = demo()[-1]
+    write(run, Alert(time=last.time, step=last.step, code="disk", message="the disk is nearly full"))
+    program.shows("a open the runs")
+    walk("live.advice", "a", "runs · newest")
+    program.press("escape")
+    program.until(lambda: "╭─ loss" in program.text and "h hide" not in program.text, "no alert")
+
+
+def charts(walk):
+    """Change what the charts show, step by step and in one packet."""
+    program = walk.program
+    walk("live.log_axis", "y", "log axis ─")
+    walk("live.smoothing", "s", "not smoothed")
+    program.send("y", "s")
+    program.until(lambda: "log axis ─" not in program.text and "smoothed" not in program.text, "as before")
+    walk("live.closer", "plus", "last 5,000")
+    walk("live.closer", "equals_sign", "last 2,000")
+    walk("live.wider", "minus", "last 5,000")
+    for name, keys in (
+        ("pan_earlier", ("less_than_sign", "comma")),
+        ("pan_later", ("greater_than_sign", "full_stop")),
+    ):
+        for key in keys:
+            before = steps(walk)
+            walk(f"live.{name}", key, lambda before=before: steps(walk) != before)
+    program.send("comma")
+    program.until(lambda: steps(walk).startswith("steps"), "earlier steps")
+    walk("live.whole", "0", lambda: not steps(walk))
+    program.send("+", "+", "-", ",", "y", "s")
+    program.until(lambda: "log axis · not smoothed · steps" in program.text, "all of it")
+    program.send("0", "y", "s")
+    program.until(lambda: not steps(walk) and "smoothed" not in program.text, "as before")
+
+
+def steps(walk):
+    """Return the words of the steps that the charts show, "" for all."""
+    found = re.search(r"(last|steps) [\d,]+( to [\d,]+)?", walk.program.text)
+    return found[0] if found else ""
+
+
+def moment(walk):
+    """Return the step of the earlier moment that the screen shows, "" for now."""
+    found = re.search(r"ago, step ([\d,]+)", walk.program.text)
+    return found[1] if found else ""
+
+
+def moves(walk, name, key):
+    before = moment(walk)
+    walk(name, key, lambda: moment(walk) != before)
+
+
+def timeline(walk):
+    """Go back and forward in time: by the chart that has the focus, then by the timeline."""
+    program = walk.program
+    moves(walk, "chart.earlier", "left")
+    moves(walk, "chart.earlier", "left")
+    moves(walk, "chart.later", "right")
+    walk("live.now", "end", lambda: not moment(walk))
+    moves(walk, "live.leap_earlier", "pageup")
+    moves(walk, "live.leap_earlier", "pageup")
+    moves(walk, "live.leap_later", "pagedown")
+    walk("live.beginning", "home", lambda: moment(walk) == "0")
+    program.press("end")
+    program.until(lambda: not moment(walk), "now")
+    program.press("l")
+    program.until(walk.gone("╭─ loss"), "the log, which has the focus")
+    moves(walk, "live.earlier", "left")
+    moves(walk, "live.earlier", "left")
+    typed = moment(walk)
+    moves(walk, "live.later", "right")
+    program.send("end", "left", "left", "right", "left")
+    program.until(lambda: moment(walk) == typed, "the same moment")
+    program.send("end", "l")
+    program.shows("╭─ loss")
+
+
+def log(walk):
+    """Scroll the log."""
+    program = walk.program
+    walk("live.log", "l", walk.gone("╭─ loss"))
+    for key in ("up", "pageup"):
+        walk("log.earlier", key, walk.changed(LOG))
+    for key in ("down", "pagedown"):
+        walk("log.later", key, walk.changed(LOG))
+    program.press("l")
+    program.shows("╭─ loss")
+
+
+def panels(walk):
+    """Scroll the panels of a flat terminal, and show the pages of a small one."""
+    program = walk.program
+    program.resize(100, 18)
+    program.shows("╭─ mixed precision")
+    program.send("tab", "tab")  # the second chart, then the panels
+    for down, up in (("down", "up"), ("pagedown", "pageup")):
+        walk("column.later", down, "time per step", walk.gone("╭─ mixed precision"))
+        walk("column.earlier", up, "╭─ mixed precision", walk.gone("time per step"))
+    program.resize(80, 24)
+    program.until(walk.gone("╭─ mixed precision"), "the first page")
+    walk("live.page", "tab", "╭─ accuracy")
+    program.send("tab", "tab", "tab")
+    program.until(lambda: "╭─ accuracy" in program.text, "the same page")
+    program.send("tab", "tab")
+    program.shows("╭─ loss")
+
+
+def metrics(walk):
+    """Choose what the first chart shows."""
+    program = walk.program
+    for key in HELP_ENDS:
+        program.press("question_mark")
+        program.shows("Esc: close")
+        walk("help.close", key, walk.gone("Esc: close"))
+    walk("live.metrics", "slash", "metrics to draw")
+    first = chosen(walk)
+    assert not first
+    for name, key in (("down", "down"), ("down", "down"), ("up", "up")):
+        line = cursor_line(walk)
+        walk(f"metrics.{name}", key, lambda line=line: cursor_line(walk) != line)
+    walk("metrics.choose", "enter", lambda: chosen(walk))
+    name = chosen(walk)
+    walk("metrics.close", "escape", walk.gone("metrics to draw"), f"╭─ {name} ")
+    program.send("slash", "down", "enter")
+    program.until(lambda: "metrics to draw" in program.text and not chosen(walk), "no choice")
+    program.press("escape")
+    program.until(walk.gone("metrics to draw"), "the charts")
+
+
+def cursor_line(walk):
+    """Return the line of the dialog in which the cursor is: that with another background."""
+    cells, text = walk.program.screen.buffer, walk.program.screen.display
+    first, last = (
+        next(n for n, line in enumerate(text) if words in line) for words in ("search, such", "Esc: ")
+    )
+    inside = range(first + 2, last)
+    colours = [cells[n][40].bg for n in inside]
+    return next((n for n, bg in zip(inside, colours, strict=True) if colours.count(bg) == 1), None)
+
+
+def chosen(walk):
+    """Return the name of the metric that is drawn first, "" for none."""
+    found = re.search(r"│ +1 (\w[\w ]*?)  ", walk.program.text)
+    return found[1] if found else ""
+
+
+def numerics(walk):
+    """Choose a layer and a part."""
+    program = walk.program
+    walk("live.numerics", "n", "layers by risk", "layer4.2.conv3 · gradients")
+    walk.help("numerics")
+    walk("numerics.later", "down", "layer3.0.conv1 · gradients")
+    walk("numerics.later", "j", "fc · outputs")
+    walk("numerics.earlier", "up", "layer3.0.conv1 · gradients")
+    walk("numerics.earlier", "k", "layer4.2.conv3 · gradients")
+    walk("numerics.part", "tab", "14,297 · outputs")
+    walk("numerics.close", "n", walk.gone("layers by risk"))
+    program.send("n", "tab", "tab", "down")
+    program.shows("layer3.0.conv1 · gradients")
+    program.send("n", "n", "j")
+    program.shows("layer3.0.conv1 · gradients")
+    program.press("backspace")
+    program.until(walk.gone("layers by risk"), "the charts")
+
+
+def pictures_screen(walk):
+    """Turn and scroll the pictures."""
+    program = walk.program
+    walk("live.pictures", "i", "worst · 1–")
+    walk.help("pictures")
+    walk("pictures.next", "tab", "random · 1–1 of 1")
+    walk("pictures.previous", "shift+tab", "worst · 1–")
+    first = samples(walk)
+    for name, key, step in (
+        ("later", "down", 1),
+        ("later", "j", 2),
+        ("earlier", "up", 1),
+        ("earlier", "k", 0),
+        ("page_down", "pagedown", 8),
+        ("page_up", "pageup", 0),
+    ):
+        before = samples(walk)
+        walk(f"pictures.{name}", key, lambda before=before: samples(walk) != before)
+        assert step or samples(walk) == first
+    walk("pictures.close", "i", walk.gone("worst · 1–"))
+    program.send("i", "tab", "tab")  # the pictures are not there yet when the second key comes
+    program.shows("rows are true classes")
+    program.press("backspace")
+    program.until(walk.gone("rows are true classes"), "the charts")
+
+
+def samples(walk):
+    """Return which samples are shown."""
+    return re.findall(r"worst · (\d+–\d+) of 40", walk.program.text)
+
+
+def ranks(walk):
+    """Scroll and sort the ranks."""
+    program = walk.program
+    walk("live.ranks", "g", " of 64 by rank")
+    walk.help("ranks")
+    first = rows(walk)
+    for name, key in (
+        ("later", "down"),
+        ("later", "j"),
+        ("earlier", "up"),
+        ("earlier", "k"),
+        ("page_down", "pagedown"),
+        ("page_up", "pageup"),
+    ):
+        before = rows(walk)
+        walk(f"ranks.{name}", key, lambda before=before: rows(walk) != before)
+    assert rows(walk) == first
+    walk("ranks.sort", "s", " of 64 by slowest")
+    walk("ranks.close", "g", walk.gone(" of 64 by"))
+    program.send("g", "s", "s", "pagedown", "down", "k")
+    program.until(lambda: rows(walk).startswith("9-") and "by data" in program.text, "a page further")
+    program.send("g", "m")
+    program.shows("╭─ measured")
+    program.press("m")
+
+
+def rows(walk):
+    """Return which ranks are shown."""
+    found = re.search(r"(\d+-\d+) of 64", walk.program.text)
+    return found[1] if found else ""
+
+
+def memory(walk):
+    """Look at the memory, and back."""
+    program = walk.program
+    program.until(walk.gone("╭─ measured"), "the charts")
+    walk("live.memory", "m", "╭─ measured", "╭─ predicted")
+    walk.help("memory")
+    walk("memory.close", "m", walk.gone("╭─ measured"))
