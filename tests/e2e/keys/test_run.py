@@ -104,6 +104,7 @@ def settings(walk):
         before = len(switches(program))
         program.send("ctrl+u", *value, "enter")
         changed(program, before, value)
+        program.until(walk.gone("Enter: apply"), "the list of settings")
     program.press("escape")
     program.until(walk.gone("/clip_grad"), "all settings")
     program.press("escape")
