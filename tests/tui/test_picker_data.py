@@ -57,7 +57,7 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "48 train · 12 val · 2 classes · 16 px")
-        await until(app, pilot, "steps each")
+        await until(app, pilot, "1 step each")
         assert "▀" not in frame(app)  # there is no room beside the settings
         screen.query_one("#data", Input).focus()
         await until(app, pilot, "▀" * 8)
