@@ -137,7 +137,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.earlier", "left", "move(-1)", "back in time by a column", "back in time"),
     Key("live.later", "right", "move(1)", "forward in time by a column"),
     Key("live.leap_earlier", "pageup", "leap(-1)", "back in time by a tenth of the run"),
-    Key("live.leap_later", "pagedown", "leap(1)", "forward in time by a tenth of the run"),
+    Key("live.leap_later", "pagedown", "leap(1)", "forward by a tenth of the run"),
     Key("live.beginning", "home", "beginning", "the beginning of the run"),
     Key("live.now", "end", "now", "the run now"),
     Key("chart.earlier", "left", "cursor(-1)", "cursor one column to the left", palette=False),
