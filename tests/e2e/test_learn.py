@@ -35,6 +35,8 @@ def test_all_exercises_on_a_terminal(terminal):
     walk("learn.less", "down", "times 2^-2")
     walk("learn.more", "up", "times 2^-1")
     walk("learn.more", "k", walk.gone("times 2^-1"))
+    program.press("j")
+    program.shows("times 2^-1")
 
     walk("learn.exercise", "2", "loses least")
     program.shows("▸ 2^15")
