@@ -95,6 +95,7 @@ async def test_a_run_without_a_checkpoint_is_not_forked(tmp_path):
 async def test_a_fork_that_cant_be_made_is_told(tmp_path):
     run = a_run(tmp_path, "parent")
     async with Shown(tmp_path) as (app, pilot, started):
+        app.NOTIFICATION_TIMEOUT = 600  # on a busy machine, seconds pass before the test looks
         await pilot.press("f")
         await until(app, pilot, "fork parent at")
         (run / "run.toml").write_text("version = 99\n")
