@@ -9,7 +9,7 @@ from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.machine_scan import scan_machine
 from tests.tui.events import MemorySource
-from tests.tui.frames import DEADLINE_S, frame
+from tests.tui.frames import DEADLINE_S, frame, shown
 
 GIB = 1024**3
 
@@ -55,6 +55,6 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
 async def until(app, pilot, words):
     """Wait until `words` are shown; slow work happens in threads."""
     deadline = time.monotonic() + DEADLINE_S
-    while words not in frame(app):
+    while not shown(app, words):
         assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"
         await pilot.pause(0.01)

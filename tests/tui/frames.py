@@ -1,5 +1,6 @@
 """Screen frames as plain text."""
 
+import re
 import time
 from contextlib import asynccontextmanager
 
@@ -8,11 +9,18 @@ from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.live import LiveScreen
 
 DEADLINE_S = 120
+_BORDERS = re.compile("[\u2500-\u259f]")
 
 
 def frame(app) -> str:
     """Return all lines of the terminal, joined."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+def shown(app, words: str) -> bool:
+    """Return whether `words` are shown, on one line or wrapped in a box, as beside a path of any length."""
+    lines = frame(app)
+    return words in lines or words in " ".join(_BORDERS.sub(" ", lines).split())
 
 
 @asynccontextmanager
@@ -29,7 +37,7 @@ async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
 async def seen(app, pilot, words) -> bool:
     """Wait for `words`, such as those of a notification or of the next poll; return whether they appear."""
     deadline = time.monotonic() + DEADLINE_S
-    while words not in frame(app):
+    while not shown(app, words):
         if time.monotonic() > deadline:
             return False
         await pilot.pause(0.01)
