@@ -23,3 +23,7 @@ def test_no_figure_of_eight_runs_is_cut(width):
 def test_the_heading_names_the_runs_where_there_is_room():
     assert difference_heading(RUNS, 73).plain.split() == [str(number) for number in range(1, 9)]
     assert " 8 fast-resnet50" in difference_heading(RUNS, 193).plain
+
+
+def test_runs_without_a_column_are_counted():
+    assert difference_heading(RUNS, 53).plain.split() == ["3", "runs", "hidden", "1", "2", "3", "4", "5"]

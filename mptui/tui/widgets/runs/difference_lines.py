@@ -30,14 +30,20 @@ def _widths(runs: int, width: int) -> tuple[int, int]:
 
 
 def difference_heading(runs: Sequence[Path], width: int) -> Content:
-    """Return the line with the numbers and names of the runs, in the colours of their curves."""
+    """Return the line with the numbers and names of the runs, in the colours of their curves.
+
+    Runs without room for a column are counted at its beginning.
+    """
     key, column = _widths(len(runs), width)
     names = [unstamped(run.name) if column >= _WITH_NAME else "" for run in runs]
     cells = [
         _right(f"{number} {name}".rstrip(), column).stylize(f"bold $series-{number}")
         for number, name in enumerate(names, 1)
     ]
-    return Content.assemble(" " * key, *cells[: (width - key) // column])
+    room = (width - key) // column
+    hidden = len(runs) - room
+    words = f"{hidden} {'run' if hidden == 1 else 'runs'} hidden" if hidden > 0 else ""
+    return Content.assemble((f"{words:<{key}}", "$quiet"), *cells[:room])
 
 
 def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Content]]:
