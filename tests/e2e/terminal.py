@@ -144,6 +144,11 @@ class Terminal:
         return list(self._events)
 
     @property
+    def drawn(self) -> bytes:
+        """Return the output without a frame of which the end has not arrived."""
+        return self.output.removesuffix(self._undrawn)
+
+    @property
     def text(self) -> str:
         """Return the text on the screen."""
         columns = range(self.screen.columns)

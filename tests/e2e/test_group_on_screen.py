@@ -51,7 +51,7 @@ def test_keys_of_two_screens_act_on_all_ranks_and_a_loss_is_told(terminal, folde
     drawn = [(screen, len(screen.output)) for screen in (program, watcher)]
     os.kill(ranks[1], signal.SIGKILL)
     for screen, before in drawn:
-        screen.until(lambda s=screen, b=before: "▲ restarting".encode() in s.output[b:], "the restart")
+        screen.until(lambda s=screen, b=before: "▲ restarting".encode() in s.drawn[b:], "the restart")
     for screen in (program, watcher):
         screen.shows("● training   2 ranks")
     program.close()  # the run goes on

@@ -6,6 +6,7 @@ from mptui.events import DeviceSample, Recovered, Warned
 from mptui.runs.store.directory import SUMMARY, json_text, read_summary
 from mptui.runs.store.summary import Summary
 from mptui.runs.view.events.recovery_specs import LIST_LIMIT
+from tests.tui.events import run_started
 
 HALF = LIST_LIMIT // 2
 
@@ -40,6 +41,17 @@ def test_a_long_list_keeps_its_first_half_and_the_latest(event_of, entries, numb
 
 def test_the_limit_is_a_hundred():
     assert LIST_LIMIT == 100
+
+
+def test_a_resume_that_ends_before_it_trains_leaves_the_run_known():
+    summary = Summary("run", "runs/run")
+    summary.handle(run_started(model="unet", ranks=2, nodes=1, price_per_hour=2.0))
+    resumed = Summary("run", "runs/run")
+    resumed.go_on_from(summary.document)
+    resumed.measure(None)
+    for name in ("profile", "task", "model", "parameters", "dataset", "device", "ranks", "precision"):
+        assert resumed.document[name] == summary.document[name] is not None
+    assert resumed.document["cost"] is not None
 
 
 def samples(*moments, watts=360.0):

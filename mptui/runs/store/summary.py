@@ -13,10 +13,15 @@ from mptui.runs.store.directory import VERSION
 from mptui.runs.view.events.event_registry import EVENTS
 
 _CARRIED_OVER = (
+    *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
+    *("precision", "price_per_hour"),
     *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "best"),
     *("samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
 )
-"""Entries that a resumed run carries over; time and memory are those of one process."""
+"""Entries that a resumed run carries over; time and memory are those of one process.
+
+What a run is stays known when its resume ends before `RunStarted` tells it anew.
+"""
 
 
 class Summary:
