@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -62,19 +63,25 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay out one block for each screen or widget with keys."""
+        self._laid_out = self.app.size
+        lines, subtitle = self._fitted(self._laid_out)
         with VerticalScroll() as box:
             box.border_title = "keys"
-            box.border_subtitle = _CLOSE
-            yield Static(markup=False)
+            box.border_subtitle = subtitle
+            yield Static(lines, markup=False)
 
     def on_resize(self, event: Resize) -> None:
-        """Lay out one line per key."""
-        lines = self._lines(_KEYS if event.size.width >= _WHOLE else _FEWER)
-        self.query_one(Static).update(Content("\n").join(lines))
-        is_cut = len(lines) + _FRAME > event.size.height
-        self.query_one(VerticalScroll).border_subtitle = (
-            f"↑↓ PgUp PgDn: scroll · {_CLOSE}" if is_cut else _CLOSE
-        )
+        """Lay out one line per key in the new size."""
+        if event.size != self._laid_out:  # not at the first, which would lay out and draw twice
+            self._laid_out = event.size
+            lines, self.query_one(VerticalScroll).border_subtitle = self._fitted(event.size)
+            self.query_one(Static).update(lines)
+
+    def _fitted(self, size: Size) -> tuple[Content, str]:
+        """Return the lines and the subtitle of the box on a screen of this size."""
+        lines = self._lines(_KEYS if size.width >= _WHOLE else _FEWER)
+        is_cut = len(lines) + _FRAME > size.height
+        return Content("\n").join(lines), f"↑↓ PgUp PgDn: scroll · {_CLOSE}" if is_cut else _CLOSE
 
     def _lines(self, column: int) -> list[Content]:
         lines: list[Content] = []
