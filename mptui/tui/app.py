@@ -40,9 +40,11 @@ class MptuiApp(RunActions, inherit_bindings=False):
     /* without colours, a shape tells what has the focus */
     App:nocolor {
         Chart:focus, LogPanel:focus, Page KeyedList:focus, #right:focus Panel { border: heavy $accent; }
+        Page RunTable:focus-within { border: heavy $accent; }
+        Page RunTable KeyedList:focus { border: none; }
     }
     /* the accent colour is one of words */
-    App:ansi OptionList > .option-list--option-highlighted {
+    App:ansi CommandList > .option-list--option-highlighted {
         color: ansi_bright_white;
         background: ansi_bright_black;
     }

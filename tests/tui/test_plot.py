@@ -346,3 +346,8 @@ def test_without_colours_a_sign_tells_each_series_apart():
     (high,) = (row for row in rows[1:-1] if "o" in row)
     assert 5 < high.count("o") < 12
     assert rows.index(high) < next(n for n, row in enumerate(rows[1:-1], 1) if dots(row) and row != high)
+
+
+def test_the_legend_of_eight_runs_names_them_all_in_a_small_terminal():
+    rows = drawn(*(history([1.0, 2.0, 3.0]) for _ in range(8)), width=56)
+    assert rows[0].split() == [word for n in range(8) for word in ("──", f"s{n}")]

@@ -53,6 +53,13 @@ async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal():
         assert "╭─ loss" in frame(app)
 
 
+async def test_a_verdict_that_is_longer_than_its_panel_says_so():
+    async with live(MemorySource([*demo(), eight()]), (60, 16)) as (app, pilot):
+        await pilot.press("g")
+        assert await seen(app, pilot, "rank 5 was the slowest in 47 of 50")
+        assert "for data, the …" in frame(app)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 45)])
 async def test_sixty_four_ranks_are_sorted_and_scrolled(size):
     async with live(MemorySource([*demo(), many()]), size) as (app, pilot):

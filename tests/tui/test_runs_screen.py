@@ -157,10 +157,12 @@ async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypa
         await pilot.press("down")
         await pilot.pause()
         strips = app.screen._compositor.render_strips()
-        reversed_ = [
-            "".join(each.text for each in strip if each.style and each.style.reverse) for strip in strips
-        ]
-        assert [words.split()[1] for words in reversed_ if words.strip()] == ["hour"]
+        reversed_ = [[each for each in strip if each.style and each.style.reverse] for strip in strips]
+        (chosen,) = (parts for parts in reversed_ if any(each.text.strip() for each in parts))
+        words = "".join(each.text for each in chosen).split()
+        assert (words[1], words[-2:]) == ("hour", ["1", "h"])  # the whole line, to the age
+        # black or white on the terminal's own colours, whatever the colour of the words elsewhere
+        assert {each.style.bgcolor.is_default for each in chosen if each.style.bgcolor} <= {not no_color}
 
 
 def test_columns_stay_aligned_beside_wide_characters(tmp_path):

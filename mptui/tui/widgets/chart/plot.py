@@ -267,6 +267,8 @@ class Drawing:
             labels.append(BEHIND)
         if sum(len(label) + 6 for label in labels) > self._width:
             labels = [label.replace(VALIDATION, "val") for label in labels]
+        # the swatch takes two cells and a space; the last label has no gap
+        gap = 3 if sum(len(label) + 6 for label in labels) <= self._width + 3 else 1
         column = self._size[0]
         for number in reversed(range(len(labels))):
             part = self._part(number)
@@ -279,7 +281,7 @@ class Drawing:
                 return
             self._write(0, column, swatch, part)
             self._write(0, column + len(swatch) + 1, labels[number], "text")
-            column -= 3
+            column -= gap
 
     def _draw_cursor(self, step: float) -> None:
         if self._x0 <= step <= self._x1:

@@ -197,7 +197,7 @@ class SlowRanks(Panel):
         super().__init__("slow ranks", id=id)
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Lay out the verdict in as many lines as it takes."""
+        """Lay out the verdict in as many lines as it takes; "…" tells that it is longer than the panel."""
         event = view.ranks
         if event is None:
             return [Content("")]
@@ -206,4 +206,6 @@ class SlowRanks(Panel):
             words, tone = f"none: no rank was behind the others in {event.steps} measured steps", "$quiet"
             if event.sharded:
                 words += " by its data; memory.shard evens out all else"
-        return [Content.styled(line, tone) for line in textwrap.wrap(words, width)]
+        rows = max(1, self.content_size.height)
+        lines = textwrap.wrap(words, width, max_lines=rows, placeholder=" …")
+        return [Content.styled(line, tone) for line in lines]
