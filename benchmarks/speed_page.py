@@ -89,6 +89,9 @@ def _loop() -> Iterator[Figure]:
     for loop, name in (("resnet18", "ResNet-18"), ("python", "Loop bound by Python")):
         what = f"{name}: `mptui` with its screen over `mptui run`, images/s"
         yield Figure(what, f"ui-{loop}", f"{loop}/ratio", f"benchmarks.ui --only {loop}", targets.UI[loop])
+    for size in ("80x24", "140x45", "200x60"):
+        what = f"The live screen of a run in another process at {size}: share of a core"
+        yield Figure(what, "drawing", f"{size}/share", "benchmarks.drawing", targets.DRAWING, True, "%")
 
 
 def _data() -> Iterator[Figure]:

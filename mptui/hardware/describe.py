@@ -73,10 +73,14 @@ def device_lines(device: Device, recommendation: Recommendation, machine: Machin
 def start_with(recommendation: Recommendation) -> list[str]:
     """Return the recommended profile, its batch for a classifier, and the workers."""
     size, profile = recommendation.batch_size, f"profile {recommendation.profile}"
-    suited = "; {} to {} suit it".format(*recommendation.batch_range) if recommendation.batch_range else ""
+    suited = _suited(*recommendation.batch_range) if recommendation.batch_range else ""
     words = "" if size is None else batch_words(size, recommendation.accumulate)
     batch = f"batch {words} (a ResNet{suited})" if words else ""
     return [part for part in (profile, batch, f"workers {recommendation.workers}") if part]
+
+
+def _suited(least: int, most: int) -> str:
+    return f"; {most} suits it" if least == most else f"; {least} to {most} suit it"
 
 
 def torch_line(machine: Machine) -> str | None:

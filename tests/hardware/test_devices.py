@@ -6,7 +6,7 @@ import pytest
 
 from mptui.errors import ConfigError
 from mptui.hardware.advice import recommend
-from mptui.hardware.describe import device_lines, torch_line
+from mptui.hardware.describe import device_lines, start_with, torch_line
 from mptui.hardware.devices import Machine, default_reason, describe_machine, select_device
 from mptui.hardware.formats import cuda_formats, rocm_formats
 from mptui.hardware.nvml import read_gpus
@@ -247,6 +247,13 @@ def test_the_lines_of_a_device(driver):
         "use fp16: native here, with loss scaling; bf16 is not",
         "profile older-gpu   batch 32 (a ResNet; 32 to 64 suit it)   workers 7",
     ]
+
+
+def test_a_range_of_one_batch_is_one_number(driver):
+    driver(t4())
+    found = recommend(look().devices[0], cpus=8)
+    assert "128 suits it" in " ".join(start_with(replace(found, batch_range=(128, 128))))
+    assert "128 to 256 suit it" in " ".join(start_with(replace(found, batch_range=(128, 256))))
 
 
 def test_what_a_card_does_not_tell_is_left_out(driver):

@@ -3,6 +3,7 @@
 import pytest
 
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
+from mptui.runs.view.log_lines import numerics_advice
 from mptui.tui.keys.bindings import heard_on
 from tests.tui.events import START, MemorySource, demo, finished
 from tests.tui.frames import frame, live, put, seen
@@ -102,6 +103,12 @@ async def test_the_precision_panel_tells_the_health_of_the_numbers(precision, ch
         assert "health      –" in frame(app)
         await put(app, pilot, looked(precision=precision, **changes))
         assert f"health      {words}" in frame(app)
+
+
+def test_another_loss_scale_is_named_only_if_it_would_lose_less():
+    words = "a loss scale of 1,024 loses 0.2 % of the gradients"
+    assert numerics_advice(looked(lost=0.0021, lost_at_best=0.0019)) == words
+    assert numerics_advice(looked(lost=0.01)) == words.replace("0.2", "1.0") + "; 65,536 would lose 0.2 %"
 
 
 async def test_a_wide_table_has_the_figures_beside_the_names():

@@ -162,7 +162,9 @@ async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypa
         words = "".join(each.text for each in chosen).split()
         assert (words[1], words[-2:]) == ("hour", ["1", "h"])  # the whole line, to the age
         # black or white on the terminal's own colours, whatever the colour of the words elsewhere
-        assert {each.style.bgcolor.is_default for each in chosen if each.style.bgcolor} <= {not no_color}
+        assert {each.style.bgcolor.is_default for each in chosen if each.style and each.style.bgcolor} <= {
+            not no_color
+        }
 
 
 def test_columns_stay_aligned_beside_wide_characters(tmp_path):

@@ -47,10 +47,10 @@ from mptui.tui.widgets.small import TooSmall
 POLLS_PER_SECOND = 4
 """How often the screen polls its source; the run never waits for it."""
 
-SHARE = 0.015
+SHARE = 0.01
 """Fraction of a CPU for drawing, as a training loop in this process shares the GIL.
 
-With the threads that read events and write frames, the screen needs some 0.02.
+With the threads that read events and write frames, the screen needs less than 0.02.
 """
 
 SLOWEST_S = 2.0
