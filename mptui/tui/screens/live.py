@@ -50,7 +50,7 @@ POLLS_PER_SECOND = 4
 SHARE = 0.01
 """Fraction of a CPU for drawing, as a training loop in this process shares the GIL.
 
-With the threads that read events and write frames, the screen needs less than 0.02.
+With its polls, and the threads that read events and write frames, the screen needs some 0.02.
 """
 
 SLOWEST_S = 2.0
