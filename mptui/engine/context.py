@@ -57,7 +57,6 @@ class TrainContext:
         outcome: Figures for the summary.
         phase: Current phase of the run.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
-        report_is_due: Returns whether all ranks report now.
     """
 
     def __init__(
@@ -86,9 +85,9 @@ class TrainContext:
         self.outcome = Outcome()
         self.phase = ""
         self.left_epoch = False
-        self.report_is_due, self.save_is_due = self.report_due_here, self.save_due_here
+        self._agreed_report, self.save_is_due = self.report_due_here, self.save_due_here
         if isinstance(mailbox, RanksMailbox):
-            self.report_is_due, self.save_is_due = mailbox.take_report, mailbox.take_save
+            self._agreed_report, self.save_is_due = mailbox.take_report, mailbox.take_save
 
     @property
     def job(self) -> Job:
@@ -135,6 +134,14 @@ class TrainContext:
     def _rows_read(self, rows: Sequence[StepRow]) -> None:
         for rows_read in self.hooks.rows_read:
             rows_read(rows)
+
+    def report_is_due(self) -> bool:
+        """Whether all ranks report now.
+
+        The ranks agree on a report before the step's row is recorded. That row may take the last place, of
+        which each rank learns by itself: all have recorded the same steps.
+        """
+        return self._agreed_report() or self.reporter.full
 
     def report_due_here(self) -> bool:
         """Whether it is time for a report, by the clock of this process."""

@@ -171,14 +171,14 @@ def test_the_share_of_waiting_is_a_share():
     assert of(events, Step)[0].data_wait_fraction == 1.0
 
 
-def test_it_is_due_when_the_ring_is_full_whatever_the_interval():
+def test_it_is_full_when_the_ring_is():
     reporter, events, _ = reporter_with(HOUR)
     for step in range(1, CAPACITY + 1):
-        assert not reporter.due(0.0)
+        assert not reporter.full
         note(reporter, step, 1.0)
-    assert reporter.due(0.0)
+    assert reporter.full
     reporter.flush()
-    assert not reporter.due(0.0)
+    assert not reporter.full
     assert of(events, Step)[0].steps == CAPACITY
 
 

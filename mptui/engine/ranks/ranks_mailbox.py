@@ -25,7 +25,8 @@ class RanksMailbox(Mailbox):
 
     Attributes:
         report_due: Whether it is time for a report, by the clock of this rank; that of rank 0 counts.
-        reports: Whether all ranks report between the next two steps.
+        reports: Whether all ranks report between the next two steps, as agreed when they last met: the clock
+            starts over at a report, so that what they agreed in its own exchange no longer holds.
         save_due: Returns why a checkpoint is due, by the clock of this rank; that of rank 0 counts.
         saves: Why all ranks save between the next two steps, or None.
         times: Returns the times of a step of this rank, in microseconds; zeros if there are no new ones.
@@ -68,7 +69,7 @@ class RanksMailbox(Mailbox):
         stop = max(each[0] for each in notes)
         if stop:
             self.stop_requested, self.stop_signal = True, stop - 1 or None
-        self.reports, self.saves = self.reports or bool(notes[0][2]), _REASONS[notes[0][3]]
+        self.reports, self.saves = bool(notes[0][2]), _REASONS[notes[0][3]]
         if any(each[-1] for each in notes):
             self.timed([each[-TIMES:] for each in notes])
         if any(each[4] for each in notes):

@@ -130,8 +130,13 @@ class Reporter:
         interval.waited += waited
 
     def due(self, now: float) -> bool:
-        """Whether it is time for `flush`."""
-        return now - self._interval.started >= self._interval_s or self._meter.full
+        """Whether it is time for `flush`, by the clock of this process."""
+        return now - self._interval.started >= self._interval_s
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another step before `flush`: in all ranks after the same step."""
+        return self._meter.full
 
     def flush(self, *, wait: bool = False) -> None:
         """Start copying the new rows to the host, and report those that have arrived; with `wait`, all."""
