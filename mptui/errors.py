@@ -4,6 +4,8 @@ An `MptuiError` is shown as two lines and ends the process with its `exit_code`;
 and gets a traceback. The exit codes are a public interface, listed in `EXIT_CODES`.
 """
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from mptui.text import clean, clean_lines
@@ -114,3 +116,21 @@ EXIT_CODES: dict[int, str] = {
 def error_of_code(code: int) -> type[MptuiError]:
     """Return the kind of error that ended a process with this exit code."""
     return _ERRORS.get(code, MptuiError)
+
+
+@contextlib.contextmanager
+def cleaned_up_by(clean_up: Callable[[], object]) -> Iterator[None]:
+    """Call `clean_up` at the end of a context; if that fails after an error, the error stays the cause.
+
+    A `finally` would raise the failure of the clean-up instead: a process that was killed would be told as
+    a closed handle, and the run would end by an error that is not its own.
+    """
+    try:
+        yield
+    except BaseException as cause:
+        try:
+            clean_up()
+        except Exception as failed:  # noqa: BLE001 - told with the cause
+            cause.add_note(f"cleaning up after it failed, too: {failed!r}")
+        raise
+    clean_up()

@@ -108,6 +108,14 @@ def test_a_sample_that_kills_every_worker_ends_the_run_by_name() -> None:
         read(pool, [*[Drawn(i) for i in range(3)], Deadly(3)])
 
 
+def test_a_pool_whose_workers_died_is_left_and_used_again(tmp_path: Path) -> None:
+    with Pool(2) as pool:
+        with pytest.raises(DataError, match="SIGKILL"):
+            read(pool, [Drawn(0), Deadly(1), Deadly(2), Drawn(3)])
+        pool.cancel()
+        assert len(read(pool, [Drawn(i) for i in range(4)])) == 4
+
+
 def test_a_bug_in_a_reader_is_raised_with_its_traceback() -> None:
     with Pool(1) as pool, pytest.raises(RuntimeError, match="KeyError: 'no such thing'"):
         read(pool, [Faulty(0)])

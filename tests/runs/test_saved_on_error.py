@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -41,8 +44,9 @@ def pictures(tmp_path):
 def trained(tmp_path, pictures, monkeypatch):
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
-    def go(resume=False):
-        asked = {**SETTINGS, "data.path": str(pictures)}
+    def go(resume=False, **more):
+        sets = {key.replace("__", "."): value for key, value in more.items()}
+        asked = {**SETTINGS, "data.path": str(pictures), **sets}
         flags = {key: ("test", value) for key, value in asked.items()}
         run = tmp_path / "run" if resume else create_run(tmp_path, "test", "resnet18", "run")
         session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
@@ -83,6 +87,53 @@ def test_data_that_is_gone_in_mid_run_ends_it_with_its_steps_saved(trained, pict
     assert again.exit_code == 0
     taken = [event.step for event in read_journal(run) if isinstance(event, Step)]
     assert taken == list(range(1, len(taken) + 1))
+
+
+def test_workers_that_the_system_kills_end_the_run_by_their_cause_and_with_its_steps_saved(
+    trained, monkeypatch
+):
+    ended = threading.Event()
+
+    def kill_workers(trainer):
+        while not ended.wait(0.02):
+            for pid in trainer.context.job.train_loader.worker_pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    of_step(monkeypatch, 2, lambda trainer: threading.Thread(target=kill_workers, args=(trainer,)).start())
+    result, run = trained(data__workers=2, data__prefetch=1, training__epochs=100)
+    ended.set()
+    assert result.exit_code == 3
+    assert "data workers died" in result.error.message
+    assert "SIGKILL" in result.error.message
+    steps = [event.step for event in read_journal(run) if isinstance(event, Step)]
+    assert read_newest(run / CHECKPOINTS)[0].step == steps[-1]
+    again, _ = trained(resume=True, training__epochs=1 + steps[-1] // 4)
+    assert again.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "clean_up",
+    [
+        "mptui.runs.session.session.note_figures",
+        "mptui.data.loading.worker_pool.Pool.cancel",
+        "mptui.data.loading.loader.Loader.close",
+        "mptui.engine.checkpoint.async_saver.Saver.close",
+        "mptui.engine.context.TrainContext.save",
+    ],
+)
+def test_a_clean_up_that_fails_does_not_hide_the_cause(trained, pictures, tmp_path, clean_up, monkeypatch):
+    def lose_the_device(*_):
+        shutil.move(pictures, tmp_path / "away")
+        monkeypatch.setattr(clean_up, fail)
+
+    def fail(*_, **__):
+        raise RuntimeError("the device is lost")
+
+    of_step(monkeypatch, 6, lose_the_device)
+    result, _ = trained()
+    assert result.exit_code == 3
+    assert "pictures" in result.error.message
 
 
 def full_host(*_, **__):

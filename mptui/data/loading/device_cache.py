@@ -14,7 +14,7 @@ from mptui.data.core.batch import take_rows, to_device
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish
-from mptui.errors import DataError
+from mptui.errors import DataError, cleaned_up_by
 
 _FINISHED_BYTES = 1 << 28
 _LOAD_BATCH = 64
@@ -115,7 +115,7 @@ def load(
         ahead=LOAD_AHEAD,
         held=1,
     )
-    try:
+    with cleaned_up_by(stream.close), cleaned_up_by(transfer.settle):
         while batches := stream.take(1):
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
@@ -127,9 +127,6 @@ def load(
             stream.release(batches)
             if on_progress is not None:
                 on_progress(rows.stop, count)
-    finally:
-        transfer.settle()
-        stream.close()
     if finish.vae is not None:
         _check_finite(pixels, source, indices)
     return Resident(pixels, targets, indices, valid_counts, finished=finish.vae is not None)

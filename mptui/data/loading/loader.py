@@ -30,6 +30,7 @@ from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser, Noising
 from mptui.data.transforms.normalization import Normalization, default_normalization
+from mptui.errors import cleaned_up_by
 from mptui.registry.samples import Interpolation, SampleKind
 
 
@@ -241,11 +242,8 @@ class Loader:
         aside._pool, aside._ahead, aside._stream, aside._cached_split = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
         aside._transfer = Transfer(self._device, aside._pool.arena)
-        windows = aside.windows(epoch, accumulate, start_sample)
-        try:
-            yield next(windows)
-        finally:
-            aside.close()
+        with cleaned_up_by(aside.close):
+            yield next(aside.windows(epoch, accumulate, start_sample))
 
     def read_less(self) -> bool:
         """Halve the number of prefetched batches, in new memory; return False if it can't be halved."""
@@ -291,7 +289,7 @@ class Loader:
             held=accumulate,
         )
         self._transfer.pin()
-        try:
+        with cleaned_up_by(lambda: self._abandon(stream)):
             for places, parts in windows:
                 began = time.perf_counter()
                 batches = stream.take(len(parts))
@@ -307,9 +305,6 @@ class Loader:
                 )
                 self._transfer.settle(batch.slot for batch in batches)
                 stream.release(batches)
-        finally:
-            if stream is self._stream:
-                self._abandon()
 
     def _reads(self, places: range, part: range) -> Sequence[int]:
         return [self._order.before(places, part), *part] if self._lead else part
@@ -333,9 +328,9 @@ class Loader:
         place = epoch, places[number * self._batch_size]
         return self._batch(images, targets, batch.indices, batch.valid(self._lead), place)
 
-    def _abandon(self) -> None:
-        """End the pass in progress, if there is one."""
-        if self._stream is not None:
+    def _abandon(self, stream: Prefetcher | None = None) -> None:
+        """End the pass in progress, if there is one; with `stream`, only that one."""
+        if self._stream is not None and stream in {None, self._stream}:
             self._transfer.settle()
             self._stream.close()
             self._stream = None

@@ -26,7 +26,7 @@ from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, vie
 from mptui.data.transforms.crop_on_device import Ints, Views, cut_by_products
 from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resize import most_pixels, resized_pixels
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, cleaned_up_by
 from mptui.registry.samples import Interpolation
 
 SPARE = 1.01
@@ -94,7 +94,7 @@ def load_whole(
         ahead=LOAD_AHEAD,
         held=1,
     )
-    try:
+    with cleaned_up_by(stream.close):
         while batches := stream.take(1):
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
@@ -105,8 +105,6 @@ def load_whole(
             stream.release(batches)
             if on_progress is not None:
                 on_progress(rows.stop, count)
-    finally:
-        stream.close()
     pixels_PC, masks_P = kept.all()
     if masks_P is not None and (valid_counts < sizes_N2.prod(axis=1)).any():
         raise ConfigError(

@@ -121,12 +121,12 @@ class Pool:
             return []
         ready = self._ready(block)
         answers = []
-        for place, worker in enumerate(self._workers):
+        for worker in self._workers.copy():
             if worker.connection in ready:
                 try:
                     answers.append(worker.receive())
                 except (EOFError, OSError):
-                    self._workers[place] = self._replaced(worker)
+                    self._replace(worker)
         wanted = [(task, answer) for task, answer in answers if task.id > self._cancelled]
         for _, answer in wanted:
             if answer.error is not None:
@@ -168,16 +168,15 @@ class Pool:
         self._inline.clear()
         self.arena.close()
 
-    def _replaced(self, dead: "_Worker") -> "_Worker":
-        """Start another worker with the unfinished tasks of `dead`."""
+    def _replace(self, dead: "_Worker") -> None:
+        """Assign the unfinished tasks of `dead` to other workers; without any, the next task starts one."""
+        self._workers.remove(dead)  # first: a worker without a pipe must not be waited for
         status = dead.end()
         left = [task for task in dead.tasks if task.id > self._cancelled]
         if left:
             self._blame(left[0], status)
-        worker = _Worker(self.arena.fd, self._shared)
         for task in left:
-            worker.send(task)
-        return worker
+            self.submit(task)
 
     def _blame(self, task: ReadTask, status: int) -> None:
         """Count a worker's death for its current task; fail if a task repeatedly kills its worker."""

@@ -222,8 +222,9 @@ class Saver:
         self._should_stop = lambda: True
         try:
             self.close()
-        except DiskError as failed:
-            self._emit(Warned(step=self._last_step, code="disk", message=failed.message))
+        except Exception as failed:  # noqa: BLE001 - told beside it
+            code = "disk" if isinstance(failed, DiskError) else "not_saved"
+            self._emit(Warned(step=self._last_step, code=code, message=str(failed)))
 
     def close(self) -> None:
         """Write a deferred best, finish the save in progress, and end the thread.

@@ -2,8 +2,6 @@
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
-from mptui.engine.guards.oom_errors import is_memory_full
-from mptui.errors import DiskError
 
 
 def save_if_due(context: TrainContext) -> None:
@@ -24,7 +22,5 @@ def save_before_error(context: TrainContext) -> None:
     context.parts.updater.forget()
     try:
         context.save("error")
-    except Exception as failed:
-        if not (isinstance(failed, DiskError) or is_memory_full(failed)):
-            raise
+    except Exception as failed:  # noqa: BLE001 - the error that ends the run is told
         context.warn("not_saved", f"the last steps could not be saved: {failed}")

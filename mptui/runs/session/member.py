@@ -15,7 +15,7 @@ from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
-from mptui.errors import MptuiError
+from mptui.errors import MptuiError, cleaned_up_by
 from mptui.events import Event
 from mptui.hardware.device_sampler import DeviceSampler
 from mptui.runs.planning.build import PreparedRun, prepare
@@ -119,13 +119,11 @@ class Member:
                 saver=saver,
                 rebuild=lambda command: self._rebuild(trainer, prepared, folder, command),
             )
-            try:
+            with cleaned_up_by(trainer.close):
                 if resume:
                     take_up(trainer, Path(run), None, lambda code, message: None)
                 self._agreed.poll()
                 trainer.train()
-            finally:
-                trainer.close()
 
     def _rebuild(
         self, trainer: Trainer, prepared: PreparedRun, folder: Path, command: Command

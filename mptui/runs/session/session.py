@@ -21,7 +21,7 @@ from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
-from mptui.errors import DiskError, MptuiError, RunDirectoryError
+from mptui.errors import DiskError, MptuiError, RunDirectoryError, cleaned_up_by
 from mptui.events import (
     SCHEMA_VERSION,
     CommandAnswered,
@@ -248,7 +248,7 @@ class Session:
                     on_images=partial(self._records.write_images, keep=self.plan.config.sampling.keep),
                     on_pictures=self._records.write_pictures,
                 )
-                stack.callback(trainer.close)
+                stack.enter_context(cleaned_up_by(trainer.close))
                 self._watchdog.follow(trainer.context)
                 state = (trainer, self.run, self._before, self._warn, guard)
                 resumed = take_up(*state) if self._resume else None
@@ -258,10 +258,8 @@ class Session:
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 if self._changes.paused:
                     self.mailbox.post(Command("pause"))
-                try:
+                with cleaned_up_by(partial(note_figures, self._records, trainer)):
                     trainer.train()
-                finally:
-                    note_figures(self._records, trainer)
 
     def _saver(self) -> Saver:
         return Saver(
