@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.parts import title_of
+from mptui.data.core.reading import Reading
 from mptui.registry.samples import SampleKind
 
 IGNORE = -1
@@ -146,3 +147,5 @@ class Dataset:
     """Sides of the training and validation images; None: all images are squares of `sides`."""
     pixels: PixelFormat = RGB
     """The format of all images."""
+    reading: Reading | None = None
+    """What the set was understood to be; None: a person's own, or a built-in one."""

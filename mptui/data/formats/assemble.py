@@ -7,9 +7,11 @@ import numpy as np
 
 from mptui.config.schema import DataConfig
 from mptui.data.core.parts import title_of
+from mptui.data.core.reading import Reading
 from mptui.data.core.types import RGB, Dataset, PixelFormat, Problem, Sides
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.decode.stored import other_format
+from mptui.data.formats.build_reading import build_reading, by_reason, held_out_phrase
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.image_folder import some
 from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
@@ -114,8 +116,17 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
         class_counts=counts,
         sides=shorter_sides(sides),
         held_out=facts["train_count"] is None,
+        reading=_prepared_reading(prepared, counts, data.val_fraction),
         sizes=(sides[train], sides[val]),
     )
+
+
+def _prepared_reading(prepared: ShardIndex, counts: list[int], fraction: float) -> Reading:
+    split = "that of the files it was prepared from"
+    if prepared.facts["train_count"] is None:
+        split = held_out_phrase(fraction)
+    left_out = tuple(by_reason(prepared.problems))
+    return Reading("prepared set", split, prepared.classes, tuple(counts), left_out=left_out)
 
 
 def _with_labels(
@@ -129,7 +140,9 @@ def _with_labels(
 ) -> Dataset:
     problems = within_budget(found, report, data.bad_sample_budget)
     train, val = _halves_of(name, found, labels, report, data.val_fraction, seed)
-    counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
+    counts, val_counts = (
+        np.bincount(labels[rows], minlength=len(found.classes)).tolist() for rows in (train, val)
+    )
     warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
     if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
         warnings.append(f"classes without a usable training image: {some(unusable)}")
@@ -151,6 +164,7 @@ def _with_labels(
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
         pixels=form or RGB,
+        reading=build_reading(found, found.classes, (counts, val_counts), problems, data.val_fraction),
     )
 
 
@@ -164,7 +178,7 @@ def _with_masks(
     as_one_class = np.zeros(len(found.images), np.int64)
     train, val = _halves_of(name, found, as_one_class, report, data.val_fraction, seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
-    _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
+    val_counts, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
     if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
         warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
@@ -182,6 +196,9 @@ def _with_masks(
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
         pixels=form or RGB,
+        reading=build_reading(
+            found, coding.classes, (counts, val_counts), problems, data.val_fraction, coding
+        ),
     )
 
 

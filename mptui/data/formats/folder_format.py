@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import Problem
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.sharded import ShardIndex
@@ -30,6 +31,14 @@ class Found:
     unpaired: tuple[Problem, ...] = ()
     """Samples that can't be used, known before an image is opened: those without a mask, or a label."""
     warnings: tuple[str, ...] = ()
+    layout: str = ""
+    """Name of the format, if it is not that of its entry in `FORMATS`."""
+    split: str = ""
+    """Where the split comes from, as a phrase; empty: one half is held out by the seed."""
+    test: Sequence[str] = ()
+    """Files of the test half."""
+    left_out: tuple[LeftOut, ...] = ()
+    """All other files of the set, by reason."""
 
 
 @dataclass(frozen=True, slots=True)

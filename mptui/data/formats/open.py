@@ -10,7 +10,7 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.known_formats import recognize
+from mptui.data.formats.known_formats import FORMATS, recognize
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
@@ -139,7 +139,11 @@ def _find(
     kind = kind or recognized
     if not _serves((recognized,), kind):
         raise _wrong_kind(what, (recognized,), kind)
-    return kind, known.find(folder, kind, on_progress, should_stop)
+    found = known.find(folder, kind, on_progress, should_stop)
+    if isinstance(found, Found) and not found.layout:
+        layout = next(name for name, each in FORMATS.items() if each is known)
+        found = replace(found, layout=layout)
+    return kind, found
 
 
 def _title(path: str) -> str:
