@@ -8,6 +8,7 @@ import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
+from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import Split
 from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
@@ -63,6 +64,8 @@ class Job:
     """The processes that train the model together."""
     val_split: Split | None = None
     """The samples of the validation loader; None: nobody asks for them."""
+    learned: LearnedData | None = None
+    """What the model learns from; None: its checkpoints don't say it."""
 
     @property
     def is_sharded(self) -> bool:

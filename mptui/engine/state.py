@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from mptui.data.core.learned import LearnedData
 from mptui.engine.hooks import Hooks
 from mptui.engine.job import Job, Parts, build_parts, steps_left
 from mptui.engine.optim.freezing import frozen_in
@@ -46,6 +47,7 @@ class TrainState:
         given: The job without the fallbacks chosen by guards.
         parts: Objects built from the settings in force.
         hooks: The run's hooks, some of which are stateful.
+        data: What the network learns from, which gives its outputs and inputs their meaning.
         model: The network.
         metrics: Training metrics of the epoch so far, on the device.
         once: Updates the metrics with each sample once, also if a step is retried.
@@ -63,6 +65,7 @@ class TrainState:
         self.step = 0
         self.job = self.given = job
         self.hooks = Hooks()
+        self.data = LearnedFrom(job.learned)
         self.model = job.model
         metrics = partial(job.task.metrics, job.device, training=True)
         self.metrics = metrics_of(metrics, job.ranks, job.device)
@@ -104,6 +107,30 @@ class TrainState:
     def steps_left(self) -> int:
         """Return the optimizer steps ahead, if none is left out."""
         return steps_left(self.job, self.cursor, self.step)
+
+
+class LearnedFrom:
+    """The facts of the data that a run learns from, as a part of its checkpoints.
+
+    Args:
+        learned: The facts; None: they are not known.
+    """
+
+    def __init__(self, learned: LearnedData | None) -> None:
+        self._learned = learned
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the facts; empty if they are not known."""
+        return {} if self._learned is None else self._learned.record()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Compare the facts of a checkpoint, if it has them, with those of the run, which stay.
+
+        Raises:
+            DataError: The network would misread the data of the run.
+        """
+        if state_dict and self._learned is not None:
+            self._learned.check(LearnedData.read(state_dict))
 
 
 class SchedulePosition:

@@ -5,9 +5,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import IGNORE, Decoded, SampleRequest, Split, check_class
+from mptui.data.core.learned import LearnedData
+from mptui.data.core.types import (
+    IGNORE,
+    Dataset,
+    Decoded,
+    LabelledSplit,
+    SampleRequest,
+    Split,
+    check_class,
+)
+from mptui.data.formats.splits import ArraySplit, FileSplit
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
 from mptui.data.transforms.resize import resized
+from mptui.registry.samples import SampleKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,47 @@ class RenumberedSplit:
     def request(self, index: int) -> "RenumberedRequest":
         """Return the request for sample `index`."""
         return RenumberedRequest(self.split.request(index), self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class RenumberedLabels(RenumberedSplit):
+    """A renumbered split that knows the classes of its samples without reading them."""
+
+    labelled: LabelledSplit
+
+    @property
+    def sample_labels(self) -> npt.NDArray[np.int64]:
+        """See `LabelledSplit`."""
+        return np.array(self.numbers)[self.labelled.sample_labels]
+
+
+def renumbered(split: Split, numbers: tuple[int, ...]) -> Split:
+    """Return the split with class i as class `numbers[i]`."""
+    if isinstance(split, FileSplit | ArraySplit):
+        return replace(split, labels=np.array(numbers)[split.labels])
+    if isinstance(split, LabelledSplit):
+        return RenumberedLabels(split, numbers, split)
+    return RenumberedSplit(split, numbers)
+
+
+def in_learned_order(dataset: Dataset, learned: LearnedData) -> Dataset:
+    """Return a data set with its classes numbered as a network has learned them, if their names are the same.
+
+    Others are returned as they are.
+    """
+    theirs, ours = dataset.classes, learned.classes
+    if dataset.kind is SampleKind.IMAGE or list(theirs) == ours or sorted(theirs) != sorted(ours):
+        return dataset
+    numbers = tuple(ours.index(name) for name in theirs)
+    return replace(
+        dataset,
+        classes=tuple(ours),
+        train=renumbered(dataset.train, numbers),
+        val=renumbered(dataset.val, numbers),
+        class_counts=[dataset.class_counts[theirs.index(name)] for name in ours]
+        if dataset.class_counts
+        else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)

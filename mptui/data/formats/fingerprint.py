@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.core.learned import class_changes
 from mptui.data.core.parts import status_of, title_of
 from mptui.data.core.types import RGB, Dataset, PixelFormat
+from mptui.data.formats.combined import RenumberedSplit
 from mptui.data.formats.sharded import PreparedSplit
 from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
 
@@ -71,7 +73,7 @@ def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
     if before.pixels != now.pixels:
         told.append(f"images have {now.pixels} instead of {before.pixels}")
     if before.classes != now.classes:
-        told.append(_classes(before.classes, now.classes))
+        told.append(class_changes(before.classes, now.classes))
     if old == new and now.names not in (before.names, _NOTHING):
         told.append("files have other names")
     elif old == new and before.sizes != now.sizes:
@@ -81,24 +83,9 @@ def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
     return told
 
 
-def _classes(before: Sequence[str], now: Sequence[str]) -> str:
-    gone = [name for name in before if name not in set(now)]
-    new = [name for name in now if name not in set(before)]
-    if not gone and not new:
-        return "the classes are in another order"
-    parts = ((gone, "gone"), (new, "new"))
-    return (
-        f"classes: {', '.join(f'{len(names):,} {word} ({_some(names)})' for names, word in parts if names)}"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
 def _parts(dataset: Dataset) -> tuple[bytes, bytes, bytes]:
     """Return names, sizes and labels as bytes, independent of the split."""
-    train, val = dataset.train, dataset.val
+    train, val = (s.split if isinstance(s, RenumberedSplit) else s for s in (dataset.train, dataset.val))
     if isinstance(train, FileSplit) and isinstance(val, FileSplit):
         rows = _both(train.rows, val.rows)
         files = [train.paths[row] for row in rows]

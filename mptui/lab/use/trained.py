@@ -13,6 +13,7 @@ import torch
 from mptui.config.keys import SETTINGS, UNSET
 from mptui.config.merge import resolve
 from mptui.config.schema import RunConfig
+from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import PixelFormat
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.normalization import Normalization
@@ -30,7 +31,7 @@ from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.autoselect import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.runs.store.data_record import recorded_classes, recorded_counts, recorded_pixels
+from mptui.runs.store.data_record import learned_in
 from mptui.runs.store.directory import BEST, CHECKPOINTS, CONFIG, LAST, check_version
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
@@ -139,10 +140,11 @@ def open_trained(
     """
     check_version(run)
     name, snapshot = _read(run, checkpoint, note)
-    plan = _planned(run, snapshot, flags or {}, trust_code=trust_code)
+    learned = _learned(run, snapshot)
+    plan = _planned(run, snapshot, flags or {}, learned.task, trust_code=trust_code)
     if plan.precision.warning is not None:
         note(plan.precision.warning)
-    config, classes = plan.config, _classes(run)
+    config, classes = plan.config, tuple(learned.classes)
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
     model = new_network(plan, len(classes))
@@ -158,9 +160,9 @@ def open_trained(
         plan=plan,
         classes=classes,
         model=model,
-        task=build_task(plan.task, classes, config.training, config.model.task, recorded_counts(run)),
+        task=build_task(plan.task, classes, config.training, config.model.task, learned.class_counts),
         precision=build_precision(used, device, config.precision.grad_scaler),
-        preprocessing=Preprocessing.of(TASKS[plan.task].sample, config, recorded_pixels(run)),
+        preprocessing=Preprocessing.of(TASKS[plan.task].sample, config, learned.pixels),
         state=snapshot.state,
         fp32_regions=[
             *apply_fp32_layers(model, config.precision.fp32_layers, device),
@@ -176,14 +178,15 @@ def new_network(plan: Plan, num_classes: int) -> torch.nn.Module:
     return build(model, num_classes=num_classes, task=plan.task, side=side, bands=data.channels)
 
 
-def _classes(run: Path) -> tuple[str, ...]:
-    classes = recorded_classes(run)
-    if classes is None:
+def _learned(run: Path, snapshot: Snapshot) -> LearnedData:
+    """Return what the network of a checkpoint has learned from."""
+    learned = learned_in(run, snapshot.state)
+    if learned is None:
         raise RunDirectoryError(
-            f"{run}: neither data.json nor the journal of this run records its classes",
+            f"{run}: neither the checkpoint, data.json nor the journal of this run records its classes",
             hint="resume it once, which records them: mptui resume",
         )
-    return classes
+    return learned
 
 
 def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tuple[str, Snapshot]:
@@ -202,8 +205,8 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
     )
 
 
-def _planned(run: Path, snapshot: Snapshot, flags: Flags, *, trust_code: bool) -> Plan:
-    """Resolve the settings in force at a checkpoint for this machine."""
+def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, trust_code: bool) -> Plan:
+    """Resolve the settings in force at a checkpoint of a task for this machine."""
     saved = {
         key: ("the checkpoint", value)
         for key, value in snapshot.state.get("settings", {}).items()
@@ -219,7 +222,8 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags, *, trust_code: bool) -
         select_device(asked, machine.devices)
     except ConfigError:  # it was trained on another machine
         saved["hardware.device"] = ("default", "auto")
-    plan = plan_run(Request(str(run / CONFIG), {**saved, **flags}, trust_code=trust_code), machine)
+    request = Request(str(run / CONFIG), {**saved, **flags}, trust_code=trust_code, task=task)
+    plan = plan_run(request, machine)
     return choices_taken(plan, run) or plan
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
+from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
+from mptui.data.formats.combined import in_learned_order
 from mptui.data.formats.image_folder import some
 from mptui.data.formats.open import check_data
 from mptui.data.loading.cache_policy import choose_cache, memory_room, sides_of
@@ -38,7 +40,7 @@ from mptui.runs.planning.check_outputs import check_outputs
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
 from mptui.runs.planning.plan import Plan, within_budget
 from mptui.runs.planning.trust import import_own_code
-from mptui.runs.store.data_record import classes_of_weights
+from mptui.runs.store.data_record import learned_by_weights
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
@@ -79,6 +81,7 @@ def prepare(
     force_compile: bool,
     decide: Decide = lambda plan, model, dataset: plan,
     goes_on: bool = False,
+    learned: LearnedData | None = None,
     ranks: Ranks = ALONE,
 ) -> PreparedRun:
     """Prepare everything that the trainer needs.
@@ -91,11 +94,13 @@ def prepare(
         force_compile: Compile even if the run is too short to repay it.
         decide: Measures the `auto` settings; without it, the table of devices decides.
         goes_on: Whether weights are restored from a checkpoint, so that `model.weights` is not read.
+        learned: What the network has learned from already; its classes keep their numbers. None: nothing.
         ranks: The processes that train together, all of which call this.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
-        DataError: The data is missing, empty, or has too many unusable files.
+        DataError: The data is missing, empty, has too many unusable files, or is other than what the network
+            has learned from.
         Stopped: A stop was requested.
     """
     config = plan.config
@@ -106,6 +111,9 @@ def prepare(
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
     dataset, plan = find_data(plan, emit, mailbox, ranks)
+    if learned is not None:
+        dataset = in_learned_order(dataset, learned)
+        LearnedData.of(dataset, plan.task).check(learned)
     emit(PhaseChanged(phase="preparing"))
     bands = dataset.pixels.bands
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
@@ -147,7 +155,8 @@ def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset
     random = [parameter.detach().clone() for parameter in head_parameters(model)]
     told = zoo.load(model, config.model, path, int(config.data.image_size or 0))
     keeps_head = not all(map(torch.equal, head_parameters(model), random))
-    known = classes_of_weights(path)
+    learned = learned_by_weights(path)
+    known = None if learned is None else tuple(learned.classes)
     if (
         keeps_head
         and dataset.kind is not SampleKind.IMAGE
@@ -233,6 +242,7 @@ def build_job(
         device_name=plan.device.name,
         ranks=loaders.ranks,
         val_split=dataset.val,
+        learned=LearnedData.of(dataset, plan.task),
     )
 
 

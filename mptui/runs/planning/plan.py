@@ -46,6 +46,8 @@ class Request:
     """Whether the person's own code may run: `--trust-code`. Never saved: each start asks for it again."""
     notes: tuple[str, ...] = ()
     """What a person should know of these settings."""
+    task: str | None = None
+    """The task where the settings leave it to the data; None: look at the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def resolve_request(request: Request) -> Resolved:
             request.profile, task=task, flags=request.flags, sets=request.sets, environ=request.environ
         )
 
-    first = resolved_for(None)
+    first = resolved_for(request.task)
     allow_own_code(first.config, trusted=request.trust_code)
     if first.task is not None:
         return first

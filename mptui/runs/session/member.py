@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import Dataset
 from mptui.engine.checkpoint.follower import Follower
 from mptui.engine.job import ProfileSwitch
@@ -97,7 +98,8 @@ class Member:
             self._error = error
 
     def _train(self) -> None:
-        run, resume, goes_on, first = self._ranks.broadcast(("", False, False, told(self._plan)))
+        nothing: tuple[str, bool, bool, LearnedData | None, Plan] = ("", False, False, None, told(self._plan))
+        run, resume, goes_on, learned, first = self._ranks.broadcast(nothing)
         self._plan = as_told(first, self._plan)
         prepared = prepare(
             self._plan,
@@ -107,6 +109,7 @@ class Member:
             force_compile=self._force_compile,
             decide=decided_by_first(self._ranks, lambda plan, model, dataset: plan),
             goes_on=goes_on,
+            learned=learned,
             ranks=self._ranks,
         )
         self._plan = prepared.loaders.plan

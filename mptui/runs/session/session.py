@@ -59,7 +59,7 @@ from mptui.runs.session.resuming import settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory
-from mptui.runs.store.data_record import note_data
+from mptui.runs.store.data_record import learned_before, note_data
 from mptui.runs.store.environment import describe_environment, redact
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
@@ -206,7 +206,8 @@ class Session:
     def _train(self) -> None:
         plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
         goes_on = self._goes_on()
-        self._ranks.broadcast((str(self.run), self._resume, goes_on, told(plan)))
+        learned = learned_before(self.run) if goes_on else None
+        self._ranks.broadcast((str(self.run), self._resume, goes_on, learned, told(plan)))
         guard = self._changes.guard = self._ownership.change
         self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
@@ -229,6 +230,7 @@ class Session:
                 force_compile=self._force_compile,
                 decide=decided_by_first(self._ranks, decider.decide),
                 goes_on=goes_on,
+                learned=learned,
                 ranks=self._ranks,
             )
             self.plan = prepared.loaders.plan  # values that depend on the data are chosen now

@@ -1,15 +1,20 @@
 """data.json: a fingerprint of the data set of a run when it was last trained.
 
-A resume compares it with the current data and reports changes.
+A resume compares it with the current data and reports changes. What a network has learned from is in its
+checkpoint; only runs of earlier versions have it here.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mptui.data.core.types import RGB, Dataset, PixelFormat
+from mptui.data.core.learned import LearnedData
+from mptui.data.core.types import RGB, Dataset
 from mptui.data.formats.fingerprint import Fingerprint, changes, fingerprint
+from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
+from mptui.errors import DiskError, RunDirectoryError
 from mptui.runs.store import directory
 from mptui.runs.store.index import read_run
 
@@ -44,36 +49,62 @@ def data_changes(run: Path, dataset: Dataset) -> str | None:
     return "; ".join(told) or None
 
 
-def recorded_classes(run: Path) -> tuple[str, ...] | None:
-    """Return the classes of a run in the order of its network's outputs; None if they are not recorded.
+def learned_in(run: Path, state: Mapping[str, Any]) -> LearnedData | None:
+    """Return what the network in a checkpoint has learned from; None if it is not recorded.
 
-    Runs of early versions have them in their journal alone.
+    Args:
+        run: The run directory. Runs of earlier versions record it there alone.
+        state: The state of the checkpoint.
+
+    Raises:
+        RunDirectoryError: The checkpoint has facts that this version can't read.
     """
-    if (fingerprint := _read(run / NAME)) is not None:
-        return fingerprint.classes
+    if (record := state.get("data")) is None:
+        return _recorded(run)
     try:
-        started = read_run(run).started
-    except OSError:
+        return LearnedData.read(record)
+    except ValueError as error:
+        raise RunDirectoryError(
+            f"{run}: a checkpoint doesn't say what its network has learned from: {error}",
+            hint="use another checkpoint, or the version of mptui that has written it",
+        ) from error
+
+
+def learned_before(run: Path) -> LearnedData | None:
+    """Return what the network in the newest readable checkpoint of a run has learned from."""
+    with contextlib.suppress(OSError):
+        for path in reversed(checkpoints(run / directory.CHECKPOINTS)):
+            with contextlib.suppress(RunDirectoryError, DiskError):
+                return learned_in(run, read_checkpoint(path, ()).state)
+    return None
+
+
+def learned_by_weights(path: Path) -> LearnedData | None:
+    """Return what a weights file in a checkpoint of a run has learned from; None for other files."""
+    checkpoint = path.absolute().parent
+    if checkpoint.parent.name != directory.CHECKPOINTS:
         return None
-    return None if started is None else tuple(started.classes)
+    state: Mapping[str, Any] = {}
+    with contextlib.suppress(RunDirectoryError, DiskError):
+        state = read_checkpoint(checkpoint, ()).state
+    return learned_in(checkpoint.parent.parent, state)
 
 
-def classes_of_weights(path: Path) -> tuple[str, ...] | None:
-    """Return the classes of a weights file in a checkpoint of a run; None for other files."""
-    folder = path.absolute().parent.parent
-    return recorded_classes(folder.parent) if folder.name == directory.CHECKPOINTS else None
-
-
-def recorded_counts(run: Path) -> list[int]:
-    """Return the training samples, or pixels, of each class of a run; empty if they are not recorded."""
+def _recorded(run: Path) -> LearnedData | None:
+    """Return what a run has learned from, by its last data.json, or, in an early version, by its journal."""
+    if (fingerprint := _read(run / NAME)) is None:
+        try:
+            started = read_run(run).started
+        except OSError:
+            return None
+        return None if started is None else LearnedData(classes=started.classes)
     counts = directory.read_json(run / NAME).get("class_counts")
-    return counts if isinstance(counts, list) and all(type(count) is int for count in counts) else []
-
-
-def recorded_pixels(run: Path) -> PixelFormat:
-    """Return the format of a run's images."""
-    fingerprint = _read(run / NAME)
-    return RGB if fingerprint is None else fingerprint.pixels
+    return LearnedData(
+        classes=list(fingerprint.classes),
+        class_counts=counts if isinstance(counts, list) and all(type(n) is int for n in counts) else [],
+        bands=fingerprint.bands,
+        dtype=fingerprint.dtype,
+    )
 
 
 def _read(path: Path) -> Fingerprint | None:
