@@ -1,6 +1,7 @@
 """A data set of a person's own, through the loader: workers, halves, masks, and samples of another form."""
 
 import random
+import re
 import sys
 
 import numpy as np
@@ -10,11 +11,13 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import IGNORE, BadSampleError
+from mptui.data.decode.image import read_rgb
 from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.formats.own.sample import OwnRequest
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
 from mptui.registry.samples import SampleKind
+from tests.data.images import photo, save_oriented
 from tests.data.loaders import assert_same, batches, loader
 from tests.toys.own_project import NUMBERS, make_project
 
@@ -48,7 +51,7 @@ def given(monkeypatch):
 def sample(given):
     """Read sample 3 of a data set whose samples are what is given."""
 
-    def read(value):
+    def read(value, side_hint=None):
         class Data:
             def __len__(self):
                 return 4
@@ -58,7 +61,7 @@ def sample(given):
 
         name = f"mine:Data_{next(NUMBERS)}"
         given(Data, name)
-        return OwnRequest("", name, "all", 3).read()
+        return OwnRequest("", name, "all", 3).read(side_hint)
 
     return read
 
@@ -117,19 +120,108 @@ def test_masks_are_split_by_the_seed_and_ignored_values_are_ignored(given):
     assert np.unique(read.mask_HW).tolist() == [IGNORE, 0, 1]
 
 
+IMAGE = Image.new("RGB", (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("value", "told", "remedy"),
+    [
+        ((np.zeros((3, 8, 8), np.float32), 0), r"its image is a ndarray, float32 \[3, 8, 8\]", "PIL image"),
+        ({"image": IMAGE, "label": 1}, "its image is a dict with the keys image, label", "PIL image"),
+        ((IMAGE, -1), "its class is -1", "from 0"),
+        ((IMAGE, "cat"), "its target is a str: 'cat'", "classes.index"),
+        ((IMAGE, 1.0), "its target is a float: 1.0", "as an integer"),
+        ((IMAGE, np.float32(1)), r"its target is a float32, float32 \[\]", "as an integer"),
+        ((IMAGE, torch.eye(3)[1]), r"its target is a Tensor, torch.float32 \[3\]", "argmax"),
+        ((IMAGE, np.eye(3, dtype=int)[1]), r"its target is a ndarray, int64 \[3\]", "argmax"),
+        ((IMAGE, [1]), "its target is a list of 1", "alone"),
+        ((IMAGE, torch.tensor([1])), r"its target is a Tensor, torch.int64 \[1\]", "alone"),
+        ((IMAGE, {"label": 1}), "its target is a dict with the keys label", "a tuple of two"),
+        ((IMAGE, [[1], [2, 3]]), "its target is a list of 2", "the number of a class"),
+        ((IMAGE, 1, "1.png"), "it has 3 values", "a tuple of two"),
+        ((IMAGE,), "it has 1 value", "a tuple of two"),
+        ((IMAGE, np.zeros((4, 8), int)), r"its target is a ndarray, int64 \[4, 8\]", r"\[8, 8\]"),
+        ((IMAGE, np.zeros((8, 8))), r"its target is a ndarray, float64 \[8, 8\]", "integers"),
+        ((IMAGE, np.zeros((2, 8, 8), int)), r"its target is a ndarray, int64 \[2, 8, 8\]", "no channels"),
+        ((IMAGE, np.full((8, 8), -7)), "its mask has the value -7", "-1 to ignore"),
+    ],
+)
+def test_a_sample_of_another_form_is_told_with_its_remedy(value, told, remedy, sample):
+    with pytest.raises(OwnCodeError, match=told) as raised:
+        sample(value)
+    assert re.search(remedy, raised.value.hint)
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ((np.zeros((3, 8, 8), np.float32), 0), r"its image is a ndarray, float32 \[3, 8, 8\]"),
-        ((Image.new("RGB", (8, 8)), -1), "its class is -1"),
-        ((Image.new("RGB", (8, 8)), "cat"), "its target is a str"),
-        ((Image.new("RGB", (8, 8)), np.zeros((4, 8), int)), r"its target is a ndarray, int64 \[4, 8\]"),
-        ((Image.new("RGB", (8, 8)), np.full((8, 8), -7)), "its mask has the value -7"),
+        ({"image": IMAGE, "label": 1}, "its image is a dict"),
+        ((np.zeros((3, 8, 8), np.float32), 0), "its image is a ndarray"),
+        ((IMAGE, "cat"), "its target is a str"),
+        ((IMAGE, 1, "1.png"), "it has 3 values"),
     ],
 )
-def test_a_sample_of_another_form_is_told(value, told, sample):
+def test_the_network_is_not_blamed_for_the_first_sample(value, told, given):
+    class Data(Masks):
+        def __getitem__(self, index):
+            return value
+
     with pytest.raises(OwnCodeError, match=told):
-        sample(value)
+        kind_of(given(Data, f"mine:Data_{next(NUMBERS)}"))
+
+
+def files_of_all_modes(folder):
+    """Write an image of each mode and orientation that files may have."""
+    grey = np.linspace(0, 1, 40 * 64).reshape(40, 64)
+    rgba = photo(64, 40).convert("RGBA")
+    rgba.putalpha(Image.fromarray((255 * grey).astype(np.uint8)))
+    images = {
+        "deep.png": Image.fromarray((65535 * grey).astype(np.uint16)),
+        "float.tif": Image.fromarray((grey / 8).astype(np.float32)),
+        "int.tif": Image.fromarray((100_000 * grey).astype(np.int32)),
+        "clear.png": rgba,
+        "clear_grey.png": rgba.convert("LA"),
+        "palette.gif": photo(64, 40).quantize(16),
+        "bits.png": photo(64, 40).convert("1"),
+        "print.jpg": photo(64, 40).convert("CMYK"),
+        "photo.jpg": photo(64, 40),
+    }
+    for name, image in images.items():
+        image.save(folder / name)
+    photo(64, 40).quantize(16).save(folder / "clear_palette.png", transparency=3)
+    for orientation in range(2, 9):
+        save_oriented(folder / f"turned_{orientation}.jpg", orientation, photo(64, 40))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("side_hint", [None, 16])
+def test_a_pil_image_is_read_as_its_file_is(sample, tmp_path, side_hint):
+    for file in files_of_all_modes(tmp_path):
+        expected = read_rgb(str(file), side_hint)
+        np.testing.assert_array_equal(
+            sample(lambda file=file: (Image.open(file), 0), side_hint).image_HWC, expected, file.name
+        )
+        if side_hint is None:  # of a file of which the pixels were read before
+            np.testing.assert_array_equal(
+                sample(lambda file=file: (Image.open(file).copy(), 0)).image_HWC, expected, file.name
+            )
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_mask_is_turned_with_its_image(sample, tmp_path, orientation):
+    """A mask that was drawn over the stored image, or over the upright one, or that says how it is stored."""
+    upright = Image.new("L", (64, 40))
+    upright.paste(1, (3, 5, 20, 12))
+    stored = save_oriented(tmp_path / "mask.png", orientation, upright)
+    save_oriented(tmp_path / "photo.jpg", orientation, photo(64, 40))
+    masks = [stored, np.array(stored), np.array(stored) > 0, torch.tensor(np.array(stored))]
+    masks += [upright] * (orientation > 4)
+    masks += [Image.open(tmp_path / "mask.png")]
+    for mask in masks:
+        read = sample(lambda mask=mask: (Image.open(tmp_path / "photo.jpg"), mask))
+        np.testing.assert_array_equal(read.mask_HW, np.array(upright))
+        shrunk = sample(lambda mask=mask: (Image.open(tmp_path / "photo.jpg"), mask), 16)
+        assert shrunk.mask_HW.shape == shrunk.image_HWC.shape[:2] == (20, 32)
 
 
 def test_a_file_that_cannot_be_read_is_a_bad_sample(sample, tmp_path):

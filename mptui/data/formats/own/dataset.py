@@ -13,7 +13,7 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import halves
-from mptui.data.formats.own.sample import OwnRequest, Part, first_of, is_class, opened
+from mptui.data.formats.own.sample import OwnRequest, Part, kind_of_samples, opened
 from mptui.data.formats.splits import Rows
 from mptui.errors import ConfigError, DataError
 from mptui.registry.own_code import allowed, load
@@ -88,10 +88,7 @@ def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Datase
 def _kind(folder: str, code: str) -> SampleKind:
     part: Part = "train" if _has_halves(code) else "all"
     _count(folder, code, part)
-    _, target = first_of(folder, code, part)
-    if target is None:
-        return SampleKind.IMAGE
-    return SampleKind.CLASS if is_class(target) else SampleKind.MASK
+    return kind_of_samples(folder, code, part)
 
 
 def _count(folder: str, code: str, part: Part) -> int:

@@ -1,7 +1,8 @@
 """A sample of a data set of the person's own: `data[i]` -> (image, target).
 
-An image is a PIL image, or uint8 [H, W, 3] or [H, W]; a target the number of a class, or a mask of integers
-[H, W] with -1 for ignored pixels. Where images alone are learnt, the sample may be the image.
+An image is a PIL image of any mode, which is converted to RGB as its file would be, or uint8 [H, W, 3] or
+[H, W]; a target the number of a class, or a mask of integers [H, W] with -1 for ignored pixels. Where images
+alone are learnt, the sample may be the image.
 
 Each data worker makes the data set, and reads its samples there; no torch here. The random numbers that a
 sample draws from the generators of `random`, NumPy and torch depend on its index only, so that every worker,
@@ -17,18 +18,20 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, Pixels
+from mptui.data.core.types import BadSampleError, Decoded, Pixels
+from mptui.data.decode.image import check_size, reason_for, upright_rgb
+from mptui.data.decode.mask import Size
+from mptui.data.formats.own.target import class_of, described, kind_of_target, mask_of
+from mptui.data.transforms.resample import resized_mask
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry.own_code import allow, call, is_given, load
+from mptui.registry.samples import SampleKind
 
 Part = Literal["train", "val", "all"]
 """A half of a data set that is made with `train`, or all of one that is not."""
-
-_MOST = int(np.iinfo(np.int16).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,53 +58,61 @@ class OwnRequest:
         """
         try:
             with _seeded(self.index):
-                image, target = parts_of(opened(self.folder, self.code, self.part)[self.index])
-                image_HW3 = self._image(image)
+                sample = opened(self.folder, self.code, self.part)[self.index]
         except OSError as error:
             raise BadSampleError(self.name, reason_of(error)) from error
-        if target is None:
-            return Decoded(image_HW3)
-        if not is_class(target):
-            return Decoded(image_HW3, mask_HW=self._mask(target, image_HW3))
-        if int(target) < 0:
-            raise self._wrong(f"its class is {int(target)}", "return the number of a class, from 0")
-        return Decoded(image_HW3, label=int(target))
-
-    def _image(self, image: object) -> Pixels:
-        if isinstance(image, Image.Image):
-            return np.asarray(image.convert("RGB"))
-        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-            if image.ndim == 2:
-                return np.stack([image] * 3, axis=-1)
-            if image.ndim == 3 and image.shape[2] == 3:
-                return image
-        hint = "return a PIL image or a NumPy array uint8 [H, W, 3]; mptui crops, augments and normalises it"
-        raise self._wrong(f"its image is {_described(image)}", hint)
-
-    def _mask(self, target: object, image_HW3: Pixels) -> Mask:
-        mask: npt.NDArray[Any] = np.asarray(target)
-        if mask.dtype.kind not in "iu" or mask.shape != image_HW3.shape[:2]:
-            hint = f"return the number of a class, or a mask of integers {list(image_HW3.shape[:2])}"
-            raise self._wrong(f"its target is {_described(target)}", hint)
-        if self.ignore_index is not None:
-            mask = np.where(mask == self.ignore_index, IGNORE, mask.astype(np.int64))
-        low, high = int(mask.min()), int(mask.max())
-        if low < IGNORE or high > _MOST:
-            value = low if low < IGNORE else high
-            raise self._wrong(
-                f"its mask has the value {value}", "use the numbers of classes, and -1 to ignore"
-            )
-        return mask.astype(np.int16)
-
-    def _wrong(self, what: str, hint: str) -> OwnCodeError:
-        return OwnCodeError(f"{self.name}: {what}", hint=hint)
+        image, target = parts_of(self.name, sample)
+        kind = kind_of_target(self.name, target)
+        pixels_HW3, stored, orientation = image_of(self.name, image, side_hint)
+        if kind is SampleKind.CLASS:
+            return Decoded(pixels_HW3, label=class_of(self.name, target))
+        if kind is SampleKind.IMAGE:
+            return Decoded(pixels_HW3)
+        mask_HW = mask_of(self.name, target, stored, orientation, self.ignore_index)
+        return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, *pixels_HW3.shape[:2]))
 
 
-def first_of(folder: str, code: str, part: Part) -> tuple[Any, Any]:
-    """Return the image and the target of the first sample."""
+def image_of(name: str, image: object, side_hint: int | None = None) -> tuple[Pixels, Size, int]:
+    """Convert the image of a sample to upright RGB, a PIL image exactly as its file would be.
+
+    Returns:
+        uint8 [H, W, 3], width and height as stored, and the EXIF orientation there.
+
+    Raises:
+        BadSampleError: Its file is damaged or too large.
+        OwnCodeError: It is no image of the form above.
+    """
+    if isinstance(image, Image.Image):
+        size = image.size
+        check_size(name, *size)
+        try:
+            return (read := upright_rgb(image, side_hint))[0], size, read[1]
+        except Exception as error:  # a damaged file, read only now, makes Pillow's parsers raise anything
+            raise BadSampleError(name, reason_for(error)) from error
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+        size = image.shape[1::-1]
+        if image.ndim == 2:
+            return np.stack([image] * 3, axis=-1), size, 1
+        if image.ndim == 3 and image.shape[2] == 3:
+            return image, size, 1
+    hint = "return a PIL image or a NumPy array uint8 [H, W, 3]; mptui crops, augments and normalises it"
+    raise OwnCodeError(f"{name}: its image is {described(image)}", hint=hint)
+
+
+def kind_of_samples(folder: str, code: str, part: Part) -> SampleKind:
+    """Return the kind of the samples of a data set, by the first one.
+
+    Raises:
+        OwnCodeError: That is not of the form above.
+        Exception: Whatever the person's code raises.
+    """
+    name = OwnRequest(folder, code, part, 0).name
     dataset = opened(folder, code, part)
     with _seeded(0):
-        return parts_of(dataset[0])
+        image, target = parts_of(name, dataset[0])
+    with contextlib.suppress(BadSampleError):  # which counts among the others
+        image_of(name, image)
+    return kind_of_target(name, target)
 
 
 @lru_cache(maxsize=8)
@@ -128,25 +139,20 @@ def opened(folder: str, code: str, part: Part) -> Any:  # noqa: ANN401 - the per
     return dataset
 
 
-def parts_of(sample: object) -> tuple[Any, Any]:
-    """Return image and target of a sample; None as target where it is the image alone."""
+def parts_of(name: str, sample: object) -> tuple[Any, Any]:
+    """Return image and target of a sample; None as target where it is the image alone.
+
+    Raises:
+        OwnCodeError: It has another number of values.
+    """
     if not isinstance(sample, tuple | list):
         return sample, None
-    image, target = sample
-    return image, target
-
-
-def is_class(target: object) -> bool:
-    """Whether a target is the number of a class."""
-    array: npt.NDArray[Any] = np.asarray(target)
-    return array.ndim == 0 and array.dtype.kind in "biu"
-
-
-def _described(value: object) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return f"a {type(value).__name__}"
-    return f"a {type(value).__name__}, {getattr(value, 'dtype', '')} {list(shape)}"
+    if len(sample) != 2:
+        raise OwnCodeError(
+            f"{name}: it has {len(sample)} value{'s' * (len(sample) != 1)}",
+            hint="return image, target: a tuple of two",
+        )
+    return sample[0], sample[1]
 
 
 @contextlib.contextmanager
