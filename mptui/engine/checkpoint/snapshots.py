@@ -85,7 +85,7 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
     """
     given = changed(snapshot.state.get("settings", {}), values_of(state.given.config))
     values = _without(snapshot.state, [path for key in given for path in CHOSEN_FOR.get(key, ())])
-    parameters = dict(state.model.named_parameters())
+    parameters = dict(state.model.named_parameters(remove_duplicate=False))
     try:
         state.step = snapshot.step
         for name in state.stateful():

@@ -237,11 +237,17 @@ def _fallbacks(snapshot: Snapshot) -> Fallbacks:
 
 
 def _load(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
-    """Load the weights that the run validates with: the EMA in place of those that have one."""
-    weights = {**snapshot.tensors.get(MODEL, {}), **snapshot.tensors.get(AVERAGE, {})}
+    """Load the weights that the run validates with: the EMA in place of those that have one.
+
+    Averages are copied into parameters: a weight that several layers share has several names in the state of
+    the network, of which the average has one.
+    """
     try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
+        model.load_state_dict(snapshot.tensors.get(MODEL, {}))
+        with torch.no_grad():
+            for name, average in snapshot.tensors.get(AVERAGE, {}).items():
+                model.get_parameter(name).copy_(average)
+    except (RuntimeError, AttributeError) as error:
         faults = "\n".join(str(error).splitlines()[1:4])
         raise RunDirectoryError(
             f"{run}: the checkpoint of step {snapshot.step} does not fit the network of run.toml\n{faults}",

@@ -65,8 +65,18 @@ def input_names(inputs: Inputs) -> list[str]:
 
 
 def _write_safetensors(model: nn.Module, inputs: Inputs, facts: str, path: Path) -> None:
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, path, metadata={FACTS: facts})
+    save_file(_state_of(model), path, metadata={FACTS: facts})
+
+
+def _state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state of a network, with a copy for each further name of a tensor that layers share."""
+    tensors: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in model.state_dict().items():
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.contiguous().clone() if storage in storages else tensor.contiguous()
+        storages.add(storage)
+    return tensors
 
 
 def _load_safetensors(path: Path, new_model: NewModel) -> tuple[Network, str]:
@@ -124,7 +134,7 @@ def _write_diffusers(model: nn.Module, inputs: Inputs, facts: str, path: Path) -
     assert isinstance(model, Autoencoder)
     layout = model.layout.model_copy(update=json.loads(facts)["latents"])
     (path.parent / CONFIG).write_text(layout.as_text(), encoding="utf-8")
-    save_file(model.state_dict(), path, metadata={FACTS: facts, "format": "pt"})
+    save_file(_state_of(model), path, metadata={FACTS: facts, "format": "pt"})
 
 
 def _load_diffusers(path: Path, new_model: NewModel) -> tuple[Network, str]:
