@@ -6,10 +6,12 @@ All calls go through `os`, one by one, so that tests can make any of them fail.
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 _BLOCK = 1 << 22
+_PARTIAL = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.partial")
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 """Context around each rename that other processes see. It raises if this process no longer owns the run; its
@@ -19,6 +21,11 @@ body must be short. See `mptui.runs.store.lock.Claim.change`."""
 def partial_path(path: Path) -> Path:
     """Return a temporary name next to `path`, unique among processes and machines."""
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file's name is one that `partial_path` gives."""
+    return _PARTIAL.fullmatch(name) is not None
 
 
 def write_synced(path: Path, blocks: Iterable[bytes | memoryview], mode: int = 0o600) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
+from mptui.io.marker import mark_run
 from mptui.runs.store import journal
 from mptui.runs.store.directory import (
     CHANGES,
@@ -159,6 +160,7 @@ VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, CHOICES, CHANGES, journal.NAME]
 
 @pytest.mark.parametrize("name", VERSIONED)
 def test_each_file_of_a_newer_version_is_refused_and_named(tmp_path, versions, name):
+    mark_run(tmp_path)
     check_version(tmp_path)
     versions(name, 99)
     with pytest.raises(RunDirectoryError, match=rf"{re.escape(name)}: written by a newer mptui \(version 99"):
@@ -192,6 +194,7 @@ def test_a_run_that_ended_is_as_it_ended(tmp_path, status):
 
 
 def test_a_run_that_says_running_without_a_process_has_crashed(tmp_path):
+    mark_run(tmp_path)
     write_json(tmp_path / SUMMARY, {"status": "running"})
     assert status_of(tmp_path)["status"] == "crashed"
     claim(tmp_path)

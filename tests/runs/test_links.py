@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import RunDirectoryError
+from mptui.io.marker import mark_run
 from mptui.runs.remote import control_socket
 from mptui.runs.store.directory import claim
 from tests.odd_files import KINDS, put
@@ -49,6 +50,7 @@ def test_what_a_person_keeps_beside_the_run_s_files_is_no_fault(tmp_path):
     (tmp_path / "data").symlink_to("/")
     (tmp_path / "control.sock").symlink_to("/nowhere")
     (tmp_path / "notes.md").write_text("")
+    mark_run(tmp_path)
     claim(tmp_path).release()
 
 

@@ -386,6 +386,6 @@ def test_a_change_in_a_directory_that_is_gone_is_a_fault_of_the_disk(tmp_path):
 
 
 def test_who_takes_a_run_over_removes_what_was_left_half_written(tmp_path):
-    (tmp_path / ".summary.json.7-abc.partial").write_text("{")
+    (tmp_path / ".summary.json.7-0123abcd.partial").write_text("{")
     claim(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock.json"]

@@ -10,6 +10,7 @@ from textual.widgets import Input, OptionList
 
 from mptui.codec import to_record
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.io.marker import mark_run
 from mptui.regular import read_regular
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
 from mptui.runs.listing.run_curves import RunCurves
@@ -36,6 +37,7 @@ def a_run(folder, name, *, age_s=60.0, events=(), **summary):
     """A run directory as a run leaves it: settings, summary, journal, two kept and two old checkpoints."""
     run = folder / name
     (run / "checkpoints").mkdir(parents=True)
+    mark_run(run)
     lr = summary.pop("lr", 0.1)
     (run / "run.toml").write_text(f'[training]\nlr = {lr}\n[precision]\nmode = "auto"\n')
     (run / "events.jsonl").write_text(journal_of(events))

@@ -205,13 +205,14 @@ def _launch(
 
 def _directory(group: Group, given: Mapping[str, Any], profile: str, model: str) -> Path:
     """Return the directory of the run, made unless it is resumed."""
-    from mptui.runs.store.directory import check_name, create_run
+    from mptui.runs.store.directory import check_is_run, check_name, create_run
 
     runs_dir, name = given["runs_dir"], given["name"]
     if name is not None:
         check_name(name)
         path: Path = runs_dir / name
         if given["resume"] and path.is_dir():
+            check_is_run(path)
             return path
     return create_run(runs_dir, profile, model, name, by_all_nodes=group.nodes > 1)
 

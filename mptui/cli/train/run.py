@@ -108,7 +108,7 @@ def _train(
     from mptui.runs.planning.build import check_inputs
     from mptui.runs.session.session import Session
     from mptui.runs.session.unstarted import discard_unstarted
-    from mptui.runs.store.directory import check_name, create_run, has_started
+    from mptui.runs.store.directory import check_is_run, check_name, create_run, has_started
 
     check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()
@@ -118,6 +118,8 @@ def _train(
     if name is not None:
         check_name(name)
     resumes = resume and (runs_dir / str(name)).is_dir()
+    if resumes:
+        check_is_run(runs_dir / str(name))
     path = (
         runs_dir / str(name)
         if resumes

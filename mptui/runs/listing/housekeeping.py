@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.io.marker import RUN_MARKER
 from mptui.runs.store.directory import (
     BEST,
     CHECKPOINTS,
@@ -66,7 +67,7 @@ def delete_run(run: Path) -> None:
     """
     with _owned(run):
         for path in run.iterdir():
-            if path.name not in {CONFIG, LOCK}:
+            if path.name not in {CONFIG, LOCK, RUN_MARKER}:
                 _remove(path)
         shutil.rmtree(run)
 

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import tomli
 from mptui.codec import finite_json
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
-from mptui.io.atomic import Guard, replace_file
+from mptui.io.atomic import Guard, is_partial, replace_file
+from mptui.io.marker import is_run, mark_run
 from mptui.regular import read_regular
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import Claim, is_held
@@ -107,8 +108,10 @@ def create_run(
         path = folder / (chosen if not attempt else f"{chosen}-{attempt + 1}")
         try:
             path.mkdir(mode=0o700)
+            mark_run(path)
         except FileExistsError:
             if by_all_nodes and path.is_dir() and not has_started(path):
+                check_is_run(path)
                 return path
             if name is not None and path.is_dir():
                 raise ConfigError(
@@ -334,13 +337,41 @@ def claim(run: Path) -> Claim:
     """Make this process the owner of the run; of several concurrent calls, one succeeds.
 
     Raises:
-        RunDirectoryError: Another living process owns the run, it is of a later version, or one of its files
-            is a link or a special file.
+        RunDirectoryError: Another living process owns the run, it is of a later version, it is the folder of
+            another program, or one of its files is a link or a special file.
         DiskError: The run's directory can't be written.
     """
     _check_kinds(run)
+    check_is_run(run)
     check_version(run)
     return Claim(run)
+
+
+def check_is_run(folder: Path) -> None:
+    """Refuse a folder with files of other programs, which a run would replace, remove or append to.
+
+    Raises:
+        RunDirectoryError: It is not the folder of a run, and not empty.
+        DiskError: It can't be read.
+    """
+    try:
+        others = {entry.name for entry in os.scandir(folder) if not is_partial(entry.name)} - {LOCK}
+    except OSError as error:
+        raise _cant_read(folder, error) from error
+    if others and not is_run(folder):
+        raise RunDirectoryError(
+            f"{folder}: not the folder of a run: mptui has not written what is in it ({_some(others)})",
+            hint="choose another --name or --runs-dir; nothing in this folder was changed",
+        )
+
+
+def _some(names: Collection[str]) -> str:
+    first = ", ".join(clean(name, 60) for name in sorted(names)[:3])
+    return f"{first}, …" if len(names) > 3 else first
+
+
+def _cant_read(folder: Path, error: OSError) -> DiskError:
+    return DiskError(f"{folder}: {error.strerror}", hint="choose another folder with --runs-dir")
 
 
 def _check_kinds(run: Path) -> None:
@@ -354,8 +385,7 @@ def _check_kinds(run: Path) -> None:
         with os.scandir(run) as entries:
             odd = [entry.name for entry in entries if _is_odd(entry)]
     except OSError as error:
-        hint = "choose another folder with --runs-dir"
-        raise DiskError(f"{run}: {error.strerror}", hint=hint) from error
+        raise _cant_read(run, error) from error
     if odd:
         kind = "folder" if odd[0] in _FOLDERS else "regular file"
         raise RunDirectoryError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.io.atomic import replace_file
+from mptui.io.atomic import is_partial, replace_file
 from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 
@@ -98,9 +98,10 @@ class Claim:
         if holder is not None and not holder.is_this_process:
             raise _held(self._run, holder)
         replace_file(self._path, self._content)
-        for partial in self._run.glob(".*.partial"):  # of an owner that was killed
-            with contextlib.suppress(OSError):
-                partial.unlink()
+        for path in self._run.iterdir():
+            if is_partial(path.name):  # of an owner that was killed
+                with contextlib.suppress(OSError):
+                    path.unlink()
         self._seen = _look(self._path.stat())
         self._read = time.time()
         self._touched = time.monotonic()

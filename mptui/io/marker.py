@@ -1,0 +1,80 @@
+"""Tells the folders of runs from all others, before anything in one is written, replaced or removed.
+
+A run's folder has a marker, a small JSON file with the program's name. Runs of earlier versions have none,
+and a copy may have lost it: these are recognized by a file that only a run has.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mptui.io.atomic import replace_file
+from mptui.regular import open_regular, read_regular
+
+RUN_MARKER = ".mptui-run.json"
+"""Name of the marker in a run's folder."""
+
+_PROGRAM = "mptui"
+_CONTENT = (json.dumps({"made_by": _PROGRAM, "kind": "run"}) + "\n").encode()
+_LARGEST = 1 << 20
+_LONGEST_LINE = 1 << 16
+_CHECKPOINTS, _MANIFEST = "checkpoints", "manifest.json"
+
+
+def mark_run(folder: Path) -> None:
+    """Mark a folder as that of a run.
+
+    Raises:
+        OSError: The disk is full or not writable.
+    """
+    if not _is_marked(folder):
+        replace_file(folder / RUN_MARKER, _CONTENT)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder is that of a run, of this or an earlier version; no link is followed out of it."""
+    return _is_marked(folder) or _has_traces(folder)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether the folder has a checkpoint's manifest, intact or not; links are none."""
+    if folder.is_symlink():
+        return False
+    manifest = _document(folder / _MANIFEST)
+    return isinstance(manifest.get("files"), dict) and {"version", "sha256"} <= manifest.keys()
+
+
+def _is_marked(folder: Path) -> bool:
+    return _document(folder / RUN_MARKER).get("made_by") == _PROGRAM
+
+
+def _has_traces(folder: Path) -> bool:
+    """Whether there is a journal, a record of the environment or a checkpoint as runs write them."""
+    if _PROGRAM in _document(folder / "environment.json") or _begins_as_journal(folder / "events.jsonl"):
+        return True
+    try:
+        with os.scandir(folder / _CHECKPOINTS) as entries:
+            return any(
+                entry.is_dir(follow_symlinks=False) and is_checkpoint(Path(entry)) for entry in entries
+            )
+    except OSError:
+        return False
+
+
+def _begins_as_journal(path: Path) -> bool:
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            first = json.loads(file.readline(_LONGEST_LINE))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and {"event", "time", "step"} <= first.keys()
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a regular file; empty if there is none."""
+    try:
+        document = json.loads(read_regular(path, _LARGEST, os.O_NOFOLLOW))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
