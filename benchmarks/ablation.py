@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import common
 from mptui.lab.bench.ablation import BASELINE, EVERYTHING
-from mptui.lab.bench.stats import ROUNDS, ratio
+from mptui.lab.bench.stats import ROUNDS, Span, ratio, total
 
 SUBJECTS = {
     "resnet18": ("--model", "resnet18", "--set", "data.image_size=64", "--batch-size", "32"),
@@ -78,25 +78,34 @@ def _merged(name: str, parts: Sequence[Document]) -> Document:
     """Merges one row from all parts that contain it."""
     found = [(part, row) for part in parts for row in _counted(part) if row["name"] == name]
     first, last = found[0][1], found[-1][1]
-    ours: list[float] = []
-    theirs: list[float] = []
+    ours: list[Span] = []
+    theirs: list[Span] = []
     for part, row in found:
         other = next((each for each in part["variants"] if each["name"] == row["against"]), row)
-        pairs = list(zip(row["rounds"], other["rounds"], strict=False))  # an interrupted round has one side
+        pairs = list(
+            zip(_spans(row, part), _spans(other, part), strict=False)
+        )  # an interrupted round has one side
         ours += [pair[0] for pair in pairs]
         theirs += [pair[1] for pair in pairs]
-    rounds = [rate for _, row in found for rate in row["rounds"]]
+    spans = [span for part, row in found for span in _spans(row, part)]
     over = ratio(ours, theirs) if ours and first["against"] is not None else None
     return {
         **last,
-        "samples_per_second": statistics.median(rounds) if rounds else None,
+        "samples_per_second": total(spans).rate if spans else None,
         "ratio": None if over is None else over.document,
         "verdict": None if over is None else over.verdict,
         **{key: _median([row[key] for _, row in found]) for key in ("peak_bytes", "first_step_s", "loss")},
         "loss_off_baseline": _median([row["loss_off_baseline"] for _, row in found]),
-        "rounds": rounds,
-        "failed": None if rounds else last["failed"],
+        "rounds": [span.rate for span in spans],
+        "seconds": [span.seconds for span in spans],
+        "failed": None if spans else last["failed"],
     }
+
+
+def _spans(row: Document, part: Document) -> list[Span]:
+    """Returns the measured spans of a row; parts of earlier versions lack their seconds."""
+    seconds = row.get("seconds", [part["seconds"]] * len(row["rounds"]))
+    return [Span(rate * each, each) for rate, each in zip(row["rounds"], seconds, strict=True)]
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -11,6 +11,7 @@ from mptui.cli.main import app
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
+from mptui.lab.bench.stats import Span
 from tests.forks import FORKING
 from tests.program import Program
 
@@ -62,7 +63,9 @@ def measured_until(monkeypatch, runs):
         asked.append(settings)
         if len(asked) > runs:
             raise StoppedError
-        return ShortRunResult(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+        return ShortRunResult(
+            Span(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
+        )
 
     monkeypatch.setattr(Measurer, "measure", measure)
 
@@ -120,7 +123,9 @@ def test_a_profile_that_is_there_is_told_before_anything_is_measured(places, tmp
 
 def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_path, monkeypatch):
     def measure(self, request, settings, effort):
-        return ShortRunResult(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+        return ShortRunResult(
+            Span(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
+        )
 
     monkeypatch.setattr(Measurer, "measure", measure)
     result = CliRunner().invoke(app, ["tune", *TINY, "--precision", "fp32", "--minutes", "60"])

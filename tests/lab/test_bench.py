@@ -11,6 +11,7 @@ from mptui.hardware.devices import Device
 from mptui.lab.bench.ablation import switches, variants
 from mptui.lab.bench.bench import NO_TIME, AblationRun
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
+from mptui.lab.bench.stats import Span
 from mptui.runs.planning.plan import Request
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def test_every_other_round_is_in_the_opposite_order():
 
     def noted(request, settings, effort):
         asked.append(settings["name"])
-        return ShortRunResult(100.0, None, None, None, 0.0)
+        return ShortRunResult(Span(100.0, 1.0), None, None, None, 0.0)
 
     found = [v for v in variants([]) if v.name == "baseline"]
     a, b, c = (type(found[0])(name, name, {"name": name}, None if name == "a" else "a") for name in "abc")
@@ -102,7 +103,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
             for key, gain in truth.items():
                 rate *= gain if settings[key] else 1.0
             return ShortRunResult(
-                rate * (0.5 if settings["precision.mode"] == "bf16" else 1), None, None, None, 0.0
+                Span(rate * (0.5 if settings["precision.mode"] == "bf16" else 1), 1.0), None, None, None, 0.0
             )
 
         lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=noisy)
@@ -116,7 +117,9 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
 
 def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
     def measured(request, settings, effort):
-        return ShortRunResult(100.0, None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0)
+        return ShortRunResult(
+            Span(100.0, 1.0), None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0
+        )
 
     found = [
         s
@@ -136,7 +139,7 @@ def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
     def measured(request, settings, effort):
         if settings["speed.fused"]:
             raise MeasureError("out of memory")
-        return ShortRunResult(100.0, 5, 1.0, 2.0, 0.0)
+        return ShortRunResult(Span(100.0, 1.0), 5, 1.0, 2.0, 0.0)
 
     found = [s for s in switches(RunConfig(), device(), cpus=1, precision="fp32") if s.name == "fused"]
     lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
@@ -165,7 +168,7 @@ class Machine:
             self.now += effort.limit_s
             raise MeasureError("no result")
         self.now += needed
-        return ShortRunResult(100.0, None, self.first_step_s, 2.0, 0.0)
+        return ShortRunResult(Span(100.0, 1.0), None, self.first_step_s, 2.0, 0.0)
 
 
 def lab_on(machine, names, *, limit_s=None, **options):
@@ -229,7 +232,7 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     def measured(request, settings, effort):
         if settings["precision.mode"] == "fp16":
             raise MeasureError("its first step took more than 1.0 s, and so on for a while")
-        return ShortRunResult(next(rates), 2**30, 12.5, 2.0, 0.0)
+        return ShortRunResult(Span(next(rates), 1.0), 2**30, 12.5, 2.0, 0.0)
 
     lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
     monkeypatch.setattr(lab, "_measure", measured)
@@ -261,5 +264,5 @@ def test_the_command_prints_one_document(tmp_path, monkeypatch):
     document = json.loads(result.stdout)
     assert [row["name"] for row in document["variants"]] == ["baseline", "+fused", "everything", "-fused"]
     assert document["variants"][2]["claim"] == {"speed": 3.5, "memory": None}
-    assert document["variants"][1]["ratio"]["median"] > 0
+    assert document["variants"][1]["ratio"]["value"] > 0
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from mptui.hardware.devices import Device
 from mptui.lab.bench.card_claims import beside_claims
 from mptui.lab.bench.guides_table import SUBJECTS, formats, request_of
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult
+from mptui.lab.bench.stats import Span
 from mptui.runs.planning.plan import plan_run
 
 GAINS = {"fp32": 1.0, "fp16": 1.8, "bf16": 0.4}
@@ -29,7 +30,7 @@ def made_up(monkeypatch):
         name, mode = request.flags["model.name"][1], settings["precision.mode"]
         if (name, mode) == ("vit_l_16", "fp16"):
             raise MeasureError("out of memory", 5)
-        return ShortRunResult(100 * GAINS[mode], int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
+        return ShortRunResult(Span(100 * GAINS[mode], 1.0), int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     monkeypatch.setitem(sys.modules, "transformers", None)  # not installed, wherever this runs
@@ -49,7 +50,7 @@ def test_each_network_is_measured_in_each_format_with_the_claim_beside_it(made_u
     assert rows["diffusion_unet"]["claim"] == {"fp16": 1.9, "bf16": 1.85}
     assert rows["unet"]["claim"] is None  # masks: no guide's diffusion U-Net
     by_format = {found["name"]: found for found in rows["resnet50"]["formats"]}
-    assert by_format["fp16"]["ratio"]["median"] == pytest.approx(1.8)
+    assert by_format["fp16"]["ratio"]["value"] == pytest.approx(1.8)
     assert by_format["fp16"]["memory"] == pytest.approx(1 / 1.8, rel=0.01)
     assert by_format["bf16"]["verdict"] == "slower"
 

@@ -78,18 +78,19 @@ def test_a_run_whose_first_step_takes_too_long_is_given_up(lab):
     assert lab.measure(REQUEST, {}, Effort(0.1, first_step_limit_s=DEADLINE_S)).run_s > 0
 
 
-def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
-    watch = RunListener(seconds=1.0, loss_at=0)
+def test_all_steps_after_the_warm_up_are_measured_with_the_start_of_an_epoch():
+    watch = RunListener(seconds=2.0, loss_at=0)
     watch.handle(step_event(5, rate=1.0))
     watch.handle(step_event(10, rate=100.0))
     watch.handle(EpochStarted(epoch=2, epochs=3, steps=10))
-    watch.handle(step_event(15, rate=1.0))
+    watch.handle(step_event(15, rate=20.0, seconds=0.5))
+    before = watch.enough
     watch.handle(step_event(20, rate=100.0))
 
-    assert watch.rate == 100.0
+    assert watch.span == pytest.approx((50 + 50 + 50, 0.5 + 2.5 + 0.5))
     assert watch.wait == 0.5
     assert watch.epoch_steps == 10
-    assert watch.enough
+    assert (before, watch.enough) == (True, True)
 
 
 def test_epochs_of_one_step_are_measured_all_the_same():
@@ -106,7 +107,7 @@ def test_slow_steps_are_warm_after_some_seconds():
     for step, rate in enumerate((1.0, 2.0, 3.0, 100.0), 1):
         watch.handle(step_event(step, rate=rate, steps=1, seconds=1.5))
 
-    assert watch.rate == 100.0
+    assert watch.span.rate == 100.0
     assert watch.enough
 
 
@@ -130,6 +131,43 @@ def test_a_real_run_is_measured(lab):
     assert (measured.loss or 0) > 0
     assert 0 <= measured.wait <= 1
     assert measured.epoch_steps == 24
+
+
+NET = """
+import time
+import torch
+
+class Stalls(torch.nn.Module):
+    \"\"\"Sleeps 10 ms a training pass in fp32; under autocast 0.5 s in each 25th alone.\"\"\"
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.head, self.passes = torch.nn.Linear(3, num_classes), 0
+
+    def forward(self, images):
+        if self.training:
+            self.passes += 1
+            if not torch.is_autocast_enabled("cpu"):
+                time.sleep(0.01)
+            elif self.passes % 25 == 0:
+                time.sleep(0.5)
+        return self.head(images.mean((2, 3)))
+"""
+
+
+def test_a_setting_that_stalls_now_and_then_is_slower_and_not_faster(tmp_path, monkeypatch):
+    (tmp_path / "stalling.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    kept = {key: value for key, value in SMALL.items() if not key.startswith("model.")}
+    flags = {**kept, "model.name": ("test", "stalling:Stalls"), "data.samples": ("test", 800)}
+    request = Request(None, flags, (), ENVIRON, trust_code=True)
+    with Measurer(ENVIRON) as lab:
+        plain, rarely = (
+            lab.measure(request, {"precision.mode": mode}, Effort(2.0)) for mode in ("fp32", "bf16")
+        )
+
+    # 25 passes sleep 0.25 s in fp32, and 0.5 s under autocast; most steps under autocast are the faster ones
+    assert rarely.samples_per_second < plain.samples_per_second
 
 
 def test_no_run_sees_what_another_has_set_or_kept(lab):

@@ -12,6 +12,7 @@ from mptui.errors import ConfigError
 from mptui.lab.bench.bench import AblationRun
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
 from mptui.lab.bench.processes import efficiency, variants
+from mptui.lab.bench.stats import Span
 from mptui.runs.planning.plan import Request
 from tests.forks import FORKING, words
 from tests.program import run_to_end
@@ -28,7 +29,7 @@ def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_eff
         if settings["processes"] == 4:
             raise MeasureError("out of memory")
         rate, wait = {1: (100.0, 0.1), 2: (150.0, 0.2)}[settings["processes"]]
-        return ShortRunResult(rate, None, None, None, wait)
+        return ShortRunResult(Span(rate, 1.0), None, None, None, wait)
 
     lab = AblationRun(
         Request(None, {}, (), {}), variants([1, 2, 4], 8), effort=Effort(1.0, loss_at=0), measure=measure

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.bench.stats import ROUNDS, ratio, rounds_text
+from mptui.lab.bench.stats import ROUNDS, Span, ratio, rounds_text, total
 
 TRIALS = 400
 
@@ -31,12 +31,13 @@ def astray(chance, spread):
 def measured(truth, noise, number, count=ROUNDS, spread=0.015, drift=0.0):
     """Return rates of two sides, A B, B A and so on, on a machine that drifts by up to `drift` each time."""
     chance = random.Random(number)
-    sides: tuple[list[float], list[float]] = ([], [])
+    sides: tuple[list[Span], list[Span]] = ([], [])
     level = 0.0
     for turn in range(count):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
             level += chance.uniform(-drift, drift) - drift / 4  # and slows down as it heats up
-            sides[side].append(100 * math.exp(level + noise(chance, spread)) * (truth if side == 0 else 1))
+            rate = 100 * math.exp(level + noise(chance, spread)) * (truth if side == 0 else 1)
+            sides[side].append(Span(rate, 1.0))
     return ratio(*sides)
 
 
@@ -55,7 +56,8 @@ def test_a_difference_that_is_none_is_called_none(noise, drift):
 @pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
 @pytest.mark.parametrize(("truth", "verdict"), [(1.1, "faster"), (0.9, "slower")])
 def test_a_difference_of_a_tenth_is_called_one(truth, verdict, noise):
-    assert share(verdict, truth, noise) >= 0.95
+    # a round that other work held up could be the setting's own stall, and so leaves some more undecided
+    assert share(verdict, truth, noise) >= (0.92 if noise is astray else 0.95)
 
 
 def test_a_fiftieth_is_told_from_noise_where_the_machine_is_quiet():
@@ -71,28 +73,63 @@ def test_the_interval_holds_the_truth_whatever_it_is(truth, noise):
     assert sum(held) >= 0.95 * TRIALS
 
 
-def test_the_interval_holds_the_median_and_narrows_with_more_rounds():
+def test_the_interval_holds_the_ratio_and_narrows_with_more_rounds():
     few, many = measured(1.1, skewed, 1, 6), measured(1.1, skewed, 1, 60)
 
-    assert few.low <= few.median <= few.high
+    assert few.low <= few.value <= few.high
     assert many.high - many.low < few.high - few.low
 
 
 def test_one_round_says_nothing_for_sure():
-    once = ratio([20.0], [10.0])
+    once = ratio([Span(20.0, 1.0)], [Span(10.0, 1.0)])
 
-    assert once.median == pytest.approx(2)
+    assert once.value == pytest.approx(2)
     assert once.verdict == "same"
     assert json.loads(json.dumps(once.document, allow_nan=False))["low"] is None
 
 
 def test_sides_that_were_not_measured_as_often_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        ratio([1.0], [1.0, 2.0])
+        ratio([Span(1.0, 1.0)], [Span(1.0, 1.0), Span(2.0, 1.0)])
     with pytest.raises(ValueError, match="no rounds"):
         ratio([], [])
 
 
 def test_one_round_is_called_one_and_too_few():
-    assert rounds_text(1) == "median of 1 round, too few to tell noise from a difference: use --rounds 6"
-    assert rounds_text(6) == "median of 6 rounds"
+    assert rounds_text(1) == "1 round, too few to tell noise from a difference: use --rounds 6"
+    assert rounds_text(6) == "6 rounds"
+
+
+def test_a_total_weighs_each_span_by_its_time():
+    assert total([Span(100, 1.0), Span(10, 9.0)]).rate == 11.0
+
+
+def stalled(number, *, every, stall, step, span_s=3.0, count=ROUNDS):
+    """Return spans of steps of one sample that take `step` seconds, one of `every` `stall` seconds more."""
+    chance = random.Random(number)
+    spans = []
+    for _ in range(count):
+        taken, seconds = 0, 0.0
+        while seconds < span_s:
+            taken += 1
+            seconds += step + (stall if chance.random() < 1 / every else 0.0)
+        spans.append(Span(taken, seconds))
+    return spans
+
+
+@pytest.mark.parametrize(("every", "stall"), [(25, 2.5), (100, 2.5), (100, 10.0), (4, 0.4)])
+def test_what_stalls_now_and_then_is_as_slow_as_it_is_in_the_long_run(every, stall):
+    step = 0.002
+    truth = 0.05 / (step + stall / every)
+    found = [
+        ratio(
+            stalled(number, every=every, stall=stall, step=step),
+            [Span(3.0 / 0.05, 3.0)] * ROUNDS,
+        )
+        for number in range(TRIALS)
+    ]
+
+    # Wald: a span ends with the step that fills it, so its expected samples over seconds are the true rate
+    assert sum(r.low <= truth <= r.high for r in found) >= 0.9 * TRIALS
+    if truth < 1:
+        assert sum(r.verdict == "faster" for r in found) <= 0.05 * TRIALS

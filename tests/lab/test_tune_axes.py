@@ -11,15 +11,19 @@ from mptui.engine.memory.footprint import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.lab.bench.measure import ShortRunResult
-from mptui.lab.bench.stats import ratio
+from mptui.lab.bench.stats import Span, ratio
 from mptui.lab.tune import outcome
 from mptui.lab.tune.search import Entry, Option, TunedSetting, TuneFinding
 from mptui.lab.tune.tunables import Tunable
 from mptui.runs.planning.plan import Plan, Request, filled
 
 GIB = 1 << 30
-PHOTOS = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000)
-NO_WAIT = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000)
+PHOTOS = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000)
+NO_WAIT = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000)
+
+
+def spans(*rates):
+    return [Span(rate, 1.0) for rate in rates]
 
 
 def device(kind="cuda", **formats):
@@ -61,7 +65,7 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
         return [axis.name for axis in sorted(found, key=lambda axis: -axis.worth)]
 
     assert order(NO_WAIT)[0] == "precision.mode"
-    starving = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
+    starving = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
     assert set(order(starving)[:3]) == {"data.cache", "data.workers", "data.prefetch"}
 
 
@@ -101,7 +105,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
     assert values(axes_of(tunable(device(), free=four_times))["training.batch_size"]) == ["128", "256"]
     assert values(axes_of(tunable(device(), free=four_times - 1))["training.batch_size"]) == ["128"]
     assert "training.batch_size" not in axes_of(tunable(device(), free=twice - 1))
-    small = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=60)
+    small = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=60)
     assert "training.batch_size" not in axes_of(tunable(device()), small)
     assert "training.batch_size" not in axes_of(tunable(device(), profile=None))
     asked = {"training.batch_size": ("--batch-size", 64)}
@@ -111,7 +115,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
 def done():
     """A finished search."""
     start = {"precision.mode": "bf16", "speed.compile": "off", "data.workers": 7, "data.cache": "auto"}
-    over = ratio([12.0, 12.1, 12.2], [10.0, 10.0, 10.0])
+    over = ratio(spans(12.0, 12.1, 12.2), spans(10.0, 10.0, 10.0))
     entry = Entry("fp16", {"precision.mode": "fp16"}, [PHOTOS] * 3, over=over)
     out = Entry("fp32", {"precision.mode": "fp32"}, failed="out of memory")
     axis = TunedSetting("precision.mode", "bf16", (Option("fp16", {}), Option("fp32", {})), 0.5)
@@ -152,9 +156,9 @@ def compiled(over=None, failed=None):
 @pytest.mark.parametrize(
     ("search", "chosen"),
     [
-        (compiled(ratio([8.0, 8.1, 8.0], [10.0, 10.0, 10.0])), {"speed.compile": "off"}),
+        (compiled(ratio(spans(8.0, 8.1, 8.0), spans(10.0, 10.0, 10.0))), {"speed.compile": "off"}),
         (compiled(failed="no C compiler"), {"speed.compile": "off"}),
-        (compiled(ratio([9.0, 11.0, 10.0], [10.0, 10.0, 10.0])), {}),
+        (compiled(ratio(spans(9.0, 11.0, 10.0), spans(10.0, 10.0, 10.0))), {}),
         (compiled(), {}),
     ],
     ids=["slower", "fails", "noise", "not measured"],
@@ -168,7 +172,7 @@ def test_compiling_is_dropped_from_a_profile_only_where_it_has_lost(search, chos
 
 def test_gains_that_come_to_nothing_together_are_not_saved():
     search = done()
-    search.total = ratio([9.8, 9.9, 9.8], [10.0, 10.0, 10.0])
+    search.total = ratio(spans(9.8, 9.9, 9.8), spans(10.0, 10.0, 10.0))
 
     assert not outcome.is_better(tunable(device()).plan, search)
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from mptui.lab.bench.measure import MeasureError, ShortRunResult, StoppedError
+from mptui.lab.bench.stats import Span
 from mptui.lab.tune.search import Option, Patience, Search, TunedSetting
 
 RUN_S = 3.0
@@ -64,7 +65,7 @@ class FakeMachine:
         for each in settings.items():
             rate *= self.gains.get(each, 1.0)
         found = next((self.losses[each] for each in settings.items() if each in self.losses), 2.0)
-        return ShortRunResult(rate, None, 0.5, found if loss else None, 0.0)
+        return ShortRunResult(Span(rate, 1.0), None, 0.5, found if loss else None, 0.0)
 
 
 def propose(best, first):
@@ -104,7 +105,8 @@ def test_the_best_is_found(seed):
     changed = {"precision.mode": "bf16", "layout": True, "compile": "max", "workers": 2}
     assert search.best == {**START, **changed}
     assert search.total is not None
-    assert search.total.median == pytest.approx(1.5 * 1.2 * 1.25 * 1.1, rel=0.05)
+    assert search.total.low <= 1.5 * 1.2 * 1.25 * 1.1 * 1.05
+    assert search.total.high >= 1.5 * 1.2 * 1.25 * 1.1 / 1.05
 
 
 def test_a_tie_keeps_what_is_in_force():

@@ -105,7 +105,7 @@ def _line(lab: "AblationRun", row: "Row", fastest: float) -> list[str]:
     return [
         row.variant.title,
         none if rate is None else f"{rate:,.1f}",
-        "1.00" if baseline else none if over is None else f"{over.median:.2f}",
+        "1.00" if baseline else none if over is None else f"{over.value:.2f}",
         "" if baseline or over is None else _interval(over),
         "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
         none if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f} MiB",

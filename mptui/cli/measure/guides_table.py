@@ -234,6 +234,6 @@ def _gain(found: dict[str, Any]) -> list[str]:
     if over is None:
         return [fmt.UNKNOWN, found["failed"] or ""]
     if over["low"] is None:
-        return [f"{over['median']:.2f}", "one round"]
+        return [f"{over['value']:.2f}", "one round"]
     noise = ", noise" if found["verdict"] == "same" else ""
-    return [f"{over['median']:.2f}", f"{over['low']:.2f} to {over['high']:.2f}{noise}"]
+    return [f"{over['value']:.2f}", f"{over['low']:.2f} to {over['high']:.2f}{noise}"]

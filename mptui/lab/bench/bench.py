@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptui.lab.bench.ablation import Variant
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
-from mptui.lab.bench.stats import Ratio, ratio
+from mptui.lab.bench.stats import Ratio, ratio, total
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -46,8 +46,8 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """Median samples per second."""
-        return median(m.samples_per_second for m in self.rounds) if self.rounds else None
+        """Samples per second over all rounds."""
+        return total(m.span for m in self.rounds).rate if self.rounds else None
 
     @property
     def latest(self) -> str:
@@ -205,7 +205,7 @@ class AblationRun:
         count = min(len(row.rounds), len(other.rounds))
         if count == 0 or row.failed or other.failed:
             return None
-        ours, theirs = ([m.samples_per_second for m in r.rounds[:count]] for r in (row, other))
+        ours, theirs = ([m.span for m in r.rounds[:count]] for r in (row, other))
         return ratio(ours, theirs)
 
     def document(self) -> list[dict[str, Any]]:
@@ -227,5 +227,6 @@ class AblationRun:
             "loss": row.loss,
             "loss_off_baseline": self.off_baseline(row),
             "rounds": [m.samples_per_second for m in row.rounds],
+            "seconds": [m.span.seconds for m in row.rounds],
             "failed": row.failed,
         }

@@ -67,7 +67,7 @@ def _measured(row: dict[str, Any], found: dict[str, Any]) -> dict[str, float | N
     rate = found["samples_per_second"]
     images, side = _EPOCHS.get(row["name"], (0, 0))
     return {
-        "speed": found["ratio"]["median"] if found["ratio"] else None,
+        "speed": found["ratio"]["value"] if found["ratio"] else None,
         "memory": found["memory"],
         "epoch_s": images / rate if rate and side == row["image_size"] else None,
     }

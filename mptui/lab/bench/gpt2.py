@@ -9,12 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from statistics import mean, median
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from mptui.lab.bench.bench import AblationRun
 from mptui.lab.bench.guides_table import Subject, formats
 from mptui.lab.bench.measure import Effort, Measurer, ShortRunResult, reply
+from mptui.lab.bench.stats import Span
 from mptui.runs.planning.plan import Request
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _measured(
         times.append(loop.run(block))
     return asdict(
         ShortRunResult(
-            samples_per_second=sizes["batch_size"] * block / median(times),
+            span=Span(sizes["batch_size"] * block * len(times), sum(times)),
             peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
             first_step_s=first_step_s,
             loss=mean(losses) if losses else None,

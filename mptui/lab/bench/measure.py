@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.lab.bench.run_listener import LOSS_AT, RunListener
+from mptui.lab.bench.stats import Span
 from mptui.lab.crash.run_server import RUN_MODULES
 from mptui.processes.child import exit_code_name
 from mptui.processes.fork_server import ForkServer
@@ -44,7 +45,7 @@ class ShortRunResult:
     """The result of one short run. Bytes and seconds.
 
     Attributes:
-        samples_per_second: Median over the intervals after the warm-up.
+        span: Samples of all steps after the warm-up, and their time.
         peak_bytes: Peak memory of tensors on the device; on a CPU, of the process.
         first_step_s: From the start of training to the end of its first step, compiling included.
         loss: Mean training loss of the second half of the first steps; None if not requested.
@@ -53,13 +54,18 @@ class ShortRunResult:
         run_s: Wall time of the whole run, without the start of its process.
     """
 
-    samples_per_second: float
+    span: Span
     peak_bytes: int | None
     first_step_s: float | None
     loss: float | None
     wait: float
     epoch_steps: int = 0
     run_s: float = 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """The rate of its span."""
+        return self.span.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ class Measurer:
             raise
         if "error" in answer:
             raise MeasureError(answer["error"], answer["code"])
-        return ShortRunResult(**answer)
+        return ShortRunResult(**{**answer, "span": Span(*answer["span"])})
 
     def _ask(self, server: ForkServer, call: str, asked: str, limit_s: float | None) -> dict[str, Any]:
         until = None if limit_s is None else time.monotonic() + limit_s
@@ -247,12 +253,12 @@ def _run(
         raise result.error
     if result.summary["recoveries"]:
         raise MptuiError(str(result.summary["recoveries"][0]["action"]), hint="")
-    if watch.rate is None:
+    if not watch.span.samples:
         raise MptuiError("the run ended before it was measured", hint="")
     memory = result.summary["memory"]
     return asdict(
         ShortRunResult(
-            samples_per_second=watch.rate,
+            span=watch.span,
             peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
             first_step_s=result.summary["time"]["first_step_s"],
             loss=watch.loss,

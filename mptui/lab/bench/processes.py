@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mptui.lab.bench.ablation import Variant
 from mptui.lab.bench.bench import AblationRun, Row
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
+from mptui.lab.bench.stats import Span
 from mptui.processes.child import mptui_command
 from mptui.runs.store.directory import SUMMARY
 
@@ -84,7 +85,7 @@ class GroupMeasurer:
             raise MeasureError("the run ended before it was measured")
         memory, time = summary["memory"], summary["time"]
         return ShortRunResult(
-            samples_per_second=summary["samples_per_second"],
+            span=Span(batch * steps, batch * steps / summary["samples_per_second"]),
             peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
             first_step_s=time["first_step_s"],
             loss=None,
@@ -96,7 +97,7 @@ def efficiency(lab: AblationRun, row: Row) -> float | None:
     """Return the throughput of each process, as a fraction of that in the first row."""
     over = lab.over_baseline(row)
     first, size = (int(str(each.variant.settings[PROCESSES])) for each in (lab.rows[0], row))
-    return None if over is None else over.median * first / size
+    return None if over is None else over.value * first / size
 
 
 def data_wait(row: Row) -> float | None:

@@ -1,9 +1,9 @@
 """Collects the events of a short run until it is measured."""
 
 import time
-from statistics import median
 
 from mptui.events import EpochStarted, Event, RunStarted, Step
+from mptui.lab.bench.stats import Span
 
 LOSS_AT = 10
 """Steps after which the losses of two runs are compared, if they aren't too slow."""
@@ -18,19 +18,21 @@ class RunListener:
     Args:
         seconds: Required seconds of training after the warm-up.
         loss_at: Number of steps whose loss is needed; 0: none.
+
+    Attributes:
+        epoch_steps: Optimizer steps per epoch.
+        span: The steps after the warm-up, with all that held them up but validations.
     """
 
     def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
-        self._left, self._loss_at = seconds, loss_at
+        self._seconds, self._loss_at = seconds, loss_at
         self._warm, self._warm_s = 0, 0.0
-        self._rates: list[float] = []
-        self._waits: list[float] = []
+        self._waited_s = 0.0
         self._losses: list[float] = []
-        self._fresh = True
-        self._short_epochs = False
         self._training_since: float | None = None
         self._stepped = False
         self.epoch_steps = 0
+        self.span = Span(0.0, 0.0)
 
     def handle(self, event: Event) -> None:
         """Handle an event of the run."""
@@ -38,20 +40,16 @@ class RunListener:
             self._training_since = time.monotonic()
         self._stepped |= isinstance(event, Step)
         if isinstance(event, EpochStarted):
-            self._fresh, self.epoch_steps = True, event.steps
-            self._short_epochs |= self._warm > _WARM_UP and not self._rates
+            self.epoch_steps = event.steps
         if not isinstance(event, Step):
             return
         if self._loss_at // 2 < event.step <= self._loss_at:
             self._losses.append(event.loss)
-        skipped = self._is_warm_up(event)
-        # the first interval of an epoch includes the start of its workers; some epochs have no other
-        skipped, self._fresh = skipped or (self._fresh and not self._short_epochs), False
-        if skipped or event.samples_per_second is None or event.step_time_s is None:
+        if self._is_warm_up(event) or event.samples_per_second is None or event.step_time_s is None:
             return
-        self._left -= event.step_time_s * event.steps
-        self._rates.append(event.samples_per_second)
-        self._waits.append(event.data_wait_fraction or 0.0)
+        seconds = event.step_time_s * event.steps
+        self.span = Span(self.span.samples + event.samples_per_second * seconds, self.span.seconds + seconds)
+        self._waited_s += (event.data_wait_fraction or 0.0) * seconds
 
     def _is_warm_up(self, event: Step) -> bool:
         long_enough = self._warm_s >= _WARM_UP_S
@@ -68,7 +66,7 @@ class RunListener:
     @property
     def enough(self) -> bool:
         """Whether the measurement is complete."""
-        return self._left <= 0 and (self.loss is not None or not self._loss_at)
+        return self.span.seconds >= self._seconds and (self.loss is not None or not self._loss_at)
 
     @property
     def loss(self) -> float | None:
@@ -77,11 +75,6 @@ class RunListener:
         return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
 
     @property
-    def rate(self) -> float | None:
-        """Median samples per second; None before the first measurement."""
-        return median(self._rates) if self._rates else None
-
-    @property
     def wait(self) -> float:
-        """Mean fraction of time that steps waited for data."""
-        return sum(self._waits) / len(self._waits) if self._waits else 0.0
+        """Fraction of the span that steps waited for data."""
+        return self._waited_s / self.span.seconds if self.span.seconds else 0.0

@@ -1,10 +1,11 @@
-"""Median and confidence interval of a measured ratio, for few rounds on a busy machine."""
+"""Rates of measured spans, and their ratio with a confidence interval, for few rounds on a busy machine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import cos, exp, inf, log, pi, sin, sqrt, tan
-from statistics import mean, median, stdev
+from statistics import mean, stdev
+from typing import NamedTuple
 
 ROUNDS = 6
 """Rounds that distinguish a difference of 10 % from the noise of a busy machine, with one outlier."""
@@ -18,14 +19,32 @@ _CONFIDENCE = 0.97
 def rounds_text(rounds: int) -> str:
     """Describe the figures of a table, with a warning if there are too few rounds."""
     sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
-    return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
+    return f"{rounds} round{'s' if rounds > 1 else ''}{sure}"
+
+
+class Span(NamedTuple):
+    """Samples that were trained on, and the seconds that this took, with whatever held them up."""
+
+    samples: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+def total(spans: Iterable[Span]) -> Span:
+    """Return the sum of spans, whose rate weighs each by its time: a stall counts as long as it was."""
+    samples, seconds = zip(*spans, strict=True)
+    return Span(sum(samples), sum(seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio measured in several rounds: its median, and an interval for it (0 to inf after one round)."""
+    """The ratio of two total rates, with an interval for it (0 to inf after one round)."""
 
-    median: float
+    value: float
     low: float
     high: float
 
@@ -40,27 +59,28 @@ class Ratio:
     def document(self) -> dict[str, float | None]:
         """Return the ratio for JSON; infinite ends are null."""
         ends = {"low": self.low, "high": self.high} if self.high < inf else {"low": None, "high": None}
-        return {"median": self.median, **ends}
+        return {"value": self.value, **ends}
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the ratio of our figures to theirs, by rounds, whose two sides were measured one after another.
+def ratio(ours: Sequence[Span], theirs: Sequence[Span]) -> Ratio:
+    """Return the ratio of our total rate to theirs; the two sides of a round were measured in turn.
 
     The interval is Yuen's for the trimmed mean of the logarithms, without the lowest and highest fifth (K.
     Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974): from five rounds
-    on, one outlier neither moves nor widens it much.
+    on, one outlier moves it little. It is widened to hold the ratio of the totals, which counts each outlier:
+    whether other work on the machine or the setting itself held up that round can't be known.
 
     Raises:
         ValueError: There are no rounds, or their numbers differ.
     """
-    logs = sorted(log(a / b) for a, b in zip(ours, theirs, strict=True))
+    logs = sorted(log(a.rate / b.rate) for a, b in zip(ours, theirs, strict=True))
     if not logs:
         raise ValueError("no rounds")
-    middle = median(logs)
+    value = total(ours).rate / total(theirs).rate
     if len(logs) == 1:
-        return Ratio(exp(middle), 0.0, inf)
+        return Ratio(value, 0.0, inf)
     centre, half = _trimmed(logs)
-    return Ratio(exp(middle), exp(min(middle, centre - half)), exp(max(middle, centre + half)))
+    return Ratio(value, min(value, exp(centre - half)), max(value, exp(centre + half)))
 
 
 def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:

@@ -46,7 +46,7 @@ def _has_lost(search: Search, mode: str) -> bool:
 
 def is_better(plan: Plan, search: Search) -> bool:
     """Whether the result is better in total: single gains may not add up."""
-    return bool(settings(plan, search)) and (search.total is None or search.total.median > 1)
+    return bool(settings(plan, search)) and (search.total is None or search.total.value > 1)
 
 
 def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:

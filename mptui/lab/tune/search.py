@@ -90,9 +90,9 @@ class Entry:
     def hold_against(self, other: "Entry") -> None:
         """Compute the ratio to the current value, over the rounds that both have."""
         count = min(len(self.rounds), len(other.rounds))
-        ours, theirs = ([m.samples_per_second for m in e.rounds[:count]] for e in (self, other))
+        ours, theirs = ([m.span for m in e.rounds[:count]] for e in (self, other))
         if count:
-            self.ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            self.ratios = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
             self.over = ratio(ours, theirs)
 
     @property
@@ -124,9 +124,7 @@ class TuneFinding:
     @property
     def close(self) -> bool:
         """Whether a rival lost narrowly."""
-        return any(
-            e.name != self.kept and e.over is not None and e.over.median > _CLOSE for e in self.entries
-        )
+        return any(e.name != self.kept and e.over is not None and e.over.value > _CLOSE for e in self.entries)
 
 
 class Clock(Protocol):
@@ -308,8 +306,8 @@ class Search:
         worst = _HOPELESS if rounds > 1 else _HOPELESS_AT_ONCE
         left = [e for e in live if e.failed is None and e.best_round > worst]
         if rounds >= _SURE:  # what is no faster by now will not be shown to be
-            left = [e for e in left if _median(e) > 1]
-        left.sort(key=_median, reverse=True)
+            left = [e for e in left if _ratio_of(e) > 1]
+        left.sort(key=_ratio_of, reverse=True)
         if rounds in {2, 4}:
             left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]
         return left
@@ -321,7 +319,7 @@ class Search:
             finding.why = f"{force.name}: {force.failed}"
             sure = sure or [e for e in finding.entries if e.failed is None and e.rounds]
         if sure:
-            best = max(sure, key=_median)
+            best = max(sure, key=_ratio_of)
             self.best |= best.settings
             finding.kept = best.name
         verdict = finding.kept if finding.changed else f"{finding.kept} stays"
@@ -362,9 +360,9 @@ def _rivals_text(entry: Entry) -> str:
 def shown(over: Ratio, rounds: int) -> str:
     """Format a ratio with its interval and rounds, and whether it is within the noise."""
     if rounds == 1:
-        return f"{over.median:.2f} times (one round)"
+        return f"{over.value:.2f} times (one round)"
     noise = ", within the noise" if over.verdict == "same" else ""
-    return f"{over.median:.2f} times ({over.low:.2f} to {over.high:.2f}, {rounds} rounds{noise})"
+    return f"{over.value:.2f} times ({over.low:.2f} to {over.high:.2f}, {rounds} rounds{noise})"
 
 
 def _is_decided(entry: Entry) -> bool:
@@ -374,12 +372,12 @@ def _is_decided(entry: Entry) -> bool:
     if len(entry.rounds) < ROUNDS:
         return entry.sure and entry.over.low > _PLAIN_TO_SEE
     if len(entry.rounds) == ROUNDS:
-        return entry.over.verdict != "same" or entry.over.median < _LIKELY
+        return entry.over.verdict != "same" or entry.over.value < _LIKELY
     return False
 
 
-def _median(entry: Entry) -> float:
-    return entry.over.median if entry.over is not None else 0.0
+def _ratio_of(entry: Entry) -> float:
+    return entry.over.value if entry.over is not None else 0.0
 
 
 def _is_near(loss: float, reference: float) -> bool:
