@@ -19,7 +19,7 @@ _NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMo
 def obey(context: TrainContext, command: Command) -> None:
     """Execute `command`, and report its result."""
     name = command.name
-    _answer(context, name, "taken")
+    _answer(context, command, "taken")
     if name == "pause":
         _pause(context)
     elif name == "checkpoint":
@@ -31,13 +31,14 @@ def obey(context: TrainContext, command: Command) -> None:
         assert isinstance(monitor, NumericsMonitor)
         monitor.ask(_NUMERICS.get(command.argument or ""))
     elif name in {"preset", "set", "undo"} and (refusal := switch(context, command)) is not None:
-        _answer(context, name, "refused", refusal)
+        _answer(context, command, "refused", refusal)
         return
-    _answer(context, name, "done")
+    _answer(context, command, "done")
 
 
-def _answer(context: TrainContext, name: str, state: str, detail: str = "") -> None:
-    context.emit(CommandAnswered(step=context.state.step, command=name, state=state, detail=detail))
+def _answer(context: TrainContext, command: Command, state: str, detail: str = "") -> None:
+    step, name = context.state.step, command.name
+    context.emit(CommandAnswered(step=step, command=name, state=state, detail=detail, id=command.id))
 
 
 def _validate(context: TrainContext) -> None:
@@ -57,7 +58,7 @@ def _pause(context: TrainContext) -> None:
     while not context.mailbox.stop_requested:
         command = context.mailbox.take(timeout_s=PAUSE_POLL_S)
         if command is not None and command.name in {"resume", "pause"}:
-            _answer(context, command.name, "done")
+            _answer(context, command, "done")
             break
         if command is not None:
             obey(context, command)

@@ -1,19 +1,30 @@
 """Commands for a running trainer, which polls its mailbox between two steps."""
 
+import math
 import threading
+import time
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command from a key, a signal or a socket: one of COMMANDS, some with an argument."""
+    """A command from a key, a signal or a socket: one of COMMANDS, some with an argument.
+
+    `id` is the one that its client gave it; "": none did.
+    """
 
     name: str
     argument: str | None = None
+    id: str = ""
 
 
 COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "undo", "numerics")
+
+
+INSIST_S = 1.0
+"""Seconds after a stop request from which another one is a second request, and not the same one on another
+way: a signal to all processes of a group, and what a launcher or parent passes on."""
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome, not an error
@@ -74,6 +85,8 @@ class Mailbox:
         self._commands: SimpleQueue[Command | None] = SimpleQueue()
         self.stop_requested = False
         self.stop_signal: int | None = None
+        self.insisted = False
+        self._stopped_at = math.inf
         self.early_exit = EarlyExit()
 
     def post(self, command: Command) -> None:
@@ -84,7 +97,13 @@ class Mailbox:
             self._commands.put(command)
 
     def stop(self, signal: int | None) -> None:
-        """Request that the run saves and ends; every phase checks this."""
+        """Request that the run saves and ends; every phase checks this.
+
+        A second request, `INSIST_S` or more after the first, does not wait for a disk that can't be written.
+        """
+        now = time.monotonic()
+        self.insisted = self.insisted or now - self._stopped_at >= INSIST_S
+        self._stopped_at = min(self._stopped_at, now)
         self.stop_signal = signal if signal is not None else self.stop_signal
         self.stop_requested = True
         self._commands.put(None)  # wakes a blocked `take`

@@ -19,13 +19,17 @@ class Advice(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAnswered(Event):
-    """State of a command from a key, a signal or the socket: asked, taken, done or refused."""
+    """State of a command from a key, a signal or the socket: asked, taken, done or refused.
+
+    `id` is the one that its client gave it; "": none did.
+    """
 
     kind: ClassVar[str] = "command"
 
     command: str
     state: str
     detail: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

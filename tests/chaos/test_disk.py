@@ -11,11 +11,13 @@ import time
 import pytest
 
 from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.mailbox import INSIST_S
 from mptui.events import Paused, Recovered, Step, Warned
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.program import Program, run_to_end
 
 
 def kinds(run, kind):
@@ -54,6 +56,46 @@ def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
     assert snapshot.step > 0
     assert complaints == []
     assert outcome_of(finished(fork_server, UNET, tmp_path, "run")) == undisturbed
+
+
+def test_a_stop_command_says_which_steps_a_full_disk_loses_and_fails_with_the_run(fork_server, tmp_path):
+    fault = {"at": 5, "error": errno.ENOSPC, "count": math.inf, "only": ["mkdir"]}
+    child = started(fork_server, UNET.but(checkpoint__every_steps=1), tmp_path, "run", fault)
+    run = tmp_path / "run"
+    wait_for(child, run, in_phase("paused"))
+    first = Program("stop", "run", "--runs-dir", tmp_path)
+    wait_for(child, run, lambda events: any("asked to stop" in e.message for e in warnings(events)))
+    time.sleep(INSIST_S)  # what comes within it is the same request on another way
+    second = run_to_end("stop", "run", "--runs-dir", tmp_path)
+    _, told = first.communicate()
+    assert child.wait(LIMIT_S) == 7, child.output()
+    saved = read_newest(run / "checkpoints")[0].step
+    lost = f"since the checkpoint of step {saved} "
+    assert (first.returncode, second.returncode) == (7, 7)
+    assert "asked to stop while the disk can't be written" in told
+    assert lost in told
+    assert lost in second.stdout
+    assert "no space left" in second.stdout
+    assert lost in child.output()
+    assert read_summary(run)["lost"] == {
+        "steps": read_summary(run)["optimizer_steps"] - saved,
+        "since": saved,
+    }
+
+
+def test_the_disk_that_has_room_again_after_a_stop_saves_all(fork_server, tmp_path):
+    fault = {"at": 5, "error": errno.ENOSPC, "count": 3, "only": ["mkdir"]}
+    child = started(fork_server, LONG.but(checkpoint__every_steps=1), tmp_path, "run", fault)
+    run = tmp_path / "run"
+    wait_for(child, run, in_phase("paused"))
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_S) == 143, child.output()
+    steps = [event.step for event in kinds(run, Step)]
+    assert read_newest(run / "checkpoints")[0].step == steps[-1]
+
+
+def warnings(events):
+    return [event for event in events if isinstance(event, Warned)]
 
 
 def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, tmp_path):

@@ -35,7 +35,10 @@ class Owner:
 
     def open(self):
         self.server = ControlServer(
-            self.path, presets=["fast"], profile=lambda: "fast", send=lambda *asked: self.sent.append(asked)
+            self.path,
+            presets=["fast"],
+            profile=lambda: "fast",
+            send=lambda *asked: self.sent.append(asked[:2]),
         )
         self.server.open()
         return self

@@ -14,7 +14,9 @@ from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.codec import finite_json
+from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.runs.session.shutdown import end_now, worker_left
+from mptui.runs.store.directory import CHECKPOINTS
 from mptui.streams import drop_unwritten, is_gone
 from mptui.text import clean, shell_word
 
@@ -45,6 +47,7 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     try:
         _show(session, events, renderer_of(silent=as_json or quiet), signals)
     except KeyboardInterrupt:
+        _tell_losses(steps_lost(session.run / CHECKPOINTS, session.steps))
         os._exit(_INTERRUPTED)  # sys.exit would wait for a save
     result = session.result
     if session.trackers.unsent:
@@ -52,6 +55,7 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
         typer.echo(
             clean(f"warning: not all has been sent to {names}; to send it: mptui sync {word}", 4096), err=True
         )
+    _tell_losses(result.summary.get("lost"))
     if result.bug is not None:
         raise result.bug
     if result.error is not None:
@@ -63,6 +67,12 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     if worker_left():
         end_now(result.exit_code)
     return result.exit_code
+
+
+def _tell_losses(lost: dict[str, int | None] | None) -> None:
+    if lost:
+        with contextlib.suppress(OSError):  # the exit code tells of it, too
+            typer.echo(f"warning: {lost_words(lost)}", err=True)
 
 
 def joined(plan: "Plan", place: "RankPlace | None") -> "Ranks":

@@ -1,5 +1,6 @@
 """`mptui stop`: saves and stops a run of another process."""
 
+import contextlib
 import os
 import signal
 import time
@@ -14,6 +15,8 @@ from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mptui.runs.remote.attached_run import Connection
 
 Timeout = Annotated[
     float,
@@ -38,7 +41,7 @@ def app_command(app: typer.Typer) -> None:
 def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
     """Save and stop a run, and wait until it has ended.
 
-    The run can be in any process of this machine.
+    The run can be in any process of this machine. The exit code is 0 if it is saved, else that of the run.
     """
     from mptui.runs.store.directory import RANKS, find_run
     from mptui.runs.store.lock import holder_of, owner_of
@@ -53,7 +56,7 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
             f"{path}: process {holder.pid} on {holder.host} trains this run",
             hint=f"stop it there: mptui stop {path.name}",
         )
-    _ask(path, holder.pid)
+    connection = _ask(path, holder.pid)
     typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)
     until = time.monotonic() + timeout
     while holder.pid in {owner_of(path), owner_of(path / RANKS)}:
@@ -63,9 +66,8 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
                 hint=f"wait for it (watch it: mptui attach {path.name}), or end it without saving: "
                 f"kill -9 {holder.pid}",
             )
-        time.sleep(POLL_S)
-    _tell_end(path, "is")
-    return 0
+        connection = _tell_warnings(connection)
+    return _tell_end(path, "is")
 
 
 def _busy(pid: int) -> str:
@@ -79,17 +81,40 @@ def _busy(pid: int) -> str:
     return f"is suspended (to continue it: kill -CONT {pid})" if asleep else "has not ended yet"
 
 
-def _ask(run: "Path", owner: int) -> None:
-    """Send the request through the run's socket, or as a signal if it has none."""
+def _ask(run: "Path", owner: int) -> "Connection | None":
+    """Send the request through the run's socket, or as a signal if it has none or does not answer."""
     from mptui.runs.remote.attached_run import Connection
 
+    connection = None
     try:
         connection = Connection(run)
-        connection.send("stop")
+        answer = connection.answer(connection.send("stop"))
+        if "error" in answer:
+            raise ConnectionError(answer["error"])
+        connection.patience(POLL_S)
     except OSError:
+        if connection is not None:
+            connection.close()
         _send_term(run, owner)
-    else:
+        return None
+    return connection
+
+
+def _tell_warnings(connection: "Connection | None") -> "Connection | None":
+    """Wait a moment; print what the run says of its disk. Returns the connection if it still lasts."""
+    if connection is None:
+        time.sleep(POLL_S)
+        return None
+    try:
+        documents = connection.documents()
+    except OSError:
         connection.close()
+        return None
+    for document in documents:
+        event = document.get("event")
+        if isinstance(event, dict) and (event.get("event"), event.get("code")) == ("warning", "disk"):
+            typer.echo(clean(f"{event.get('message')}", 4096), err=True)
+    return connection
 
 
 def _send_term(run: "Path", owner: int) -> None:
@@ -104,16 +129,28 @@ def _send_term(run: "Path", owner: int) -> None:
         ) from None
 
 
-def _tell_end(run: "Path", words: str) -> None:
-    from mptui.engine.checkpoint.pointers import target_of
+def _tell_end(run: "Path", words: str) -> int:
+    """Print how a run ended, and return its exit code; 0 if it was stopped, and all of it is saved."""
+    from mptui.engine.checkpoint.pointers import lost_words, steps_lost, target_of
     from mptui.runs.store.directory import CHECKPOINTS, CRASHED, status_of
+    from mptui.runs.store.index import read_run
 
     summary = status_of(run)
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
+    if status == CRASHED:
+        with contextlib.suppress(OSError):  # the summary is older than the journal
+            steps = max(read_run(run).step, steps or 0)
     after = f" after step {steps:,}" if isinstance(steps, int) else ""
     typer.echo(clean(f"{run.name} {words} {status}{after}"))
+    lost = steps_lost(run / CHECKPOINTS, steps or 0)
+    if cause := (summary.get("error") or {}).get("message") or lost_words(lost):
+        typer.echo(clean(str(cause), 4096))
     last = target_of(run / CHECKPOINTS, "last")
     if last is not None and last.exists():
         typer.echo(clean(f"checkpoint: {last.resolve()}"))
     if status in {"stopped", CRASHED}:
         print_next(f"resume it: mptui resume {shell_word(run)}")
+    code = summary.get("exit_code")
+    if status == CRASHED or not isinstance(code, int):
+        return 1
+    return 0 if status == "stopped" and not lost else code

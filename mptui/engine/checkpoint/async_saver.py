@@ -5,10 +5,11 @@ end of an epoch and of a new best take at most a twentieth of the time: they are
 A deferred best is kept in memory, and written at the latest when the run ends.
 
 A disk that is full, read-only or missing holds the run but does not end it: the snapshot stays in memory, and
-the write is retried until it succeeds or the run is asked to stop.
+the write is retried until it succeeds. A stop says which steps would be lost, and retries for `LAST_WAIT_S`.
 """
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from mptui.engine.checkpoint.files import (
     unpoint,
     write_checkpoint,
 )
+from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.io.atomic import Guard
@@ -40,6 +42,9 @@ RETRY_S = (0.5, 30.0)
 
 LOOK_S = 0.1
 """Seconds between two checks for a stop request while waiting to retry."""
+
+LAST_WAIT_S = 20.0
+"""Seconds for which a save is retried after a stop request: less than what batch systems leave a job."""
 
 Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
 
@@ -62,7 +67,8 @@ class Saver:
         config: When to save, how many to keep.
         emit: Called with an event for each checkpoint, from the writing thread.
         hold: Returns a context, given the error, that is entered while waiting for the disk.
-        should_stop: Polled while waiting; True ends the wait. By default a save is retried only once.
+        should_stop: Polled while waiting; True ends the wait after `LAST_WAIT_S`.
+        may_wait: Polled after that; False ends the wait at once. By default a save is retried only once.
         guard: Entered around each change of a name in `folder`; an exception from it ends the run.
     """
 
@@ -74,12 +80,14 @@ class Saver:
         *,
         hold: Hold = lambda error: contextlib.nullcontext(),
         should_stop: Callable[[], bool] = lambda: True,
+        may_wait: Callable[[], bool] = lambda: False,
         guard: Guard = contextlib.nullcontext,
     ) -> None:
         self._folder = folder
         self._config = config
         self._emit = emit
         self._hold, self._should_stop, self._guard = hold, should_stop, guard
+        self._may_wait = may_wait
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
         self._writing: tuple[_Save, Future[None]] | None = None
         self._last_end = time.monotonic()
@@ -195,19 +203,34 @@ class Saver:
                 self._write_at_last(save, error)
 
     def _write_at_last(self, save: _Save, error: DiskError) -> None:
-        """Retry until the save is written; after a stop request only once more."""
+        """Retry until the save is written; after a stop request only for `LAST_WAIT_S`."""
         pause_s, longest_s = RETRY_S
+        ends_at = math.inf
         while True:
             until = time.monotonic() + pause_s
-            while not (stopping := self._should_stop()) and time.monotonic() < until:
+            while time.monotonic() < min(until, ends_at) and (self._may_wait() or not self._should_stop()):
+                if self._should_stop() and ends_at == math.inf:
+                    ends_at, pause_s = time.monotonic() + LAST_WAIT_S, LAST_WAIT_S / 10
+                    self._tell_losses(save.snapshot.step)
+                    break
                 time.sleep(LOOK_S)
+            is_last = self._should_stop() and (time.monotonic() >= ends_at or not self._may_wait())
             try:
                 return self._write(save)
             except DiskError as again:
                 error = again
-            if stopping:
+            if is_last:
                 raise error
             pause_s = min(2 * pause_s, longest_s)
+
+    def _tell_losses(self, step: int) -> None:
+        """Say what a stop would lose while the disk can't be written."""
+        lost = lost_words(steps_lost(self._folder, step)) or "nothing is lost"
+        message = (
+            f"asked to stop while the disk can't be written: if it stays so for {LAST_WAIT_S:.0f} s, {lost}; "
+            "stop again to end at once"
+        )
+        self._emit(Warned(step=step, code="disk", message=message))
 
     def __enter__(self) -> "Saver":
         return self

@@ -1,4 +1,4 @@
-"""Names (last, best) that point to a checkpoint; imports no torch.
+"""Names (last, best) that point to a checkpoint, and what the newest lacks; imports no torch.
 
 Each is a symbolic link beside the checkpoints, or on a disk without links a file with the checkpoint's name.
 """
@@ -34,3 +34,34 @@ def target_of(folder: Path, name: str) -> Path | None:
         except (OddFileError, IsADirectoryError, UnicodeDecodeError):
             return None
     return folder / target if CHECKPOINT.fullmatch(target) else None
+
+
+def steps_lost(folder: Path, step: int) -> dict[str, int | None] | None:
+    """Return what no checkpoint holds of a run that has trained to `step`; None if nothing is lost.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        step: Optimizer steps that the run has taken.
+
+    Returns:
+        `steps`, the number of them, and `since`, the step of the newest checkpoint; None: there is none.
+    """
+    try:
+        last = target_of(folder, "last")
+        saved = None if last is None or not last.is_dir() else int(last.name[5:].partition(".")[0])
+    except OSError:
+        saved = None
+    lost = step - (saved or 0)
+    return {"steps": lost, "since": saved} if lost > 0 else None
+
+
+def lost_words(lost: dict[str, int | None] | None) -> str:
+    """Describe `steps_lost`: "129 steps since the checkpoint of step 300 are lost"; "" if nothing is."""
+    if not lost:
+        return ""
+    count, since = lost["steps"], lost["since"]
+    steps = "1 step" if count == 1 else f"{count:,} steps"
+    verb = "is" if count == 1 else "are"
+    if since is None:
+        return f"{steps} {verb} lost: no checkpoint was saved"
+    return f"{steps} since the checkpoint of step {since:,} {verb} lost"

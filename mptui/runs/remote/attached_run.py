@@ -6,6 +6,7 @@ run's socket names, and then follows the socket; without a socket, it follows th
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -55,6 +56,7 @@ class Connection:
         self._socket = control_socket.connect(run, HELLO_S)
         self._read = bytearray()
         self._more: list[dict[str, Any]] = []
+        self._sent = 0
         try:
             self.hello = self._first()
         except OSError:
@@ -95,14 +97,34 @@ class Connection:
         """Set the time limit of reads."""
         self._socket.settimeout(seconds)
 
-    def send(self, command: str, argument: str | None = None) -> None:
-        """Send a command without waiting.
+    def send(self, command: str, argument: str | None = None) -> str:
+        """Send a command without waiting; return the id that its answers will have.
 
         Raises:
             OSError: It can't be sent.
         """
-        line = json.dumps({"command": command, "argument": argument}).encode() + b"\n"
+        self._sent += 1
+        id = f"{os.getpid()}-{self._sent}"
+        line = json.dumps({"command": command, "argument": argument, "id": id}).encode() + b"\n"
         self._socket.send(line, socket.MSG_DONTWAIT)
+        return id
+
+    def answer(self, id: str) -> dict[str, Any]:
+        """Wait for the answer to a command; other documents are kept for `documents`.
+
+        Raises:
+            OSError: There is none in `HELLO_S`, or the connection is lost.
+        """
+        kept: list[dict[str, Any]] = []
+        until = time.monotonic() + HELLO_S
+        while time.monotonic() < until:
+            documents = self.documents()
+            for place, document in enumerate(documents):
+                if document.get("answer") == id:
+                    self._more = [*kept, *documents[place + 1 :]]
+                    return document
+            kept += documents
+        raise TimeoutError("no answer")
 
     def close(self) -> None:
         """Close the connection."""
@@ -149,7 +171,7 @@ class AttachedRun:
         self._step, self._time = self.view.step, self.view.time
         self._finished = self.view.finished if self.view.phase == "finished" else None
         self._lived = False
-        self._asked = ""
+        self._asked: dict[str, str] = {}
         self._connection: Connection | None = None
         self._pending: deque[tuple[str, str | None]] = deque(maxlen=PENDING_LIMIT)
         self._patient_until = 0.0
@@ -241,13 +263,13 @@ class AttachedRun:
         if self._connection is None and time.monotonic() < self._patient_until:
             return
         while self._pending:
-            self._asked, argument = self._pending.popleft()
+            command, argument = self._pending.popleft()
             try:
                 if self._connection is None:
                     raise ConnectionError
-                self._connection.send(self._asked, argument)
+                self._asked[self._connection.send(command, argument)] = command
             except OSError:
-                self._refuse(self._asked, f"no connection to the run; use mptui stop {self.run.name}")
+                self._refuse(command, f"no connection to the run; use mptui stop {self.run.name}")
 
     def _follow(self) -> None:
         """Read the journal up to the socket's position, then the socket until it is lost."""
@@ -267,8 +289,9 @@ class AttachedRun:
                 self._patient_until = time.monotonic() + PATIENCE_S
 
     def _handle(self, document: dict[str, Any]) -> None:
-        if "error" in document:
-            self._refuse(self._asked, clean(str(document["error"]), 200))
+        command = self._asked.pop(str(document.get("answer")), "")
+        if "error" in document and command:
+            self._refuse(command, clean(str(document["error"]), 200))
         record, at = document.get("event"), document.get("at")
         event = event_of(record) if isinstance(record, dict) else None
         if isinstance(at, int):

@@ -9,8 +9,10 @@ journal after it, so that a client always knows its position in the journal:
 
     {"at": 82310, "event": {"event": "step", …}}
 
-A client can send `{"command": "pause"}` or `{"command": "preset", "argument": "fast"}`; invalid lines
-are answered with `{"error": "…"}`. A client that is too slow is disconnected; it continues with the journal.
+A client can send `{"command": "pause", "id": "7"}` or `{"command": "preset", "argument": "fast"}`. A command
+with an id is answered with `{"answer": "7", "state": "asked"}` once the run has it, and the events that say
+what became of it have the id; invalid and refused lines are answered with `{"error": "…", "answer": "7"}`. A
+client that is too slow is disconnected; it continues with the journal.
 """
 
 import contextlib
@@ -24,14 +26,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from mptui.codec import to_record
 from mptui.config.profiles import list_profiles
 from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import MptuiError
-from mptui.events import Event
+from mptui.events import CommandAnswered, Event
 from mptui.runs.remote.control_socket import ControlSocket, is_own, listen
 from mptui.runs.store import journal
 from mptui.text import clean
@@ -48,6 +50,9 @@ WAITING_LIMIT = 10_000
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
+UNLIMITED = frozenset({"stop", "checkpoint"})
+"""Commands that no number of others may keep from a run: without them, its steps would be lost."""
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
 NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
@@ -87,7 +92,7 @@ class ControlServer:
         run: The run directory, locked by this process.
         presets: Names of the profiles for the command `preset`.
         profile: Returns the current profile.
-        send: Accepts a command and its argument; may raise an MptuiError.
+        send: Accepts a command, its argument and its id; may raise an MptuiError.
         clock: Clock in seconds, for the limit of commands per second over all clients.
     """
 
@@ -97,12 +102,13 @@ class ControlServer:
         *,
         presets: Sequence[str],
         profile: Callable[[], str],
-        send: Callable[[str, str | None], None],
+        send: Callable[[str, str | None, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._presets, self._profile, self._send = run, list(presets), profile, send
         self._clock = clock
         self._second = self._commands = 0
+        self._under_way: set[str] = set()
         self._lock = threading.Lock()
         self._events: deque[tuple[int, int, Event]] = deque()
         self._lost = False
@@ -133,6 +139,8 @@ class ControlServer:
     def handle(self, event: Event) -> None:
         """Send an event that was just written to the journal; one thread at a time. Never blocks."""
         at = _size(self._run)
+        if isinstance(event, CommandAnswered) and event.state == "taken":
+            self._under_way.discard(event.command)
         with self._lock:
             self._at = at or self._at
             self._count += 1
@@ -236,14 +244,22 @@ class ControlServer:
             self._drop(client)
 
     def _obey(self, client: _Client, line: bytes) -> None:
+        document = _document(line)
+        id = document.get("id")
+        answer = {"answer": id} if isinstance(id, str) and _ID.fullmatch(id) else {}
         try:
-            command, argument = self._understood(line)
-            if not self._may_command():
+            command, argument = self._understood(document)
+            if not self._may_command() and command not in UNLIMITED:
                 raise ValueError("too many commands at once")
-            self._send(command, argument)
+            if self._commands <= COMMANDS_A_SECOND or command not in self._under_way:
+                self._under_way |= {command} & UNLIMITED
+                self._send(command, argument, answer.get("answer", ""))
         except (ValueError, MptuiError) as error:
             client.faults += 1
-            self._say(client, _line({"error": clean(str(error), 200)}))
+            self._say(client, _line({"error": clean(str(error), 200), **answer}))
+        else:
+            if answer:
+                self._say(client, _line({**answer, "state": "asked"}))
 
     def _may_command(self) -> bool:
         """Count a command; return whether it is within the limit per second."""
@@ -253,20 +269,16 @@ class ControlServer:
         self._commands += 1
         return self._commands <= COMMANDS_A_SECOND
 
-    def _understood(self, line: bytes) -> tuple[str, str | None]:
-        """Parse a line into command and argument.
+    def _understood(self, document: Mapping[str, object]) -> tuple[str, str | None]:
+        """Return the command and its argument of a line.
 
         Raises:
             ValueError: It is not a valid command.
         """
-        try:
-            document = json.loads(line) if len(line) <= LINE_LIMIT else None
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict) or document.get("command") not in COMMANDS:
+        if document.get("command") not in COMMANDS:
             raise ValueError(f"unknown command; available: {', '.join(COMMANDS)}")
         command, argument = str(document["command"]), document.get("argument")
-        if command == "numerics" and argument in NUMERICS:
+        if command == "numerics" and isinstance(argument, str) and argument in NUMERICS:
             return command, argument
         if command == "set":
             if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
@@ -274,7 +286,7 @@ class ControlServer:
             return command, argument
         if command != "preset":
             return command, None
-        if argument not in self._presets:
+        if not isinstance(argument, str) or argument not in self._presets:
             raise ValueError(f"no such profile; available: {', '.join(self._presets)}")
         return command, argument
 
@@ -346,6 +358,15 @@ def _size(run: Path) -> int:
         return os.stat(run / journal.NAME).st_size  # noqa: PTH116 - for each event, and twice as fast
     except OSError:
         return 0
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    """Return the document of a client's line; empty if it is none."""
+    try:
+        document = json.loads(line) if len(line) <= LINE_LIMIT else None
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _line(document: Mapping[str, object]) -> bytes:

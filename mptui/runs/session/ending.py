@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mptui import format as fmt
+from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.engine.guards.oom_errors import is_host_full
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
@@ -58,6 +59,7 @@ def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResul
 def note_figures(records: Records, trainer: Trainer) -> None:
     """Write the figures into the summary that only the loop has."""
     context, document = trainer.context, records.summary.document
+    document["optimizer_steps"] = records.trained_to = context.state.step
     if (rate := context.reporter.median_rate()) is not None:
         document["samples_per_second"] = rate
     document["time"]["first_step_s"] = context.outcome.first_step_s
@@ -70,6 +72,8 @@ def write_files(run: Path, records: Records, ownership: Ownership, result: RunRe
     document, cause, is_final = result.summary, result.error or result.bug, result.is_final()
     if is_final:
         document["status"], document["exit_code"] = result.status, result.exit_code
+        if records.trained_to is not None:  # once the last save has ended
+            document["lost"] = steps_lost(run / directory.CHECKPOINTS, records.trained_to)
     if cause is not None and is_final:
         document["error"] = {"message": _message(result), "hint": _hint(result)}
     with contextlib.suppress(DiskError, RunDirectoryError):
@@ -93,9 +97,10 @@ def last_event(run: Path, result: RunResult, *, step: int, seconds: float) -> Ru
 
 
 def _message(result: RunResult) -> str:
+    cause = "" if result.bug is None else clean(repr(result.bug))
     if result.error is not None:
-        return redact(result.error.message)
-    return redact(clean(repr(result.bug))) if result.bug is not None else ""
+        cause = result.error.message
+    return "; ".join(words for words in (redact(cause), lost_words(result.summary.get("lost"))) if words)
 
 
 def _hint(result: RunResult) -> str:

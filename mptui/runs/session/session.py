@@ -144,10 +144,11 @@ class Session:
             self._warn("control", f"no control socket: others can only watch and send signals: {error}")
         self._thread.start()
 
-    def send(self, command: str, argument: str | None = None) -> None:
-        """Send a command, which is handled between two steps."""
-        self._emit(CommandAnswered(step=self._step, command=command, state="asked", detail=argument or ""))
-        self.mailbox.post(Command(command, argument))
+    def send(self, command: str, argument: str | None = None, id: str = "") -> None:
+        """Send a command, which is handled between two steps; `id` comes back with its answers."""
+        step, detail = self._step, argument or ""
+        self._emit(CommandAnswered(step=step, command=command, state="asked", detail=detail, id=id))
+        self.mailbox.post(Command(command, argument, id))
 
     @property
     def finished(self) -> bool:
@@ -164,6 +165,11 @@ class Session:
         if self._result is None:
             raise RuntimeError("the run has not ended")
         return self._result
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that the run has taken."""
+        return self._step if self._trainer is None else self._trainer.state.step
 
     # -- the training thread
 
@@ -263,18 +269,18 @@ class Session:
                 with cleaned_up_by(partial(note_figures, self._records, trainer)):
                     trainer.train()
 
-    def _saver(self) -> Saver:
-        return Saver(
-            self.run / directory.CHECKPOINTS,
-            self.plan.config.checkpoint,
-            self._emit,
-            hold=self._held,
-            should_stop=lambda: self.mailbox.stop_requested,
-            guard=self._ownership.change,
-        )
-
     def _check_space(self, prepared: PreparedRun) -> None:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
+
+    def _saver(self) -> Saver:
+        folder, config = self.run / directory.CHECKPOINTS, self.plan.config.checkpoint
+        return Saver(
+            *(folder, config, self._emit),
+            hold=self._held,
+            should_stop=lambda: self.mailbox.stop_requested,
+            may_wait=lambda: not self.mailbox.insisted,
+            guard=self._ownership.change,
+        )
 
     @contextlib.contextmanager
     def _held(self, error: DiskError) -> Iterator[None]:
@@ -311,7 +317,8 @@ class Session:
                 stack.callback(self.trackers.finish)  # once all of the run is written
                 stack.callback(self._ownership.release)
                 stack.callback(self._records.close)
-                stack.callback(self._close_control)
+                # without the session's lock, for which its thread may wait in a command
+                stack.callback(lambda: self._control.close(remove=not self._taken_over()))
                 self._write_files(result)
                 if (lost := self._taken_over()) is not None:
                     result = result_of_loss(lost, result.summary)
@@ -342,10 +349,6 @@ class Session:
             if result.is_final():
                 self._control.handle(finished)
 
-    def _close_control(self) -> None:
-        """Close the socket without the session's lock, for which its thread may wait in a command."""
-        self._control.close(remove=not self._taken_over())
-
     # -- events
 
     def _emit(self, event: Event) -> None:
@@ -356,8 +359,7 @@ class Session:
             if self._left:
                 return
             self._step = max(self._step, event.step)
-            if isinstance(event, PhaseChanged):
-                self._phase = event.phase
+            self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
             self._records.handle(event)
             self._watchdog.handle(event)
             for listener in self._listeners:

@@ -45,6 +45,9 @@ class Records:
         guard: Context around each change of a name in it.
         is_owner: Whether this process still owns the run.
 
+    Attributes:
+        trained_to: The last step of this process, once it has trained.
+
     Raises:
         DiskError: The journal can't be opened.
     """
@@ -64,6 +67,7 @@ class Records:
         self._log, self._samples = TrainLog(run), DeviceCsv(run)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
+        self.trained_to: int | None = None
         self.bad_samples = BadSampleList(run, guard)
 
     def handle(self, event: Event) -> None:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from mptui.events import CommandAnswered
 from mptui.runs.remote import control_server
 from mptui.runs.remote.control_server import COMMANDS_A_SECOND
 from tests.runs.control.clients import DEADLINE_S, wait_for
@@ -62,11 +63,37 @@ def test_who_says_too_much_is_dropped_and_the_others_stay(run, connect, data):
     assert run.sent == []
 
 
-def test_a_flood_of_commands_is_stemmed(run, connect):
+@pytest.mark.parametrize("command", [b"pause", b"checkpoint"])
+def test_a_flood_of_commands_is_stemmed(run, connect, command):
     client = connect(run)
-    client.say(b'{"command":"checkpoint"}\n' * 500)
+    client.say(b'{"command":"%s"}\n' % command * 500)
+    client.say(b'{"command":"rm"}\n' * 20)
     assert client.is_dropped()
-    assert len(run.sent) < 200
+    assert len(run.sent) <= COMMANDS_A_SECOND
+
+
+def test_a_stop_and_a_save_reach_the_run_under_a_flood_and_are_answered_by_their_ids(run, connect):
+    flood, client = connect(run), connect(run)
+    flood.line()
+    client.line()
+    flood.say(b'{"command":"pause"}\n' * COMMANDS_A_SECOND)
+    wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
+    for number, command in enumerate(("pause", "stop", "checkpoint")):
+        client.say({"command": command, "id": str(number)})
+    refused, *answers = (client.line() for _ in range(3))
+    assert refused == {"error": "too many commands at once", "answer": "0"}
+    assert answers == [{"answer": "1", "state": "asked"}, {"answer": "2", "state": "asked"}]
+    assert run.sent[COMMANDS_A_SECOND:] == [("stop", None), ("checkpoint", None)]
+
+
+def test_a_save_that_is_asked_for_while_another_is_under_way_follows_it(run, connect):
+    client = connect(run)
+    client.line()
+    client.say(b'{"command":"pause"}\n' * COMMANDS_A_SECOND + b'{"command":"checkpoint"}\n' * 5)
+    wait_for(lambda: ("checkpoint", None) in run.sent)
+    run.server.handle(CommandAnswered(command="checkpoint", state="taken"))
+    client.say({"command": "checkpoint"})
+    wait_for(lambda: run.sent.count(("checkpoint", None)) == 2)
 
 
 def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_that_second(run, connect):
@@ -76,7 +103,7 @@ def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_t
         client.say(b'{"command":"pause"}\n' * (COMMANDS_A_SECOND // 2))
     wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
     for client in (first, second, connect(run)):
-        client.say({"command": "checkpoint"})
+        client.say({"command": "pause"})
         told = client.line()
         assert "too many commands" in (told if "error" in told else client.line())["error"]
     assert len(run.sent) == COMMANDS_A_SECOND
