@@ -35,8 +35,28 @@ _NAMES = {
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }
+"""The types that the library reads, too."""
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def why_unsaveable(tensor: torch.Tensor) -> str | None:
+    """Return why a file can't hold a tensor; None if it can."""
+    if tensor.layout is not torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
+    if tensor.is_meta:
+        return "it has no data (device meta)"
+    if tensor.dtype not in _NAMES:
+        return f"safetensors have no type {str(tensor.dtype).removeprefix('torch.')}"
+    return None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -143,4 +163,5 @@ def _blocks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]
     yield struct.pack("<Q", len(text)) + text
     for _, tensor in ordered:
         if tensor.numel():
-            yield tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+            plain = tensor.detach().resolve_conj().resolve_neg()
+            yield plain.reshape(-1).view(torch.uint8).numpy().data

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -81,3 +82,9 @@ def layers_named(model: nn.Module, patterns: Sequence[str], *, key: str) -> list
 def has_batch_norm(model: nn.Module) -> bool:
     """Whether a network has BatchNorm, whose statistics are those of a micro-batch."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a network's state by name, without extra state that is none."""
+    state: dict[str, object] = model.state_dict()
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}

@@ -1,6 +1,7 @@
 """What a network has learned from is known from its checkpoint, whatever becomes of the data afterwards."""
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mptui.runs.store.directory import read_json
 from tests.data.images import class_folders
 from tests.toys.training import bits
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "model": "shufflenet_v2_x0_5",
     "data.image_size": 32,
     "data.workers": 0,

@@ -3,6 +3,8 @@
 import os
 from contextlib import asynccontextmanager
 
+import torch
+
 from mptui.cli.main import app as command_line
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Step
@@ -74,7 +76,7 @@ def losses(run):
 
 def bits(groups):
     return {
-        (group, name): tensor.contiguous().numpy().tobytes()
+        (group, name): tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
         for group, tensors in groups.items()
         for name, tensor in tensors.items()
     }

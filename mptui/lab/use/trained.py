@@ -37,7 +37,7 @@ from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
 
 MODEL, AVERAGE = "model", "average"
-"""Groups of tensors of a checkpoint: weights and buffers, and the EMA of the weights if there is one."""
+"""Parts of a checkpoint: weights, buffers and extra state, and the EMA of the weights if there is one."""
 
 Flags = Mapping[str, tuple[str, Any]]
 """table.key -> (flag, value): settings that a person gave."""
@@ -243,7 +243,7 @@ def _load(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
     the network, of which the average has one.
     """
     try:
-        model.load_state_dict(snapshot.tensors.get(MODEL, {}))
+        model.load_state_dict({**snapshot.state.get(MODEL, {}), **snapshot.tensors.get(MODEL, {})})
         with torch.no_grad():
             for name, average in snapshot.tensors.get(AVERAGE, {}).items():
                 model.get_parameter(name).copy_(average)

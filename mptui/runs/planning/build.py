@@ -18,6 +18,7 @@ from mptui.data.loading.loader import Loader
 from mptui.data.loading.sampler import Labels, Share
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.normalization import Normalization
+from mptui.engine.checkpoint.check_state import check_state
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.optim.freezing import frozen_in, frozen_parameters
@@ -99,6 +100,7 @@ def prepare(
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
+        OwnCodeError: The person's network has other outputs than the task needs, or can't be saved.
         DataError: The data is missing, empty, has too many unusable files, or is other than what the network
             has learned from.
         Stopped: A stop was requested.
@@ -118,6 +120,7 @@ def prepare(
     bands = dataset.pixels.bands
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
     check_outputs(plan, model, len(dataset.classes))
+    check_state(model)
     if weights is not None:
         for message in _load_weights(model, weights, config, dataset):
             emit(Warned(code="weights", message=message))

@@ -7,6 +7,7 @@ from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.job import Job
 from mptui.engine.optim.freezing import frozen_at_last, frozen_parameters
 from mptui.engine.optim.param_groups import hidden_matrices
+from mptui.models.layers import tensors_of
 from mptui.models.zoo import parameter_count
 from mptui.registry.optimizers import OPTIMIZERS
 
@@ -38,5 +39,5 @@ def _checkpoint_bytes(job: Job) -> int:
     spec = OPTIMIZERS[training.optimizer]
     state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model) - frozen))
     average = 4 * weights * (spec.averages or training.ema_decay is not None)
-    whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
+    whole: int = sum(t.numel() * t.element_size() for t in tensors_of(job.model).values())
     return state + average + whole

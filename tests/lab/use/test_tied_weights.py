@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(own_code, "_folders", [])
     monkeypatch.setattr(own_code, "_given", {})
-    settings = {
+    settings: dict[str, Any] = {
         "data.image_size": 16,
         "data.workers": 0,
         "training.batch_size": 8,
@@ -63,11 +64,12 @@ def run(tmp_path, monkeypatch):
         "training.lr": 0.05,
         "training.lr_scaling": "off",
         "training.warmup_epochs": 0,
+        "training.ema_decay": 0.98,
         "training.primary_metric": "val_loss",
         "hardware.device": "cpu",
         "precision.mode": "fp32",
     }
-    return train(Tied, Noise, name="tied", epochs=3, **settings, **{"training.ema_decay": 0.98})
+    return train(Tied, Noise, name="tied", epochs=3, **settings)
 
 
 def test_evaluate_uses_the_weights_that_were_validated(run, capsys):

@@ -28,6 +28,7 @@ from mptui.lab.use.evaluation.evaluation_data import EvaluationData, open_sample
 from mptui.lab.use.evaluation.int8 import Inputs, Int8Network, check_installed, rounded_to_int8
 from mptui.lab.use.halving import HalvingBatches
 from mptui.lab.use.trained import Trained
+from mptui.models.layers import tensors_of
 from mptui.registry.precisions import LONG_NAMES, PRECISIONS
 from mptui.runs.planning.build import LoaderMaker
 from mptui.text import clean
@@ -148,7 +149,7 @@ class _Measure:
                 support="native" if name == "fp32" else trained.plan.device.native.get(name),
                 result=self._result(trained.model, precision),
                 images_per_second=rate,
-                weight_bytes=sum(value.nbytes for value in trained.model.state_dict().values()),
+                weight_bytes=sum(value.nbytes for value in tensors_of(trained.model).values()),
                 peak_bytes=peak,
             )
 

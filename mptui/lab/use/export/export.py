@@ -171,7 +171,7 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, fi
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise MptuiError(
             f"this network can't be exported as {spec.suffix[1:]}: {clean(first_line, 300)}",
-            hint="--debug shows the exporter's error."
+            hint="Use another --format; --debug shows the exporter's error."
             if spec is EXPORT_FORMATS["safetensors"]
             else "Use --format safetensors, which holds any network; --debug shows the exporter's error.",
         ) from error

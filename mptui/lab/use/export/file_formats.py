@@ -73,6 +73,8 @@ def _state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     storages: set[int] = set()
     for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is no tensor")
         storage = tensor.untyped_storage().data_ptr()
         tensors[name] = tensor.contiguous().clone() if storage in storages else tensor.contiguous()
         storages.add(storage)
