@@ -13,7 +13,6 @@ from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
-from mptui.engine.reporting.reporter import EpochSums
 from mptui.events import EpochFinished, EpochStarted, LayersThawed
 from mptui.models.zoo import parameter_count
 from mptui.registry.tasks import VAL_LOSS
@@ -156,7 +155,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
             val_metrics=measured.metrics,
             lr=float(context.parts.updater.lr),
             seconds=time.perf_counter() - started,
-            samples_per_second=reporter.median_rate(),
+            samples_per_second=reporter.epoch_throughput.rate,
             best=is_best,
         )
     )
@@ -164,7 +163,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
         epoch_ends()
     if over:
         state.metrics.reset()
-        reporter.epoch = EpochSums()
+        reporter.begin_epoch()
     if is_best:
         context.on_best(measured)
         context.saver.offer_best(snapshots.take(state))

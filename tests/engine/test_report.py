@@ -100,6 +100,26 @@ def test_nothing_new_is_no_event():
     assert len(events) == 1
 
 
+def test_the_throughput_counts_what_held_up_the_steps_and_not_the_first_interval(monkeypatch):
+    reporter, _, _ = reporter_with(HOUR)
+    now = time.perf_counter()
+    monkeypatch.setattr("mptui.engine.reporting.reporter.time.perf_counter", lambda: now)
+    for step, seconds in enumerate([60.0, 1.0, 1.0, 1.0, 37.0], 1):  # a warm-up, and a stall
+        note(reporter, step, 1.0, samples=10)
+        now += seconds
+        reporter.flush(wait=True)
+        if step == 1:
+            assert reporter.run_throughput.rate == pytest.approx(10 / 60, rel=1e-2)
+
+    assert reporter.run_throughput.rate == pytest.approx(40 / 40)
+    assert reporter.epoch_throughput.rate == pytest.approx(50 / 100, rel=1e-2)
+    reporter.begin_epoch()
+    note(reporter, 6, 1.0, samples=10)
+    now += 2.0
+    reporter.flush(wait=True)
+    assert reporter.epoch_throughput.rate == pytest.approx(5)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_losses_that_are_not_finite_are_counted_and_spoil_no_mean(bad):
     reporter, events, _ = reporter_with(HOUR)

@@ -3,10 +3,8 @@
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import torch
@@ -20,9 +18,6 @@ from mptui.tasks.base import Metrics
 
 Emit = Callable[[Event], None]
 
-RATES_KEPT = 4096
-"""Intervals in the median throughput: the last half hour at two a second."""
-
 
 @dataclass(slots=True)
 class EpochSums:
@@ -34,6 +29,24 @@ class EpochSums:
     def mean_loss(self) -> float:
         """Return the mean loss per sample; NaN if no step was applied."""
         return self.loss / self.samples if self.samples else math.nan
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Samples, and the seconds of training that they took, with all that held up its steps."""
+
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, samples: int, seconds: float) -> None:
+        """Count an interval."""
+        self.samples += samples
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second; None before the first interval."""
+        return self.samples / self.seconds if self.samples else None
 
 
 @dataclass(slots=True)
@@ -83,6 +96,8 @@ class Reporter:
         layers: Leaf modules of the network.
         reading: Returns the unthrottled rate of the loader, in samples per second.
         times: Times of the last measured step.
+        run_throughput: Of this process, without the first interval as soon as there is another.
+        epoch_throughput: Of the epoch, as far as this process has trained it.
     """
 
     def __init__(
@@ -101,11 +116,13 @@ class Reporter:
         self._meter = Meter(device, in_step=in_step)
         self._interval_s = interval_s
         self._interval = _Interval()
-        self._rates: deque[float] = deque(maxlen=RATES_KEPT)
+        self._flushed = self._interval.started
+        self._intervals = 0
         self.scaled = False
         self.watcher: Callable[[Sequence[StepRow]], None] | None = None
         self.totals = Totals()
         self.epoch = EpochSums()
+        self.run_throughput, self.epoch_throughput = Throughput(), Throughput()
         self.waited = 0.0
         self.trained = 0.0
         self.clock = StepClock(device)
@@ -120,6 +137,11 @@ class Reporter:
     def restart_clock(self) -> None:
         """Start a new interval after a validation or pause, whose time is not part of a step."""
         self._interval = _Interval()
+        self._flushed = self._interval.started
+
+    def begin_epoch(self) -> None:
+        """Begin the sums of an epoch."""
+        self.epoch, self.epoch_throughput = EpochSums(), Throughput()
 
     def record(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
         """Record the step that just ended; cheap, never syncs."""
@@ -131,7 +153,7 @@ class Reporter:
 
     def due(self, now: float) -> bool:
         """Whether it is time for `flush`, by the clock of this process."""
-        return now - self._interval.started >= self._interval_s
+        return now - self._flushed >= self._interval_s
 
     @property
     def full(self) -> bool:
@@ -140,7 +162,7 @@ class Reporter:
 
     def flush(self, *, wait: bool = False) -> None:
         """Start copying the new rows to the host, and report those that have arrived; with `wait`, all."""
-        started = time.perf_counter()
+        self._flushed = started = time.perf_counter()
         self._meter.send(self._metrics.state_dict())
         self._report(self._meter.read(wait=wait or self._interval_s == 0))
         self._interval.logging += time.perf_counter() - started
@@ -171,32 +193,36 @@ class Reporter:
         yield
         self._interval.others += time.perf_counter() - started
 
-    def median_rate(self) -> float | None:
-        """Return the median throughput of the steady intervals, in samples per second."""
-        return median(self._rates) if self._rates else None
-
     def wait_fraction(self) -> float:
         """Return the share of the training time that was spent waiting for data."""
         return self.waited / self.trained if self.trained else 0.0
 
     def _report(self, received: list[ReceivedRows]) -> None:
+        rows = [row for part in received for row in part.rows]
+        if not rows and not self._unreported:
+            return  # the interval goes on: no time is left out
         now = time.perf_counter()
         interval, self._interval = self._interval, _Interval(now)
         elapsed = max(now - interval.started, 1e-9)
         self.trained += elapsed
         self.waited += interval.waited
         if interval.steps:
-            self._rates.append(interval.samples / elapsed)
+            self._count_interval(interval, elapsed)
             self._record_split(interval, elapsed)
-        rows = [row for part in received for row in part.rows]
-        if not rows and not self._unreported:
-            return
         if received:
             self._host_metrics.load_state_dict(received[-1].sums)
         metrics = self._host_metrics.compute()
         for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
             self._count(group)
             self._emit_step(interval, elapsed, metrics)
+
+    def _count_interval(self, interval: _Interval, elapsed: float) -> None:
+        """Count the throughput; the first interval, with the warm-up of the device, only until the next."""
+        self._intervals += 1
+        if self._intervals == 2:
+            self.run_throughput = Throughput()
+        self.run_throughput.add(interval.samples, elapsed)
+        self.epoch_throughput.add(interval.samples, elapsed)
 
     def _record_split(self, interval: _Interval, elapsed: float) -> None:
         """Record the time breakdown of an interval, extrapolated from its one measured step."""

@@ -60,7 +60,7 @@ def note_figures(records: Records, trainer: Trainer) -> None:
     """Write the figures into the summary that only the loop has."""
     context, document = trainer.context, records.summary.document
     document["optimizer_steps"] = records.trained_to = context.state.step
-    if (rate := context.reporter.median_rate()) is not None:
+    if (rate := context.reporter.run_throughput.rate) is not None:
         document["samples_per_second"] = rate
     document["time"]["first_step_s"] = context.outcome.first_step_s
     document["time"]["data_wait_fraction"] = context.reporter.wait_fraction()
