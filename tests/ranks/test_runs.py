@@ -94,3 +94,20 @@ def test_rank_0_makes_the_images_of_a_diffusion_run_also_of_sharded_weights(shar
         assert event["images"] == 3
         assert (tmp_path / "a" / event["path"]).is_file()
     assert made[-1]["step"] == events(tmp_path, "step")[-1]["step"], "those of the trained network"
+
+
+def test_batches_that_would_leave_a_rank_a_single_sample(tmp_path):
+    """Of the last 3 of 19 samples, one rank reads all; whole batches of 3 for two ranks are refused.
+
+    ResNet's last feature maps are 1 x 1 here, so that BatchNorm can't be trained on one sample.
+    """
+    small = ("--model", "resnet18", "--data", "shapes", "--set", "data.image_size=32", "--workers", "0")
+    data = ("--set", "data.samples=19", "--epochs", "1", "--precision", "fp32", "--no-compile", "--name", "a")
+    results = run(2, tmp_path / "tail", "run", *small, *data, "--batch-size", "4")
+    assert [code for code, _, _ in results] == [0, 0], results
+    summary = json.loads((tmp_path / "tail" / "a" / "summary.json").read_text())
+    assert summary["samples_seen"] == summary["dataset"]["train_samples"] == 19
+    results = run(2, tmp_path / "whole", "run", *small, *data, "--batch-size", "3")
+    assert [code for code, _, _ in results] == [2, 2], results
+    assert "training.batch_size = 3 over 2 processes: BatchNorm can't be trained" in results[0][2]
+    assert "set --batch-size to 4 or more" in results[0][2]

@@ -52,7 +52,7 @@ SHARDED_FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_two_and_three_ranks_train_as_one_process_does(form, tmp_path):
-    """Of the last batch of an epoch with 2 samples, one of three ranks reads none."""
+    """Of the last batch of an epoch with 2 samples, all but one rank read none."""
     function, tolerance, options = FORMS[form]
     (alone,) = in_group(1, function, str(tmp_path / "1"), options)
     assert len(alone["losses"]) == STEPS["max_steps"]

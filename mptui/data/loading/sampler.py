@@ -9,7 +9,7 @@ import torch
 
 from mptui.data.core.batch import Batch, Window
 from mptui.data.core.rng import RandomStream, generator
-from mptui.data.loading.lengths import samples_used
+from mptui.data.loading.lengths import readers_of, samples_used
 
 Labels = npt.NDArray[np.int64]
 
@@ -46,6 +46,8 @@ def balanced_draws(labels_N: Labels, random: np.random.Generator) -> npt.NDArray
 class Share:
     """The contiguous part of each batch that one of several processes reads, as even as possible.
 
+    Fewer processes read a short last training batch, if a part would be a single sample: see `readers_of`.
+
     Attributes:
         rank: Number of the process, from 0; the first ones read the larger parts.
         world_size: Number of processes.
@@ -54,16 +56,20 @@ class Share:
     rank: int = 0
     world_size: int = 1
 
-    def of(self, batch: range) -> range:
-        """Return the part of the positions `batch`; empty if there are fewer than processes."""
+    def of(self, batch: range, *, short: bool = False) -> range:
+        """Return the part of the positions `batch`, of a `short` training batch or another one.
+
+        It is empty if there are too few for this process.
+        """
         if self.world_size == 1:
             return batch
-        size = len(batch)
-        return batch[-(-size * self.rank // self.world_size) : -(-size * (self.rank + 1) // self.world_size)]
+        size, readers = len(batch), readers_of(len(batch), self.world_size, short=short)
+        first, last = (min(size, -(-size * rank // readers)) for rank in (self.rank, self.rank + 1))
+        return batch[first:last]
 
-    def largest(self, batch_size: int) -> int:
-        """Return the size of the largest part of a whole batch, that of rank 0."""
-        return -(-batch_size // self.world_size)
+    def largest(self, size: int, *, short: bool = False) -> int:
+        """Return the size of the largest part of a batch of `size` samples, that of rank 0."""
+        return -(-size // readers_of(size, self.world_size, short=short))
 
     def lead(self, mixes: bool) -> int:
         """Return the number of samples to read before each part: images mix with the one before them."""
@@ -130,7 +136,8 @@ class EpochOrder:
         batches = (
             places[first : first + self.batch_size] for first in range(0, len(places), self.batch_size)
         )
-        return [part for batch in batches if (part := self.share.of(batch))]
+        parts = (self.share.of(batch, short=self.train and len(batch) < self.batch_size) for batch in batches)
+        return [part for part in parts if part]
 
     def before(self, places: range, part: range) -> int:
         """Return the position before a part's first one in its batch of the window `places`.

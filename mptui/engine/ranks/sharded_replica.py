@@ -133,7 +133,9 @@ class ShardedReplica(Replica):
         short = 0
         for first in range(0, size, self._batch_size):
             batch = range(min(self._batch_size, size - first))
-            own, most = len(self._share.of(batch)), self._share.largest(len(batch))
+            of_short = len(batch) < self._batch_size
+            own = len(self._share.of(batch, short=of_short))
+            most = self._share.largest(len(batch), short=of_short)
             short += -(-most // (limit or most)) - -(-own // (limit or most))
         return short
 

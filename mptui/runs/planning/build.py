@@ -37,7 +37,7 @@ from mptui.models.zoo import build
 from mptui.registry.models import PRETRAINED
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DIFFUSION, TASKS
-from mptui.runs.planning.check_outputs import check_outputs
+from mptui.runs.planning.check_outputs import check_outputs, check_single_samples
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
 from mptui.runs.planning.plan import Plan, within_budget
 from mptui.runs.planning.trust import import_own_code
@@ -231,10 +231,12 @@ def build_job(
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
     _check_layers(model, config)  # report faults before the switch
+    task = build_task(plan.task, dataset.classes, config.training, config.model.task, dataset.class_counts)
+    check_single_samples(model, task, config, count=len(dataset.train), processes=loaders.ranks.world_size)
     return Job(
         config=config,
         model=in_format(model, channels_last=plan.channels_last),
-        task=build_task(plan.task, dataset.classes, config.training, config.model.task, dataset.class_counts),
+        task=task,
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),
         precision=plan.precision.used,
