@@ -1,4 +1,4 @@
-"""A new data format is one entry of `FORMATS`: here a CSV file with a path and a class per line."""
+"""A new data format is one entry of `FORMATS`: here a text file with a path and a class per line."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ RUN = ["--model", "resnet18", "--workers", "0", "--device", "cpu", "--batch-size
 
 
 def recognize(path: str) -> SampleKind | None:
-    return SampleKind.CLASS if path.endswith(".csv") and Path(path).is_file() else None
+    return SampleKind.CLASS if path.endswith(".pairs") and Path(path).is_file() else None
 
 
 def find(path: str, _kind: SampleKind, *_: object) -> Found:
@@ -43,11 +43,11 @@ def find(path: str, _kind: SampleKind, *_: object) -> Found:
 def table(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(
-        FORMATS, "CSV file", FolderFormat("DATA.csv: a path and a class a line", recognize, find)
+        FORMATS, "file of pairs", FolderFormat("DATA.pairs: a path and a class a line", recognize, find)
     )
     for number in range(12):
         photo(20, 16, number).save(tmp_path / f"{number}.png")
-    path = tmp_path / "pets.csv"
+    path = tmp_path / "pets.pairs"
     path.write_text("".join(f"{number}.png,{('cat', 'dog')[number % 2]}\n" for number in range(12)))
     return path
 
@@ -63,7 +63,7 @@ def test_a_run_trains_on_it_and_resumes(table, tmp_path, capsys, monkeypatch):
     code, printed, _ = mptui(capsys, "run", *data, "--name", "toy", "--epochs", 1)
     summary = json.loads(printed)
     assert (code, summary["dataset"]) == (
-        0, {"name": "pets.csv", "train_samples": 10, "val_samples": 2, "classes": 2}
+        0, {"name": "pets.pairs", "train_samples": 10, "val_samples": 2, "classes": 2}
     )  # fmt: skip
     assert list((cache_folder() / "scans").iterdir())
     monkeypatch.setattr(scan, "check_all", lambda *_: pytest.fail("looked at again"))
@@ -85,7 +85,7 @@ def test_it_is_planned_described_and_prepared(table, tmp_path, capsys):
 
 def test_its_layout_is_among_those_that_are_named_and_its_faults_are_a_line(table, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"CSV file: +DATA\.csv: a path and a class a line"):
+    with pytest.raises(DataError, match=r"file of pairs: +DATA\.pairs: a path and a class a line"):
         kind_of(DataConfig(path=str(tmp_path / "empty")))
     table.write_bytes(b"\xff,cat\n")
     code, _, told = mptui(capsys, "run", "--data", table, "--runs-dir", tmp_path / "runs", *RUN)

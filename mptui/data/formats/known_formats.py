@@ -15,6 +15,8 @@ from mptui.data.formats.layout import (
     has_subfolders,
     subfolders,
 )
+from mptui.data.formats.lists.columns import LAYOUT as LISTS
+from mptui.data.formats.lists.image_list import find_in_list, offering, recognize_list
 from mptui.data.formats.packed.open_packed import (
     PARQUET_FILES,
     TAR_SHARDS,
@@ -59,6 +61,7 @@ FORMATS: dict[str, FolderFormat] = {
     "class folders": FolderFormat(CLASS_FOLDERS, _has_classes, _find_in_class_folders),
     "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards),
     "Parquet files": FolderFormat(PARQUET_FILES, has_parquet, find_in_parquet),
+    "list of images": FolderFormat(LISTS, recognize_list, find_in_list),
     "images alone": FolderFormat(
         "DATA/1.jpg, at any depth; images in classes can be used as images alone too",
         _has_images,
@@ -74,6 +77,11 @@ def recognize(path: str) -> tuple[FolderFormat, SampleKind]:
     Raises:
         DataError: The path does not exist, can't be listed, or has no known format.
     """
+    with offering(path):
+        return _recognized(path)
+
+
+def _recognized(path: str) -> tuple[FolderFormat, SampleKind]:
     if os.path.exists(path):  # noqa: PTH110 - pathlib raises for odd paths
         for known in FORMATS.values():
             if (kind := known.recognize(path)) is not None:

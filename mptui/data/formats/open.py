@@ -11,6 +11,7 @@ from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.known_formats import FORMATS, recognize
+from mptui.data.formats.lists.image_list import offering
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
@@ -45,8 +46,9 @@ def check_data(data: DataConfig, kind: SampleKind) -> None:
         DataError: The path is missing, has no known format, or has samples of another kind.
     """
     what, kinds = _kinds(data)
-    if not _serves(kinds, kind):
-        raise _wrong_kind(what, kinds, kind)
+    with offering(str(expanded(what))):
+        if not _serves(kinds, kind):
+            raise _wrong_kind(what, kinds, kind)
 
 
 def open_dataset(
@@ -137,9 +139,10 @@ def _find(
     """List the samples of a folder as `kind`; None: as the kind that is recognized."""
     known, recognized = recognize(folder)
     kind = kind or recognized
-    if not _serves((recognized,), kind):
-        raise _wrong_kind(what, (recognized,), kind)
-    found = known.find(folder, kind, on_progress, should_stop)
+    with offering(folder):
+        if not _serves((recognized,), kind):
+            raise _wrong_kind(what, (recognized,), kind)
+        found = known.find(folder, kind, on_progress, should_stop)
     if isinstance(found, Found) and not found.layout:
         layout = next(name for name, each in FORMATS.items() if each is known)
         found = replace(found, layout=layout)

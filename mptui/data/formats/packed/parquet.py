@@ -104,6 +104,37 @@ def rows_of(path: str) -> int:
         return int(file.metadata.num_rows)
 
 
+def text_columns(path: str, rows: int | None) -> tuple[list[str], list[list[str]]]:
+    """Return the names of a file's plain columns, and their first rows as text; a missing value is "".
+
+    Args:
+        path: The file.
+        rows: Number of rows; None: all.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        DataError: The file can't be read.
+    """
+    with _opened(path) as file:
+        import pyarrow as pa
+        from pyarrow import types
+
+        tests = (_holds_labels, types.is_floating)
+        names = [field.name for field in file.schema_arrow if any(test(field.type) for test in tests)]
+        lines: list[list[str]] = []
+        try:
+            for batch in file.iter_batches(1 << 14, columns=names, use_threads=False):
+                values = [batch.column(name).to_pylist() for name in names]
+                lines += [
+                    ["" if cell is None else str(cell) for cell in row] for row in zip(*values, strict=True)
+                ]
+                if rows is not None and len(lines) >= rows:
+                    break
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise damaged(path, error) from error
+    return names, lines if rows is None else lines[:rows]
+
+
 def unpack(path: str, on_rows: Callable[[int], None], should_stop: ShouldStop) -> Listing:
     """List the samples of a file, after its images were copied to the cache.
 

@@ -1,0 +1,266 @@
+"""A list of images with a label or a mask for each: `--data LIST.csv`."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from mptui.data.core.reading import LeftOut
+from mptui.data.core.types import Problem
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.layout import TEST_NAMES, TRAIN_NAMES, VAL_NAMES, natural_key
+from mptui.data.formats.lists.columns import Columns, find_columns, with_header
+from mptui.data.formats.lists.locate import FileFinder, forget_listings
+from mptui.data.formats.lists.read_table import ENDINGS, Table, read_table
+from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.splits import PathTable
+from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
+from mptui.text import clean_name, shell_word
+
+_SPLITS = {
+    **dict.fromkeys(TRAIN_NAMES, "train"),
+    **dict.fromkeys((*VAL_NAMES, "dev"), "val"),
+    **dict.fromkeys((*TEST_NAMES, "public", "private"), "test"),
+}
+_FEW = 200
+"""Number of rows by which a list is recognized."""
+
+_IMAGE_WORDS = ("image", "img", "photo", "jpeg", "jpg")
+_MASK_WORDS = ("mask", "label", "annotation", "seg")
+
+
+@dataclass(slots=True)
+class _Half:
+    """The rows of a list that are one half."""
+
+    images: list[str] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    """The label, or the file of the mask, of each image."""
+
+    def sorted(self) -> "_Half":
+        """Return the rows by label and by name, as class folders are listed."""
+        keys = [natural_key(label) for label in self.targets]
+        order = sorted(range(len(keys)), key=lambda row: (keys[row], self.images[row]))
+        return _Half([self.images[row] for row in order], [self.targets[row] for row in order])
+
+
+def recognize_list(path: str) -> SampleKind | None:
+    """Return the kind of the samples of a list; None if the path is none.
+
+    Raises:
+        ConfigError: A Parquet file, but pyarrow is not installed.
+        DataError: It can't be read, or in more than one way.
+    """
+    if not path.lower().endswith(ENDINGS) or not os.path.isfile(path):  # noqa: PTH113
+        return None
+    table = with_header(read_table(path, _FEW))
+    columns = find_columns(table)
+    if columns is None:
+        names = ", ".join(map(clean_name, table.header[:12]))
+        raise DataError(
+            f"{clean_name(path)}: none of its columns is called image: {names}",
+            hint="Name the columns in its first line: image, label or mask, and split if there is one.",
+        )
+    return columns.kind
+
+
+def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
+    """List the samples of a list.
+
+    Raises:
+        DataError: It can't be read, or there are no usable samples.
+    """
+    forget_listings()
+    table = with_header(read_table(path))
+    columns = find_columns(table)
+    assert columns is not None
+    rows = _Rows(table, columns, kind)
+    train, val, test = (rows.halves[name].sorted() for name in ("train", "val", "test"))
+    split = (
+        "" if columns.split is None or not (val.images or test.images) else _phrase(table, columns, val, test)
+    )
+    if not val.images and all(test.targets):
+        val, test = test, _Half()
+    if not train.images:
+        raise _nothing(table, columns, rows)
+    classes = (
+        sorted({*train.targets, *val.targets}, key=natural_key) if kind is SampleKind.CLASS else ["image"]
+    )
+    if len(classes) < 2 and kind is SampleKind.CLASS:
+        raise DataError(
+            f"{clean_name(path)}: only one class: {clean_name(classes[0])}",
+            hint="Choose --model diffusion_unet for images alone, or list two classes or more.",
+        )
+    if unknown := sorted({*val.targets} - {*train.targets}) if kind is SampleKind.CLASS else []:
+        names = clean_name(", ".join(unknown[:10]))
+        raise DataError(
+            f"{clean_name(path)}: validation has classes that training lacks: {names}",
+            hint="Correct the column of the split, or of the label.",
+        )
+    numbers = {name: number for number, name in enumerate(classes)}
+    masked = kind is SampleKind.MASK
+    targets = [*train.targets, *val.targets]
+    labels = [numbers[name] if kind is SampleKind.CLASS else 0 for name in targets]
+    return Found(
+        images=PathTable([*train.images, *val.images]),
+        train_rows=len(train.images),
+        classes=() if masked else tuple(map(clean_name, classes)),
+        labels=None if masked else np.array(labels, np.int64),
+        masks=PathTable(targets) if masked else None,
+        class_file=_class_file(table, train) if masked else None,
+        unpaired=tuple(rows.problems),
+        split=split,
+        test=tuple(test.images),
+        left_out=tuple(rows.left_out()),
+    )
+
+
+def lists_in(folder: str) -> Iterator[str]:
+    """Yield the lists in a folder that have labels or masks, and whose images are there."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)  # noqa: PTH118
+        try:
+            table = with_header(read_table(path, _FEW))
+            columns = find_columns(table)
+            if columns is None or columns.kind is SampleKind.IMAGE:
+                continue
+            images = [row[columns.image] for row in table.rows]
+            finder = FileFinder(path, images, _IMAGE_WORDS)
+            if any(finder.find(image) for image in images):
+                yield path
+        except Exception:  # noqa: BLE001, S112 - any table may lie there; it is only offered
+            continue
+
+
+@contextmanager
+def offering(folder: str) -> Iterator[None]:
+    """Let a refusal of a folder offer a list that is in it: a way to read what its layout doesn't say."""
+    try:
+        yield
+    except DataError as error:
+        path = next(lists_in(folder), None)
+        if path is None:
+            raise
+        hint = f"Its labels are in a list: --data {shell_word(path)}."
+        raise DataError(error.message, hint=hint) from error
+
+
+class _Rows:
+    """The rows of a table, by split, and those that are left out."""
+
+    def __init__(self, table: Table, columns: Columns, kind: SampleKind) -> None:
+        self._table, self._columns, self._kind = table, columns, kind
+        self.halves = {name: _Half() for name in ("train", "val", "test")}
+        self.problems: list[Problem] = []
+        self._again: list[str] = []
+        self._seen: dict[str, tuple[int, str, str]] = {}
+        self._images = FileFinder(table.path, [row[columns.image] for row in table.rows], _IMAGE_WORDS)
+        names = [] if columns.mask is None else [row[columns.mask] for row in table.rows]
+        self._masks = FileFinder(table.path, names, _MASK_WORDS)
+        for number, row in enumerate(table.rows):
+            self._add(number, row)
+
+    def left_out(self) -> Iterator[LeftOut]:
+        """Yield the rows that are left out without being a fault of the set."""
+        if self._again:
+            yield LeftOut("is listed again", tuple(self._again))
+
+    def _add(self, number: int, row: list[str]) -> None:
+        split = self._split(number, row)
+        image = self._images.find(row[self._columns.image]) if row[self._columns.image] else None
+        if image is None:
+            self.problems.append(
+                Problem(row[self._columns.image] or self._table.name(number), "no such file")
+            )
+            return
+        target, fault = self._target(number, row, image)
+        if fault and split != "test":
+            self.problems.append(Problem(image, fault))
+            return
+        if (known := self._seen.get(image)) is not None:
+            if known[1:] != (split, target):
+                raise DataError(
+                    f"{self._table.name(known[0])} and {self._table.name(number)} say different things of"
+                    f" {clean_name(image)}:\n  {' '.join(known[1:])}\n  {split} {target}",
+                    hint="Remove one of the lines: an image has one label and one split.",
+                )
+            self._again.append(image)
+            return
+        self._seen[image] = number, split, target
+        self.halves[split].images.append(image)
+        self.halves[split].targets.append(target)
+
+    def _split(self, number: int, row: list[str]) -> str:
+        if self._columns.split is None:
+            return "train"
+        word = row[self._columns.split].strip().lower()
+        if word not in _SPLITS:
+            raise DataError(
+                f"{self._table.name(number)}: its split is {row[self._columns.split]!r}",
+                hint="Write train, val or test in the column of the split, or remove the column.",
+            )
+        return _SPLITS[word]
+
+    def _target(self, number: int, row: list[str], image: str) -> tuple[str, str]:
+        """Return the label, or the file of the mask, of an image, and what is wrong with it."""
+        columns = self._columns
+        if self._kind is SampleKind.IMAGE:
+            return "image", ""
+        if columns.one_hot:
+            return next(self._table.header[each] for each in columns.one_hot if float(row[each]) == 1), ""
+        if columns.mask is None:
+            assert columns.label is not None
+            return (label := self._label(number, row[columns.label])), "" if label else "has no label"
+        mask = self._masks.find(row[columns.mask]) if row[columns.mask] else None
+        if mask == image:
+            raise DataError(
+                f"{self._table.name(number)}: image and mask are one file", hint="List the file of the mask."
+            )
+        return mask or "", "" if mask else f"has no mask {row[columns.mask]}".rstrip()
+
+    def _label(self, number: int, text: str) -> str:
+        """Return a label, a whole number without its fraction: pandas writes 3 as 3.0 beside a gap."""
+        try:
+            value = float(text)
+        except ValueError:
+            return text
+        if value != value:
+            return ""
+        if value.is_integer():
+            return str(int(value)) if "." in text else text
+        raise DataError(
+            f"{self._table.name(number)}: its label is the fraction {text}, not a class",
+            hint="List the class of each image: its name, or its number.",
+        )
+
+
+def _phrase(table: Table, columns: Columns, val: _Half, test: _Half) -> str:
+    assert columns.split is not None
+    other = "val" if val.images else "test"
+    return f"column {clean_name(table.header[columns.split])} of the list: train and {other}"
+
+
+def _nothing(table: Table, columns: Columns, rows: _Rows) -> DataError:
+    what = "no usable image for training"
+    if rows.problems:
+        what += f": {clean_name(rows.problems[0].path)}: {rows.problems[0].reason}"
+    return DataError(
+        f"{clean_name(table.path)}: {what}",
+        hint=f"Write into the column {clean_name(table.header[columns.image])} where each image is, from the"
+        " folder of the list: images/1.jpg.",
+    )
+
+
+def _class_file(table: Table, train: _Half) -> Path | None:
+    """Return the file of the masks' classes: beside the list, or in the folder of all images and masks."""
+    common = os.path.commonpath([train.images[0], train.images[-1], *train.targets[:1], *train.targets[-1:]])
+    folders: Sequence[str] = (os.path.dirname(table.path), common)  # noqa: PTH120
+    return next((file for each in folders if (file := Path(each) / CLASS_FILE).is_file()), None)
