@@ -50,11 +50,14 @@ def validate(context: TrainContext) -> ValidationResult:
     context.reporter.flush(wait=True)
     checks = phase.begin_validation(context)
     average, compiler = context.parts.average, context.parts.compiler
+    if not context.ranks.is_alone:  # each rank has its own statistics
+        averaged = average.statistics() if average is not None else ()
+        context.ranks.spread([*context.model.buffers(), *averaged])
+        context.parts.updater.buffers.refresh()
     in_place = average.in_place() if average is not None else contextlib.nullcontext()
     with in_place, context.parts.replica.whole():
         if average is not None and average.own_statistics:
             _recompute_statistics(context)
-        if not context.ranks.is_alone:  # of BatchNorm: each rank has its own
             context.ranks.spread(context.model.buffers())
         measured = evaluate(
             context.model,

@@ -1,8 +1,12 @@
 """EMA of the weights: slow in the long run, and fast at first."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.optim.ema import WeightAverage
 from mptui.events import Step
 from tests.engine.small import build_trainer, config, end, small_net
@@ -63,5 +67,78 @@ def test_in_a_run_the_first_step_moves_it_by_nine_tenths_and_the_second_by_nine_
     trainer.train()
     end(trainer)
     assert trainer.context.parts.average is not None
-    for name, average in trainer.context.parts.average.state_dict().items():
-        torch.testing.assert_close(average, expected[name])
+    averages = trainer.context.parts.average.state_dict()
+    for name, weight in expected.items():
+        torch.testing.assert_close(averages[name], weight)
+
+
+def average_of(trainer):
+    assert trainer.context.parts.average is not None
+    return trainer.context.parts.average.state_dict()
+
+
+class Scaled(torch.nn.Module):
+    """A network with a BatchNorm, a running statistic of its own, and a constant that is not finite."""
+
+    brightness: torch.Tensor
+    limit: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.net = small_net()
+        self.register_buffer("brightness", torch.zeros(1))
+        self.register_buffer("limit", torch.tensor([-torch.inf, torch.inf]))
+
+    def forward(self, images):
+        if self.training:
+            self.brightness = 0.9 * self.brightness + 0.1 * images.detach().mean().reshape(1)
+        return self.net(images)
+
+
+def test_buffers_are_averaged_with_the_weights_and_validated_with_them(tmp_path):
+    model = Scaled()
+    run = config(training={"ema_decay": 0.9, "epochs": 2})
+    trainer, events = build_trainer(run, tmp_path, model=model)
+    names = ["net.1.running_mean", "net.1.running_var", "brightness"]
+    expected = {name: model.get_buffer(name).clone() for name in names}
+    validated = []
+
+    def follow(event):
+        if isinstance(event, Step):
+            share = 1 - min(0.9, event.step / (9 + event.step))
+            for name in names:
+                expected[name] += share * (model.get_buffer(name) - expected[name])
+
+    def note(module, inputs):
+        if not module.training:
+            validated.append({name: module.get_buffer(name).clone() for name in [*names, "limit"]})
+
+    events.then = follow
+    model.register_forward_pre_hook(note)
+    trainer.train()
+    end(trainer)
+    raw, averages = model.state_dict(), average_of(trainer)
+    for name in names:
+        torch.testing.assert_close(validated[-1][name], expected[name])
+        torch.testing.assert_close(averages[name], expected[name])
+        assert not torch.allclose(raw[name], expected[name], rtol=1e-3)  # the network trains on with its own
+    assert torch.equal(validated[-1]["limit"], model.limit)
+    assert torch.equal(averages["limit"], model.limit)
+
+
+def test_an_average_of_buffers_goes_on_from_a_checkpoint_and_begins_anew_from_one_without(tmp_path):
+    run = config(training={"ema_decay": 0.99, "epochs": 2, "max_steps": 7})
+    first, _ = build_trainer(run, tmp_path, model=Scaled())
+    first.train()
+    end(first)
+    saved = read_newest(tmp_path)[0]
+    second, _ = build_trainer(run, tmp_path, model=Scaled())
+    snapshots.restore(second.state, saved)
+    averages = average_of(second)
+    assert averages.keys() == saved.tensors["average"].keys()
+    assert all(torch.equal(averages[name], value) for name, value in saved.tensors["average"].items())
+    weights_alone = {name: saved.tensors["average"][name] for name, _ in Scaled().named_parameters()}
+    snapshots.restore(second.state, replace(saved, tensors={**saved.tensors, "average": weights_alone}))
+    begun = average_of(second)
+    assert torch.equal(begun["brightness"], saved.tensors["model"]["brightness"])
+    end(second)

@@ -33,7 +33,8 @@ def trained(trainer):
     names = {p: name for name, p in trainer.context.model.named_parameters()}
     groups = trainer.context.parts.optimizer.param_groups
     of_optimizer = {names[p] for group in groups for p in group["params"]}
-    assert of_optimizer == trainer.context.parts.average.state_dict().keys()
+    buffers = {name for name, _ in trainer.context.model.named_buffers()}
+    assert of_optimizer == trainer.context.parts.average.state_dict().keys() - buffers
     assert {names[p] for p in trainer.context.parts.optimizer.state} <= of_optimizer
     return of_optimizer
 

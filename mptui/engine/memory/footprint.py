@@ -305,7 +305,8 @@ def _update_memory(network: _Network, training: TrainingConfig, *, fused: bool) 
         states = [value for state in optimizer.state.values() for value in state.values()]
         return UpdateMemory(
             parameters=sum(parameter.numel() for parameter in model.parameters()),
-            weights=_bytes((*model.parameters(), *model.buffers())) + updater.buffers.nbytes,
+            weights=_bytes((*model.parameters(), *model.buffers()))
+            + _bytes(row.accepted for row in updater.buffers.rows),
             gradients=_bytes(made.trained),
             optimizer=_bytes(states),
             average=_bytes(average.averages()) if isinstance(average, WeightAverage) else 0,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mptui.engine.optim.dense import in_a_row
+from mptui.engine.optim.grad_norm import in_a_row
 
 STEP = "step"
 """The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed."""

@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 
-from mptui.engine.optim.dense import in_a_row
 from mptui.engine.ranks.group import ALONE, Ranks
 
 LARGE = 1 << 13
@@ -84,6 +83,11 @@ class GradientNorm:
             squares.append(_squares(torch._C._nn.flatten_dense_tensors(rest)))
         total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
         return total.sqrt()
+
+
+def in_a_row(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a 1-D view of a dense tensor in memory order, whatever the order of its axes."""
+    return tensor if tensor.ndim == 1 else tensor.as_strided((tensor.numel(),), (1,))
 
 
 def _squares(row: torch.Tensor) -> torch.Tensor:

@@ -1,14 +1,15 @@
 """The update as a transaction: a step whose gradients are not finite changes nothing.
 
-It changes neither weights, optimizer state, BatchNorm statistics (one overflowing batch would leave them NaN
-for good while training looks fine), learning-rate schedule, EMA nor counts. Whether the step is good stays on
-the device: a fused optimizer reads `found_inf` inside its kernel, and everything else is arithmetic with it,
-so that no step synchronizes. An optimizer without a fused kernel syncs once per step.
+It changes neither weights, optimizer state, buffers (one overflowing batch would leave BatchNorm's statistics
+NaN for good while training looks fine), learning-rate schedule, EMA nor counts. Whether the step is good
+stays on the device: a fused optimizer reads `found_inf` inside its kernel, and everything else is arithmetic
+with it, so that no step synchronizes. An optimizer without a fused kernel syncs once per step.
 """
 
 import numpy as np
 import torch
 
+from mptui.engine.optim.buffers import RevertibleBuffers
 from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
@@ -68,6 +69,8 @@ class Updater:
         self.found_inf = torch.zeros((), device=device)
         self.norm = self._zero_or_nan = torch.zeros((), device=device)
         self.buffers = RevertibleBuffers(model, sync=device.type == "cpu")
+        if average is not None:
+            average.follow(self.buffers)
         self.seek(0)
 
     def take_table(self, lr_table: np.ndarray) -> None:
@@ -165,55 +168,3 @@ class Updater:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
-
-
-class RevertibleBuffers:
-    """Buffers that a forward pass changes (BatchNorm statistics), restored when the step is refused.
-
-    The accepted values lie in two flat tensors, so that a step costs a few kernels, not a few per layer.
-
-    Args:
-        model: Its BatchNorm layers are collected once.
-        sync: Read on the host whether a step was good, and restore nothing if it was. For CPUs: on other
-            devices this would sync.
-    """
-
-    def __init__(self, model: torch.nn.Module, *, sync: bool) -> None:
-        norms = self.norms = [
-            m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)
-        ]
-        self._statistics = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
-        self._counters = [m.num_batches_tracked for m in norms if m.num_batches_tracked is not None]
-        self._sizes = [len(b) for b in self._statistics]
-        self.sync = sync
-        self.refresh()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the accepted values."""
-        return (self._accepted.nbytes if self._statistics else 0) + (
-            self._accepted_counts.nbytes if self._counters else 0
-        )
-
-    def refresh(self) -> None:
-        """Accept the current buffers, after a good step or a load."""
-        if self._statistics:
-            self._accepted = torch.cat(self._statistics)
-        if self._counters:
-            self._accepted_counts = torch.stack(self._counters)
-
-    def keep_if(self, good: torch.Tensor) -> None:
-        """Accept the current buffers if `good` (0-dim bool), else restore the accepted ones."""
-        if not self._sizes and not self._counters:
-            return
-        if self.sync and good:
-            self.refresh()
-            return
-        if self._statistics:
-            if not self.sync:
-                self._accepted = torch.where(good, torch.cat(self._statistics), self._accepted)
-            torch._foreach_copy_(self._statistics, torch.split(self._accepted, self._sizes))
-        if self._counters:
-            if not self.sync:
-                self._accepted_counts = torch.where(good, torch.stack(self._counters), self._accepted_counts)
-            torch._foreach_copy_(self._counters, self._accepted_counts.unbind())

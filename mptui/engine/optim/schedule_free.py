@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from mptui.engine.optim.buffers import RevertibleBuffers
 from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import STEP, FusedOptimizer, GroupTensors, Tensors, average_in, descend
 from mptui.engine.ranks.shards import shard_of
@@ -122,6 +123,9 @@ class ScheduleFreeAverage(AveragedWeights):
         super().__init__(model)
         self._parameters = [shard_of(p) for p in self._trained.values()]
         self._optimizer = optimizer
+
+    def follow(self, buffers: RevertibleBuffers) -> None:
+        """Do nothing: statistics are computed anew."""
 
     def averages(self) -> list[torch.Tensor]:
         """Return x of each trained parameter."""

@@ -237,17 +237,18 @@ def _fallbacks(snapshot: Snapshot) -> Fallbacks:
 
 
 def _load(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
-    """Load the weights that the run validates with: the EMA in place of those that have one.
+    """Load the weights and buffers that the run validates with: the EMA in place of those that have one.
 
-    Averages are copied into parameters: a weight that several layers share has several names in the state of
-    the network, of which the average has one.
+    Averages are copied into parameters and buffers: a weight that several layers share has several names in
+    the state of the network, of which the average has one.
     """
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     try:
         model.load_state_dict({**snapshot.state.get(MODEL, {}), **snapshot.tensors.get(MODEL, {})})
         with torch.no_grad():
             for name, average in snapshot.tensors.get(AVERAGE, {}).items():
-                model.get_parameter(name).copy_(average)
-    except (RuntimeError, AttributeError) as error:
+                own[name].copy_(average)
+    except (RuntimeError, KeyError) as error:
         faults = "\n".join(str(error).splitlines()[1:4])
         raise RunDirectoryError(
             f"{run}: the checkpoint of step {snapshot.step} does not fit the network of run.toml\n{faults}",

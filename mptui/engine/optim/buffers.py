@@ -1,0 +1,226 @@
+"""The buffers of a network, which its forward pass changes: accepted with a step, or restored.
+
+They are BatchNorm's statistics, and what networks of one's own keep: codebooks, running statistics, queues,
+observers. Version counters don't tell whether they have changed, since neither BatchNorm's kernels nor writes
+through `.data` count; so all of them are copied at each step.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+@dataclass(slots=True)
+class BufferRow:
+    """Buffers of one dtype on one device, and their accepted values after each other.
+
+    In one row, so that a step costs a few kernels, not a few for each buffer.
+
+    Attributes:
+        names: Their names in the model's state; None: not a part of it.
+        tensors: The buffers.
+        shapes: Their shapes.
+        accepted: Their accepted values, 1-D.
+    """
+
+    names: list[str | None]
+    tensors: list[torch.Tensor]
+    shapes: list[torch.Size]
+    accepted: torch.Tensor
+
+    def named(self, row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the parts of `row`, laid out as `accepted`, that the model's state has, by name."""
+        sizes = [shape.numel() for shape in self.shapes]
+        for name, shape, part in zip(self.names, self.shapes, torch.split(row, sizes), strict=True):
+            if name is not None:
+                yield name, part.view(shape)
+
+    def write(self, row: torch.Tensor) -> None:
+        """Write `row`, laid out as `accepted`, into the buffers."""
+        parts = torch.split(row, [shape.numel() for shape in self.shapes])
+        shaped = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        torch._foreach_copy_(self.tensors, shaped)
+
+
+class RevertibleBuffers:
+    """Buffers of a model, restored when a step is refused.
+
+    Args:
+        model: Its modules are collected once.
+        sync: Read on the host whether a step was good, and restore nothing if it was. For CPUs: on other
+            devices this would sync.
+
+    Attributes:
+        norms: The BatchNorm layers of the model.
+    """
+
+    def __init__(self, model: nn.Module, *, sync: bool) -> None:
+        self.norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+        self.sync = sync
+        self._statistics, self._own = _Statistics(model), _OwnBuffers(model)
+
+    @property
+    def rows(self) -> list[BufferRow]:
+        """The buffers and their accepted values."""
+        return [*self._statistics.rows, *self._own.rows]
+
+    def refresh(self) -> None:
+        """Accept the current buffers, after a good step or a load."""
+        self._statistics.accept()
+        self._own.accept()
+
+    def restore(self) -> None:
+        """Restore the accepted buffers."""
+        self._statistics.restore()
+        self._own.restore()
+
+    def keep_if(self, good: torch.Tensor) -> None:
+        """Accept the current buffers if `good` (0-dim bool), else restore the accepted ones."""
+        if not self.sync:
+            self._statistics.settle(good)
+            self._own.settle(good)
+        elif not self.rows and not self._own.tables:
+            return
+        elif good:
+            self.refresh()
+        else:
+            self.restore()
+
+
+class _Statistics:
+    """The buffers of torch's own norms, which stay the same tensors: nothing is looked up at a step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        found = [
+            (name, buffer.view(-1))
+            for prefix, module in model.named_modules()
+            if _is_plain_norm(module)
+            for name, buffer in _named_in_state(prefix, module, module._buffers)
+        ]
+        self.rows = _rows(found)
+        self._sizes = [[len(view) for view in row.tensors] for row in self.rows]
+
+    def accept(self) -> None:
+        for row in self.rows:
+            row.accepted = torch.cat(row.tensors)
+
+    def restore(self) -> None:
+        for row, sizes in zip(self.rows, self._sizes, strict=True):
+            torch._foreach_copy_(row.tensors, torch.split(row.accepted, sizes))
+
+    def settle(self, good: torch.Tensor) -> None:
+        for row in self.rows:
+            row.accepted = torch.where(good, torch.cat(row.tensors), row.accepted)
+        self.restore()
+
+
+class _OwnBuffers:
+    """All other buffers, and the untrained parameters of modules that torch doesn't know, as of quantizers.
+
+    A forward pass may write to them, put other tensors in their places, of other shapes, too, and make more.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tables = list(_changing_tables(model))
+        self.accept()
+
+    def accept(self) -> None:
+        self._entries = [dict(table) for _, _, table in self.tables]
+        self.rows = self._current()
+
+    def restore(self) -> None:
+        for (_, _, table), entries in zip(self.tables, self._entries, strict=True):
+            table.clear()
+            table.update(entries)
+        for row in self.rows:
+            for tensor, shape in zip(row.tensors, row.shapes, strict=True):
+                if tensor.shape != shape:  # resized in its place
+                    tensor.resize_(shape)
+            row.write(row.accepted)
+
+    def settle(self, good: torch.Tensor) -> None:
+        """Accept or restore without a sync, unless there are others now, or of other shapes."""
+        before, now = self.rows, self._current()
+        if [(row.names, row.shapes) for row in now] != [(row.names, row.shapes) for row in before]:
+            if good:
+                self.accept()
+            else:
+                self.restore()
+            return
+        self._entries = [dict(table) for _, _, table in self.tables]
+        for row, last in zip(now, before, strict=True):
+            row.accepted = torch.where(good.to(row.accepted.device), row.accepted, last.accepted)
+            row.write(row.accepted)
+        self.rows = now
+
+    def _current(self) -> list[BufferRow]:
+        if not self.tables:
+            return []
+        found = [
+            (name, tensor.detach())
+            for prefix, module, table in self.tables
+            for name, tensor in _named_in_state(prefix, module, table)
+            if not tensor.requires_grad and _is_plain(tensor)
+        ]
+        return _rows(found)
+
+
+Table = Mapping[str, torch.Tensor | None]
+
+
+def _rows(found: Sequence[tuple[str | None, torch.Tensor]]) -> list[BufferRow]:
+    groups: dict[tuple[torch.dtype, torch.device], list[tuple[str | None, torch.Tensor]]] = {}
+    for each in found:
+        groups.setdefault((each[1].dtype, each[1].device), []).append(each)
+    return [
+        BufferRow(
+            [name for name, _ in group],
+            tensors := [tensor for _, tensor in group],
+            [tensor.shape for tensor in tensors],
+            torch.cat([tensor.reshape(-1) for tensor in tensors]),
+        )
+        for group in groups.values()
+    ]
+
+
+def _named_in_state(
+    prefix: str, module: nn.Module, table: Table
+) -> Iterable[tuple[str | None, torch.Tensor]]:
+    """Yield the tensors of a module with their names in the model's state; None: not a part of it."""
+    for name, tensor in table.items():
+        if tensor is not None:
+            left_out = name in module._non_persistent_buffers_set
+            yield None if left_out else f"{prefix}.{name}" if prefix else name, tensor
+
+
+def _changing_tables(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, torch.Tensor | None]]]:
+    """Yield the tables of tensors that may change, each with its module and the name of this."""
+    for prefix, module in model.named_modules():
+        if _is_plain_norm(module):
+            continue
+        of_torch = _is_of_torch(module)
+        if module._buffers or not of_torch:
+            yield prefix, module, module._buffers
+        untrained = any(not parameter.requires_grad for parameter in module.parameters(recurse=False))
+        if untrained and (not of_torch or isinstance(module, nn.Embedding)):  # a codebook, not a frozen layer
+            yield prefix, module, module._parameters
+
+
+def _is_plain_norm(module: nn.Module) -> bool:
+    return isinstance(module, _NormBase) and _is_of_torch(module)
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be written to: dense, and with memory for each of its values."""
+    dense = tensor.layout == torch.strided and not tensor.is_quantized
+    expanded = any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    return dense and not expanded
