@@ -34,7 +34,6 @@ from mptui.events import (
     Warned,
 )
 from mptui.hardware.device_sampler import DeviceSampler
-from mptui.registry.own_code import fault_of
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.build import PreparedRun, prepare
 from mptui.runs.planning.plan import Plan
@@ -48,6 +47,7 @@ from mptui.runs.session.exit_status import (
     exit_code,
     not_deterministic,
     out_of_memory,
+    own_fault,
     status_of_error,
 )
 from mptui.runs.session.heartbeat import pulse
@@ -189,7 +189,11 @@ class Session:
         except MptuiError as caught:
             error = self._ranks.reason(caught)
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
-            error = not_deterministic(caught) or out_of_memory(caught) or fault_of(caught)
+            error = (
+                not_deterministic(caught)
+                or out_of_memory(caught)
+                or own_fault(caught, self.plan.config.model, self._trainer)
+            )
             if error is None:
                 bug, status, code = caught, "failed", 1
         if error is not None:
