@@ -221,7 +221,7 @@ class Trainer:
         replica, precision, updater = parts.replica, parts.precision, parts.updater
         check, overwritten = job.config.guards.check_batches, parts.compiler.static_shapes
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
-        state.once.begin()
+        state.window_metrics.begin()
         for step_begins in hooks.step_begins:
             step_begins()
         context.mailbox.check_stop()
@@ -242,7 +242,7 @@ class Trainer:
             mark("forward")
             # before the backward pass: the outputs are still in the processor's cache
             seen = outputs.detach()
-            state.once.update(seen.clone() if overwritten else seen, micro_batch)
+            state.window_metrics.update(seen.clone() if overwritten else seen, micro_batch)
             mark("other")
             precision.backward(loss)  # of the scaled loss, in fp16
             mark("backward")
@@ -253,9 +253,9 @@ class Trainer:
         updater.set_rate()
         updater.unscale()  # sets found_inf if one is not finite: then the rest changes nothing
         updater.clip()
+        state.window_metrics.end(updater.found_inf)
         updater.apply()  # the optimizer's step
         updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
-        state.once.end()
         mark("optimizer")
         return loss
 
