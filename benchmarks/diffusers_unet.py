@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import alternate, parser_of, ratios, save, spread, turn
-from mptui.data.formats.layout import walk_images
+from mptui.data.formats.folders.folder_walk import walk_images
 from mptui.data.transforms.diffusion_noise import Noiser, Noising
 from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
 from mptui.data.transforms.normalization import HALF

@@ -240,6 +240,13 @@ class DataConfig(Table):
     """Fraction of the samples held out, per class, where the data has no validation folder."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Mask value that loss and metrics ignore."""
+    mask_orientation: Literal["auto", "upright", "stored"] = "auto"
+    """segmentation: where a photograph is stored turned (EXIF) and the shape of its mask fits both: upright:
+    masks are drawn over photographs as they are shown; stored: as they are stored; auto: as the shapes of the
+    other masks say."""
+    class_folders: Literal["auto", "outer", "inner"] = "auto"
+    """classification: where class folders have folders, which of the two are the classes; auto: outer ones
+    if the names of inner ones repeat or images lie beside them, else refused."""
     sampler: Literal["uniform", "balanced"] = "uniform"
     """classification: samples of an epoch. uniform: each once; balanced: as many, equally many of each class,
     so that those of a small class are repeated, each time with another view."""

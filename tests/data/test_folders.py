@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptui.data.formats.image_folder import find_classes, find_pairs
+from mptui.data.formats.folders.class_folders import find_classes
+from mptui.data.formats.folders.image_pairs import find_pairs
 from mptui.data.formats.known_formats import recognize
 from mptui.data.formats.layout import natural_key, subfolders
 from mptui.data.formats.splits import PathTable, split_by_class

@@ -135,7 +135,7 @@ def _refuse_others(out: Path) -> None:
 def _planned(order: ConversionRequest, report: ScanReport) -> _Plan:
     found, coding = order.found, None
     if found.masks is not None:
-        coding = mask_coding(found, report, order.data)
+        coding = mask_coding(found, report, order.data).coding
     problems = within_budget(found, report, order.data.bad_sample_budget)
     settings = Settings(order.resize, order.quality, coding)
     rows = np.flatnonzero(report.sides[:, 0])

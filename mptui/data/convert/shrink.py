@@ -44,6 +44,8 @@ class Settings:
         """Return the fields in order, ready for JSON."""
         coding = self.coding
         parts = None if coding is None else [coding.classes, coding.codes, coding.indices, coding.by_colour]
+        if parts is not None and coding is not None and coding.upright is not None:
+            parts.append(coding.upright)  # without it, sets begun by an earlier version go on
         return [self.side, self.quality, parts]
 
     @staticmethod
@@ -52,8 +54,8 @@ class Settings:
         side, quality, parts = values
         if parts is None:
             return Settings(side, quality, None)
-        classes, codes, indices, by_colour = parts
-        return Settings(side, quality, MaskCoding(tuple(classes), tuple(codes), tuple(indices), by_colour))
+        classes, codes, indices, *more = parts
+        return Settings(side, quality, MaskCoding(tuple(classes), tuple(codes), tuple(indices), *more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ cache and the requests of workers need not know where an image is stored; who op
 
 import io
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import BinaryIO
 
 from mptui.regular import open_regular
 
 _SEPARATOR = "\0"
+_BETWEEN = "\0\0"
+"""Separates joined files: the address of a part has no empty part."""
 
 
 def part_of(file: str, at: int, size: int, title: str) -> str:
@@ -26,13 +29,25 @@ def part_of(file: str, at: int, size: int, title: str) -> str:
     return _SEPARATOR.join((file, str(at), str(size), title))
 
 
+def joined_address(files: Sequence[str]) -> str:
+    """Return the address of several files that are read as one: the masks of one image."""
+    return _BETWEEN.join(files)
+
+
+def joined_files(address: str) -> list[str]:
+    """Return the files of such an address; one of another address."""
+    return address.split(_BETWEEN)
+
+
 def is_part(address: str) -> bool:
     """Whether an address is that of a part of a file."""
-    return _SEPARATOR in address
+    return _SEPARATOR in address and _BETWEEN not in address
 
 
 def title_of(address: str) -> str:
     """Return the name of an image in messages: the path of its file, or the title of a part."""
+    if _BETWEEN in address:
+        return joined_files(address)[0]
     return address.split(_SEPARATOR, 3)[3] if is_part(address) else address
 
 
@@ -54,6 +69,9 @@ def status_of(address: str) -> tuple[int, int]:
     Raises:
         OSError: The file is missing.
     """
+    if _BETWEEN in address:
+        found = [status_of(file) for file in joined_files(address)]
+        return sum(size for size, _ in found), max(changed_ns for _, changed_ns in found)
     file, _, rest = address.partition(_SEPARATOR)
     status = os.stat(file)  # noqa: PTH116 - a Path for each image is slow
     return int(rest.split(_SEPARATOR, 2)[1]) if rest else status.st_size, status.st_mtime_ns

@@ -4,18 +4,19 @@ A pixel's *code* is its value in the file: a grey value, a palette index, or a c
 `MaskCoding` maps codes to classes; `mptui.data.formats.mask_classes` finds the one that fits a set.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageFilter
 
-from mptui.data.core.parts import title_of
+from mptui.data.core.parts import joined_files, title_of
 from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
-from mptui.data.decode.image import load_upright, opened, turned, upright_rgb
+from mptui.data.decode.image import load_upright, opened, orientation_of, turned, upright_rgb
 from mptui.data.decode.stored import read_stored
 from mptui.data.transforms.resample import resized_mask
 
@@ -23,7 +24,14 @@ MAX_CODES = 256
 MAX_CLASSES = 32_767
 """Largest number of classes of an int16 mask."""
 
+AS_SHOWN, AS_STORED, EITHER = "shown", "stored", "either"
+"""Values of `MaskSurvey.fit`."""
+
 _HIGHEST_VALUE = 65_535
+_SMALL_NUMBERS = 32
+"""Values below are class numbers, not grey values."""
+_ALIKE = 2
+_AROUND = 3
 _UNKNOWN = -2
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "JPEG2000"})
 
@@ -43,17 +51,27 @@ class MaskCoding:
     codes: tuple[int, ...]
     indices: tuple[int, ...]
     by_colour: bool = False
+    upright: bool | None = None
+    """Whether masks are upright where their photographs are stored turned and no shape says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskSurvey:
-    """The codes of one mask with their pixel counts; `colours` are the palette's colours of the codes."""
+    """The codes of one mask with their pixel counts; `colours` are the palette's colours of the codes.
+
+    Where grey values may be those of compression or of smoothing, `even` counts the pixels of each code whose
+    neighbours are alike, and `between` those with a darker and a lighter neighbour. `fit` says to which
+    orientation of its photograph the mask's shape fits; empty: the photograph is not stored turned.
+    """
 
     kind: Literal["grey", "palette", "colour"]
     codes: tuple[int, ...]
     counts: tuple[int, ...]
     colours: tuple[int, ...] = ()
     lossy: bool = False
+    even: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    fit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +105,96 @@ class MaskedFileRequest:
             return (pixels := upright_rgb(image, side_hint))[0], size, pixels[1]
 
     def _mask(self, stored: Size, orientation: int) -> Mask:
-        with opened(self.mask_path) as file:
-            mask = upright_mask(self.mask_path, file, stored, orientation)
+        with opened_mask(self.mask_path) as file:
+            mask = upright_mask(self.mask_path, file, stored, orientation, self.coding.upright)
             return mask_classes(self.mask_path, mask, self.coding)
 
 
-def upright_mask(path: str, mask: Image.Image, stored: Size, orientation: int) -> Image.Image:
+@contextmanager
+def opened_mask(address: str) -> Iterator[Image.Image]:
+    """Open a mask, or the joined masks of one image: what is not 0 in any of them is 255.
+
+    Raises:
+        BadSampleError: A file can't be read, or masks differ in size.
+    """
+    files = joined_files(address)
+    if len(files) == 1:
+        with opened(address) as mask:
+            yield mask
+        return
+    joined_HW: npt.NDArray[np.bool_] | None = None
+    for file in files:
+        with opened(file) as mask:
+            marked_HW = _values(file, load_upright(mask)[0]) > 0
+        if joined_HW is not None and joined_HW.shape != marked_HW.shape:
+            raise BadSampleError(file, "the masks of one image differ in size")
+        joined_HW = marked_HW if joined_HW is None else joined_HW | marked_HW
+    assert joined_HW is not None
+    yield Image.fromarray(joined_HW.astype(np.uint8) * np.uint8(255))
+
+
+def upright_mask(
+    path: str, mask: Image.Image, stored: Size, orientation: int, upright: bool | None = None
+) -> Image.Image:
     """Decode an opened mask and turn it upright as its image.
 
     A mask seldom has EXIF data. If it was drawn over the stored image, it is turned like the image; if it was
-    drawn over the upright image, which is known if only that has its shape, it is not turned.
+    drawn over the upright image, it is not turned. Its shape says which, or else its set.
 
     Args:
         path: The file of the mask.
         mask: That file, opened.
         stored: Size of the image as stored, before its orientation is applied.
         orientation: The EXIF orientation of the image.
+        upright: Whether the masks of the set were drawn over upright images; None: no mask's shape fits both.
 
     Raises:
         BadSampleError: The mask has neither the size nor the shape of the image.
     """
     loaded, own_orientation = load_upright(mask)
-    upright = stored if orientation < 5 else (stored[1], stored[0])
-    drawn_upright = _same_shape(loaded.size, upright) and not _same_shape(loaded.size, stored)
-    if own_orientation == 1 and not drawn_upright:
+    shown = shown_size(stored, orientation)
+    fit = fit_of(loaded.size, stored, orientation)
+    if own_orientation == 1 and fit != AS_SHOWN and not (fit == EITHER and upright):
         loaded = turned(loaded, orientation)
-    if not _same_shape(loaded.size, upright):
+    if not _same_shape(loaded.size, shown):
         raise BadSampleError(
-            path,
-            f"the mask has {loaded.width}x{loaded.height} pixels, its image {upright[0]}x{upright[1]}",
+            title_of(path),
+            f"the mask has {loaded.width}x{loaded.height} pixels, its image {shown[0]}x{shown[1]}",
         )
     return loaded
+
+
+def shown_size(stored: Size, orientation: int) -> Size:
+    """Return the size of an image as it is shown, with its EXIF orientation."""
+    return stored if orientation < 5 else (stored[1], stored[0])
+
+
+def fit_of(mask: Size, stored: Size, orientation: int) -> str:
+    """Return to which orientation of its photograph the shape of a mask fits; empty: both are one."""
+    if orientation == 1:
+        return ""
+    as_shown, as_stored = _same_shape(mask, shown_size(stored, orientation)), _same_shape(mask, stored)
+    if as_shown and as_stored:
+        return EITHER
+    return AS_SHOWN if as_shown else AS_STORED
+
+
+def surveyed(path: str, mask: Image.Image, stored: Size, orientation: int) -> MaskSurvey:
+    """Decode an opened mask and list its codes, and how it lies to its photograph.
+
+    Args:
+        path: The file of the mask.
+        mask: That file, opened.
+        stored: Size of the photograph as it is stored.
+        orientation: Its EXIF orientation.
+
+    Raises:
+        BadSampleError: It is not a mask, or not of the shape of the photograph.
+    """
+    own = orientation_of(mask)
+    loaded = upright_mask(path, mask, stored, orientation)
+    fit = fit_of(mask.size, stored, orientation) if own == 1 else ""
+    return replace(survey(title_of(path), loaded), fit=fit)
 
 
 def survey(path: str, mask: Image.Image) -> MaskSurvey:
@@ -138,17 +215,33 @@ def survey(path: str, mask: Image.Image) -> MaskSurvey:
     counted = sorted((_packed(colour), count) for count, colour in found or [] if isinstance(colour, tuple))
     if all(code % 0x010101 == 0 for code, _ in counted):
         counted = [(code // 0x010101, count) for code, count in counted]
-        return MaskSurvey("grey", *_columns(counted), lossy=lossy)
+        even, between = _surroundings(_one_channel(mask), [value for value, _ in counted])
+        return MaskSurvey("grey", *_columns(counted), lossy=lossy, even=even, between=between)
     return MaskSurvey("colour", *_columns(counted), lossy=lossy)
 
 
 def _survey_of_bytes(mask: Image.Image, lossy: bool) -> MaskSurvey:
     counted = [(value, count) for value, count in enumerate(_one_channel(mask).histogram()) if count]
     if mask.mode != "P":
-        return MaskSurvey("grey", *_columns(counted), lossy=lossy)
+        even, between = _surroundings(_one_channel(mask), [value for value, _ in counted])
+        return MaskSurvey("grey", *_columns(counted), lossy=lossy, even=even, between=between)
     palette = mask.getpalette("RGB") or []
     colours = tuple(_packed(palette[3 * value : 3 * value + 3]) for value, _ in counted)
     return MaskSurvey("palette", *_columns(counted), colours=colours)
+
+
+def _surroundings(mask: Image.Image, values: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Count the pixels of each value that are even, and those between their neighbours; see `MaskSurvey`."""
+    if len(values) < 3 or values[-1] < _SMALL_NUMBERS:
+        return (), ()
+    grey_HW = np.asarray(mask).astype(np.int16)
+    low_HW, high_HW = (
+        np.asarray(mask.filter(each(_AROUND))).astype(np.int16)
+        for each in (ImageFilter.MinFilter, ImageFilter.MaxFilter)
+    )
+    even = np.bincount(grey_HW[high_HW - low_HW <= _ALIKE], minlength=MAX_CODES)
+    between = np.bincount(grey_HW[(low_HW < grey_HW) & (grey_HW < high_HW)], minlength=MAX_CODES)
+    return tuple(even[values].tolist()), tuple(between[values].tolist())
 
 
 def mask_classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from mptui.data.decode.mask import MaskCoding
 from mptui.data.decode.stored import other_format
 from mptui.data.formats.build_reading import build_reading, by_reason, held_out_phrase
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.image_folder import some
-from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
+from mptui.data.formats.mask_classes import FoundCoding, class_pixels, find_coding, unknown_code
+from mptui.data.formats.masks.orientation import masks_upright
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
 from mptui.data.scan.check_sample import NOT_RGB
@@ -22,7 +23,7 @@ from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, scan
 from mptui.data.transforms.crop import default_resize
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from mptui.text import clean, clean_name
+from mptui.text import clean, clean_name, some
 
 _MOST_NAMED = 20
 
@@ -172,7 +173,8 @@ def _with_masks(
     name: str, found: Found, report: ScanReport, data: DataConfig, seed: int, form: PixelFormat | None
 ) -> Dataset:
     assert found.masks is not None
-    coding = mask_coding(found, report, data)
+    masks = mask_coding(found, report, data)
+    coding = masks.coding
     problems = within_budget(found, report, data.bad_sample_budget)
     surveys = report.surveys
     as_one_class = np.zeros(len(found.images), np.int64)
@@ -180,6 +182,7 @@ def _with_masks(
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     val_counts, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
+    warnings += masks.cleaned
     if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
         warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
     return Dataset(
@@ -196,8 +199,10 @@ def _with_masks(
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
         pixels=form or RGB,
-        reading=build_reading(
-            found, coding.classes, (counts, val_counts), problems, data.val_fraction, coding
+        reading=replace(
+            build_reading(found, coding.classes, (counts, val_counts), problems, data.val_fraction, coding),
+            orientation=masks.orientation,
+            cleaned=masks.cleaned,
         ),
     )
 
@@ -216,7 +221,16 @@ def lossy_images(found: Found, report: ScanReport, form: PixelFormat | None) -> 
         yield f'images are read as 8-bit RGB, data.bands = "all" reads them as they are stored: {named}'
 
 
-def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
+@dataclass(frozen=True, slots=True)
+class CodedMasks:
+    """What is decided for all masks of a set: their coding, and phrases for its reading."""
+
+    coding: MaskCoding
+    cleaned: tuple[str, ...]
+    orientation: str
+
+
+def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> CodedMasks:
     """Find the coding of the masks of a scanned set; drop samples whose masks do not fit it.
 
     Raises:
@@ -225,11 +239,18 @@ def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCodin
     assert found.masks is not None
     if not report.surveys:
         within_budget(found, report, data.bad_sample_budget)
-    coding = found.coding or find_coding(list(report.surveys.values()), data.ignore_index, found.class_file)
+    surveys = list(report.surveys.values())
+    upright, orientation = masks_upright(surveys, data.mask_orientation)
+    if found.coding is not None:
+        coded = FoundCoding(found.coding)
+    else:
+        coded = find_coding(surveys, data.ignore_index, found.class_file, found.void)
+    coding = replace(coded.coding, upright=upright)
+    known = frozenset(coding.codes)
     for row, survey in list(report.surveys.items()):
-        if (unknown := unknown_code(survey, coding)) is not None:
+        if (unknown := unknown_code(survey, coding, known)) is not None:
             report.leave_out(row, found.masks[row], f"{unknown} of the mask is none of the classes")
-    return coding
+    return CodedMasks(coding, coded.cleaned, orientation)
 
 
 def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Problem, ...]:

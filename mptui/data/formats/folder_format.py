@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptui.config.schema import DataConfig
 from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import Problem
 from mptui.data.decode.mask import MaskCoding
@@ -28,6 +29,8 @@ class Found:
     coding: MaskCoding | None = None
     """Coding of the masks, if it is known in advance."""
     class_file: Path | None = None
+    void: int | None = None
+    """The mask value that is no class in sets of this layout."""
     unpaired: tuple[Problem, ...] = ()
     """Samples that can't be used, known before an image is opened: those without a mask, or a label."""
     warnings: tuple[str, ...] = ()
@@ -48,13 +51,13 @@ class FolderFormat:
     Attributes:
         layout: Short description for messages; DATA stands for the value of `--data`.
         recognize: Called with the path of an existing folder or file. Returns the kind of its samples, or
-            None if the path has another format. Reads names only. May raise a `DataError` for data of this
-            format that can't be used.
+            the kinds that they can be read as, or None if the path has another format. Reads names only. May
+            raise a `DataError` for data of this format that can't be used.
         find: Called with such a path, the requested kind of samples (the recognized kind, or images alone
-            for images in classes), and the callbacks of a scan, for a list that takes long. Lists the
-            samples, or opens the index of a prepared set. Raises a `DataError` if there are none.
+            for images in classes), the callbacks of a scan, for a list that takes long, and the settings.
+            Lists the samples, or opens the index of a prepared set. Raises a `DataError` if there are none.
     """
 
     layout: str
-    recognize: Callable[[str], SampleKind | None]
-    find: Callable[[str, SampleKind, OnProgress, ShouldStop], Found | ShardIndex]
+    recognize: Callable[[str], SampleKind | tuple[SampleKind, ...] | None]
+    find: Callable[[str, SampleKind, OnProgress, ShouldStop, DataConfig], Found | ShardIndex]

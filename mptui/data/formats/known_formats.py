@@ -2,18 +2,20 @@
 
 import os
 
+from mptui.config.schema import DataConfig
 from mptui.data.formats.folder_format import FolderFormat, Found
-from mptui.data.formats.image_folder import find_classes, find_images, find_pairs
+from mptui.data.formats.folders.class_folders import find_classes, find_images, names_are_classes
+from mptui.data.formats.folders.folder_walk import has_images
+from mptui.data.formats.folders.image_pairs import find_masks_beside, find_pairs
+from mptui.data.formats.folders.masks_beside import has_masks_beside
+from mptui.data.formats.folders.pair_folders import has_pairs
 from mptui.data.formats.layout import (
     CLASS_FOLDERS,
     IMAGES_AND_MASKS,
     check_folder,
     contents,
     find_halves,
-    has_images,
-    has_images_and_masks,
     has_subfolders,
-    subfolders,
 )
 from mptui.data.formats.lists.columns import LAYOUT as LISTS
 from mptui.data.formats.lists.image_list import find_in_list, offering, recognize_list
@@ -26,6 +28,7 @@ from mptui.data.formats.packed.open_packed import (
     has_shards,
 )
 from mptui.data.formats.sharded import is_prepared, kind_of_prepared, open_prepared
+from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
@@ -36,21 +39,35 @@ def _is_prepared(path: str) -> SampleKind | None:
 
 
 def _has_pairs(path: str) -> SampleKind | None:
-    train = find_halves(path, has_images_and_masks).train
-    return SampleKind.MASK if has_images_and_masks(train) else None
+    return SampleKind.MASK if has_pairs(path) else None
 
 
 def _has_classes(path: str) -> SampleKind | None:
-    folders = subfolders(find_halves(path, has_subfolders).train).values()
-    return SampleKind.CLASS if any(map(has_images, folders)) else None
+    return SampleKind.CLASS if names_are_classes(find_halves(path, has_subfolders).train) else None
 
 
 def _has_images(path: str) -> SampleKind | None:
     return SampleKind.IMAGE if has_images(path) else None
 
 
-def _find_in_class_folders(path: str, kind: SampleKind, *_: object) -> Found:
-    return find_images(path) if kind is SampleKind.IMAGE else find_classes(path)
+def _has_masks_beside(path: str) -> tuple[SampleKind, ...] | None:
+    if not has_masks_beside(path):
+        return None
+    return (SampleKind.CLASS if _has_classes(path) else SampleKind.IMAGE, SampleKind.MASK)
+
+
+def _find_in_class_folders(
+    path: str, kind: SampleKind, _on_progress: OnProgress, _should_stop: ShouldStop, data: DataConfig
+) -> Found:
+    return find_images(path) if kind is SampleKind.IMAGE else find_classes(path, data)
+
+
+def _find_with_masks_beside(
+    path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop, data: DataConfig
+) -> Found:
+    if kind is SampleKind.MASK:
+        return find_masks_beside(path)
+    return _find_in_class_folders(path, kind, on_progress, should_stop, data)
 
 
 FORMATS: dict[str, FolderFormat] = {
@@ -58,6 +75,9 @@ FORMATS: dict[str, FolderFormat] = {
         "DATA/prepared.json, as mptui prepare writes it", _is_prepared, lambda path, *_: open_prepared(path)
     ),
     "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, *_: find_pairs(path)),
+    "masks beside images": FolderFormat(
+        "DATA/1.png and DATA/1_mask.png, also in class folders", _has_masks_beside, _find_with_masks_beside
+    ),
     "class folders": FolderFormat(CLASS_FOLDERS, _has_classes, _find_in_class_folders),
     "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards),
     "Parquet files": FolderFormat(PARQUET_FILES, has_parquet, find_in_parquet),
@@ -72,7 +92,17 @@ FORMATS: dict[str, FolderFormat] = {
 
 
 def recognize(path: str) -> tuple[FolderFormat, SampleKind]:
-    """Return the format of the data at `path`, and the kind of its samples.
+    """Return the format of the data at `path`, and the first kind of its samples.
+
+    Raises:
+        DataError: The path does not exist, can't be listed, or has no known format.
+    """
+    known, kinds = recognize_kinds(path)
+    return known, kinds[0]
+
+
+def recognize_kinds(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
+    """Return the format of the data at `path`, and the kinds that its samples can be read as.
 
     Raises:
         DataError: The path does not exist, can't be listed, or has no known format.
@@ -81,11 +111,11 @@ def recognize(path: str) -> tuple[FolderFormat, SampleKind]:
         return _recognized(path)
 
 
-def _recognized(path: str) -> tuple[FolderFormat, SampleKind]:
+def _recognized(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
     if os.path.exists(path):  # noqa: PTH110 - pathlib raises for odd paths
         for known in FORMATS.values():
             if (kind := known.recognize(path)) is not None:
-                return known, kind
+                return known, kind if isinstance(kind, tuple) else (kind,)
     check_folder(path)
     width = max(map(len, FORMATS)) + 2
     layouts = "\n".join(f"  {f'{name}:':{width}}{known.layout}" for name, known in FORMATS.items())

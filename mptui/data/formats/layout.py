@@ -2,19 +2,15 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from mptui.data.core.types import BadSampleError
-from mptui.data.decode.image import EXTENSIONS, opened
+from mptui.data.formats.folders.folder_walk import leads_to, unreadable
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, is_plain_split
 from mptui.errors import DataError
 from mptui.text import clean_name
 
-TRAIN_NAMES = ("train", "training")
-VAL_NAMES = ("val", "valid", "validation")
-TEST_NAMES = ("test", "testing")
 IMAGE_NAMES = ("images", "imgs", "image", "img")
 MASK_NAMES = ("masks", "mask", "labels", "label", "annotations", "annotation")
 
@@ -25,10 +21,20 @@ _NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Folder of the training half, and of the validation half if there is one."""
+    """The folders of the splits; a folder without any serves for training itself."""
 
     train: str
     val: str | None = None
+    test: str | None = None
+    """Folder of the test half, which a run does not read."""
+
+    @property
+    def origin(self) -> str:
+        """Where the split comes from, as a phrase; empty: one half is to be held out."""
+        if self.val is None:
+            return ""
+        train, val = (clean_name(os.path.basename(at)) for at in (self.train, self.val))  # noqa: PTH119
+        return f"folders {train} and {val}"
 
 
 def check_folder(path: str) -> None:
@@ -50,21 +56,57 @@ def check_folder(path: str) -> None:
 
 
 def find_halves(path: str, is_half: Callable[[str], bool]) -> Halves:
-    """Find the training and validation folders; the folder itself serves for training if it has none.
+    """Find the folders of the splits by the words in their names; without any, the folder is for training.
 
     A `train` folder that `is_half` rejects is not a half, but e.g. a class of that name. A rejected `test`
     folder isn't either: e.g. the unlabelled images of a competition.
 
     Raises:
-        DataError: The folder can't be listed.
+        DataError: The folder can't be listed, or two folders are of one split.
     """
     inside = subfolders(path)
-    train, val, test = (_first(inside, names) for names in (TRAIN_NAMES, VAL_NAMES, TEST_NAMES))
+    of_split = {split: _of_split(path, inside, split, is_half) for split in (TRAIN, VAL, TEST)}
+    train, val, test = (None if at is None else _unwrapped(at) for at in of_split.values())
     if train is None or not is_half(train):
         return Halves(path)
     if val is None and test is not None and is_half(test):
-        val = test
-    return Halves(train, val)
+        val, test = test, None
+    return Halves(train, val, test)
+
+
+def split_folders(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of folders that are a split, by split.
+
+    A name counts that is nothing but words of a split (`train2017`, `training_set`), or that differs from
+    another by its split alone: `seg_train` beside `seg_test`, but not the classes `bullet_train` and `car`.
+    """
+    words = {name: folder_words(name) for name in names}
+    found: dict[str, list[str]] = {}
+    for name, said in words.items():
+        others = [each.rest for each in words.values() if each.split and each.split != said.split]
+        if said.split and (said.exact or said.rest in others):
+            found.setdefault(said.split, []).append(name)
+    return found
+
+
+def _of_split(path: str, inside: dict[str, str], split: str, is_half: Callable[[str], bool]) -> str | None:
+    """Return the folder of a split: one that is nothing but its word before others."""
+    names = split_folders(inside).get(split, [])
+    plain = [name for name in names if is_plain_split(name)]
+    chosen = [name for name in plain or names if is_half(inside[name])] or (plain or names)[:1]
+    if len(chosen) > 1:
+        first, second = map(clean_name, chosen[:2])
+        raise DataError(
+            f"{clean_name(path)}: two folders of one split: {first} and {second}",
+            hint="Move one of them out of it, or give --data LIST.csv with a column split.",
+        )
+    return inside[chosen[0]] if chosen else None
+
+
+def _unwrapped(path: str) -> str:
+    """Return the only folder in a folder of a split if it has the same name, as `seg_train/seg_train`."""
+    inside = subfolders(path)
+    return next(iter(inside.values())) if list(inside) == [os.path.basename(path)] else path  # noqa: PTH119
 
 
 def has_subfolders(path: str) -> bool:
@@ -75,11 +117,6 @@ def has_subfolders(path: str) -> bool:
 def has_images_and_masks(path: str) -> bool:
     """Whether a folder could be half of a set of images and masks."""
     return image_and_mask_folders(path) is not None
-
-
-def has_images(path: str) -> bool:
-    """Whether there are images in a folder, at any depth."""
-    return any(True for _ in walk_images(path))
 
 
 def image_and_mask_folders(path: str) -> tuple[str, str] | None:
@@ -95,7 +132,7 @@ def subfolders(path: str) -> dict[str, str]:
     Raises:
         DataError: The folder can't be listed.
     """
-    names = (entry.name for entry in _entries(path) if _leads_to(entry.is_dir))
+    names = (entry.name for entry in _entries(path) if leads_to(entry.is_dir))
     return {name: os.path.join(path, name) for name in sorted(names, key=natural_key)}  # noqa: PTH118
 
 
@@ -108,73 +145,6 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def walk_images(folder: str, ignored: Counter[str] | None = None) -> Iterator[str]:
-    """Yield the image files in a folder and its subfolders, sorted, as paths that begin with `folder`.
-
-    Files are recognized by their extension, in upper or lower case, and files without one by their content.
-    Each real folder is visited once, also if several links lead to it.
-
-    Args:
-        folder: The root folder.
-        ignored: Counts the extensions of the other files.
-
-    Raises:
-        DataError: A folder can't be listed.
-    """
-    return _walk(folder, set(), Counter() if ignored is None else ignored)
-
-
-def _walk(folder: str, seen: set[tuple[int, int]], ignored: Counter[str]) -> Iterator[str]:
-    levels = [_inside(folder, seen)]  # no recursion: folders may be a thousand deep
-    while levels:
-        entry = next(levels[-1], None)
-        if entry is None:
-            levels.pop()
-        elif _leads_to(entry.is_dir):
-            levels.append(_inside(entry.path, seen))
-        elif _is_sample(entry):
-            yield entry.path
-        else:
-            ignored[os.path.splitext(entry.name)[1].lower()] += 1  # noqa: PTH122
-
-
-def _inside(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
-    """Return the entries of a folder, sorted; none if it was visited before."""
-    try:
-        status = os.stat(folder)  # noqa: PTH116
-    except OSError as error:  # removed or made unreadable since it was listed
-        raise _unreadable(folder, error) from error
-    if (status.st_dev, status.st_ino) in seen:
-        return iter(())
-    seen.add((status.st_dev, status.st_ino))
-    return iter(sorted(_entries(folder), key=lambda entry: entry.name))
-
-
-def _is_sample(entry: os.DirEntry[str]) -> bool:
-    extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
-    if extension not in EXTENSIONS and extension:
-        return False
-    if not _leads_to(entry.is_file):  # the scan reports a broken link; a pipe is no sample
-        return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
-    return bool(extension) or _holds_image(entry.path)
-
-
-def _leads_to(kind: Callable[[], bool]) -> bool:
-    """Whether an entry or the target of its link is of this kind; False for circular links."""
-    try:
-        return kind()
-    except OSError:
-        return False
-
-
-def _holds_image(path: str) -> bool:
-    try:
-        with opened(path):
-            return True
-    except BadSampleError:
-        return False
-
-
 def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
@@ -182,13 +152,7 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
     except NotADirectoryError:
         return []
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> DataError:
-    return DataError(
-        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder is readable (ls -l)."
-    )
+        raise unreadable(path, error) from error
 
 
 def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
@@ -198,6 +162,6 @@ def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
 
 def contents(path: str) -> str:
     """List the first entries of a folder for a message."""
-    names = sorted((clean_name(e.name) + "/" * _leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
+    names = sorted((clean_name(e.name) + "/" * leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
     shown = ", ".join(islice(names, 8))
     return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

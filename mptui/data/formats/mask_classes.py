@@ -1,54 +1,114 @@
-"""Determines the coding of a set's masks from `classes.toml` beside them, or from their values."""
+"""Determines the coding of a set's masks from `classes.toml` beside them, or from all their values."""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-
-import tomli
 
 from mptui.data.core.types import IGNORE
 from mptui.data.decode.mask import MAX_CLASSES, MAX_CODES, MaskCoding, MaskSurvey
+from mptui.data.formats.build_reading import ranges
+from mptui.data.formats.masks.class_file import CLASS_FILE, EXAMPLE, read_class_file
+from mptui.data.formats.masks.value_clusters import find_clusters, look_smoothed
 from mptui.errors import DataError
-from mptui.text import clean_name
 
-CLASS_FILE = "classes.toml"
 BINARY = ("background", "foreground")
 
 _WHITE = 0xFFFFFF
 _VOID = 255
-_EXAMPLE = "one line per class: `road = 1`, or `road = [128, 64, 128]`"
+_VOID_COLOUR = 0xE0E0C0
+"""The colour of VOC's borders, which are no class."""
+_FEWEST_INSTANCES = 10
+_IN_A_ROW, _OTHER_COUNTS = 0.8, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCoding:
+    """The coding of a set's masks, and what was made uniform by it, as sentences."""
+
+    coding: MaskCoding
+    cleaned: tuple[str, ...] = ()
 
 
 def find_coding(
-    surveys: Sequence[MaskSurvey], ignore_index: int | None, class_file: Path | None
-) -> MaskCoding:
+    surveys: Sequence[MaskSurvey], ignore_index: int | None, class_file: Path | None, void: int | None = None
+) -> FoundCoding:
     """Find the coding that fits all masks of a set.
 
     Args:
         surveys: The survey of each mask.
         ignore_index: The value of ignored pixels, if any.
         class_file: `classes.toml`, if the set has one.
+        void: The value that is no class in sets of this layout, if it has one.
 
     Raises:
         DataError: `class_file` is invalid, or the meaning of the masks' values is ambiguous.
     """
-    coding = _from_file(class_file) if class_file is not None else _from_surveys(surveys, ignore_index)
+    file = None if class_file is None else read_class_file(class_file)
+    if file is not None and file.codes:
+        found = FoundCoding(file.coding())
+    elif file is not None:
+        rest = _without(surveys, file.ignored, by_colour=file.by_colour)
+        coding = _from_surveys(rest, ignore_index)
+        if coding.coding.by_colour != file.by_colour:
+            raise DataError(
+                f"{file.path}: `ignore` is a {'colour' if file.by_colour else 'value'}, but the masks have"
+                f" {'values' if file.by_colour else 'colours'}",
+                hint="Write it as the masks have it.",
+            )
+        found = FoundCoding(file.with_ignored(coding.coding), coding.cleaned)
+    elif void is not None and ignore_index is None and any(void in survey.codes for survey in surveys):
+        known = _from_surveys(_without(surveys, (void,), by_colour=False), void)
+        told = f"mask value {void} is ignored: it is no class in this layout"
+        return FoundCoding(_with_ignored(known.coding, void), (*known.cleaned, told))
+    else:
+        found = _from_surveys(surveys, ignore_index)
     if ignore_index is None:
-        return coding
-    if coding.by_colour:
+        return found
+    if found.coding.by_colour:
         raise DataError(
             f"data.ignore_index = {ignore_index} is a value, but the masks are coloured",
-            hint="Remove data.ignore_index.",
+            hint=f"Remove data.ignore_index; write `ignore = [R, G, B]` into {CLASS_FILE} beside the data.",
         )
-    return _with_ignored(coding, ignore_index)
+    return FoundCoding(_with_ignored(found.coding, ignore_index), found.cleaned)
 
 
-def _from_surveys(surveys: Sequence[MaskSurvey], ignore_index: int | None) -> MaskCoding:
+def _without(surveys: Sequence[MaskSurvey], codes: Sequence[int], *, by_colour: bool) -> list[MaskSurvey]:
+    """Return surveys without the ignored codes."""
+    ignored, kept = set(codes), []
+    for survey in surveys:
+        own = colour_codes(survey) if by_colour else survey.codes
+        places = [place for place, code in enumerate(own) if code not in ignored]
+        codes, counts, colours = (
+            tuple(column[place] for place in places) if column else ()
+            for column in (survey.codes, survey.counts, survey.colours)
+        )
+        even, between = (
+            tuple(column[place] for place in places) if column else ()
+            for column in (survey.even, survey.between)
+        )
+        kept.append(replace(survey, codes=codes, counts=counts, colours=colours, even=even, between=between))
+    return kept
+
+
+def _from_surveys(surveys: Sequence[MaskSurvey], ignore_index: int | None) -> FoundCoding:
     by_colour = any(survey.kind == "colour" for survey in surveys) or not _palettes_agree(surveys)
     if by_colour:
-        return _of_colours(sorted({colour for survey in surveys for colour in colour_codes(survey)}))
-    values = {value for survey in surveys for value in survey.codes} - {ignore_index}
-    return _of_values(sorted(values), lossy=any(survey.lossy for survey in surveys))
+        _refuse_lossy_colours(surveys)
+        return FoundCoding(_of_colours(sorted({code for survey in surveys for code in colour_codes(survey)})))
+    values = sorted({value for survey in surveys for value in survey.codes} - {ignore_index})
+    all_grey = all(survey.kind == "grey" for survey in surveys) and values and values[-1] <= _VOID
+    if all_grey and len(values) > 2 and ignore_index is None:
+        _refuse_two_codings(surveys, values)
+        if (clusters := find_clusters(surveys)) is not None:
+            names = (
+                BINARY if len(clusters.values) == 2 else tuple(f"class_{each}" for each in clusters.values)
+            )
+            coding = MaskCoding(names, tuple(range(256)), clusters.of_value)
+            return FoundCoding(coding, (clusters.described(names, values),))
+    _refuse_instances(surveys, values)
+    return FoundCoding(_of_values(values, surveys))
 
 
 def colour_codes(survey: MaskSurvey) -> tuple[int, ...]:
@@ -69,26 +129,27 @@ def class_pixels(surveys: Sequence[MaskSurvey], coding: MaskCoding) -> tuple[tup
     return tuple(pixels[index] for index in range(len(coding.classes))), pixels[IGNORE] > 0
 
 
-def unknown_code(survey: MaskSurvey, coding: MaskCoding) -> str | None:
-    """Describe the first code of a mask without a class; None if all have one."""
+def unknown_code(survey: MaskSurvey, coding: MaskCoding, known: frozenset[int]) -> str | None:
+    """Describe the first code of a mask that is not `known`, the coding's codes; None if all are."""
     codes = colour_codes(survey) if coding.by_colour else survey.codes
-    unknown = sorted(set(codes) - set(coding.codes))
+    unknown = sorted(set(codes) - known)
     if not unknown:
         return None
     return f"colour #{unknown[0]:06x}" if coding.by_colour else f"value {unknown[0]}"
 
 
-def _of_values(values: list[int], lossy: bool) -> MaskCoding:
+def _of_values(values: list[int], surveys: Sequence[MaskSurvey]) -> MaskCoding:
     if len(values) < 2:
         raise DataError(
             f"the masks hold only one value besides ignored ones: {values}",
-            hint="Check that the masks are the right files, and data.ignore_index.",
+            hint="Check that the masks are the right files, and data.ignore_index; if their transparency has"
+            " the classes, save it alone as a grey image.",
         )
     if set(values) <= {0, 1} or values == [0, _VOID]:
         return MaskCoding(BINARY, (0, 1, _VOID), (0, 1, 1))
-    if lossy and all(value < 64 or value >= 192 for value in values):
+    if any(survey.lossy for survey in surveys) and all(value < 64 or value >= 192 for value in values):
         return MaskCoding(BINARY, tuple(range(256)), (0,) * 128 + (1,) * 128)
-    _refuse_soft_edges(values)
+    _refuse_soft_edges(values, surveys)
     _refuse_unexplained_void(values)
     if _dense(values):
         values = list(range(values[-1] + 1))
@@ -105,7 +166,14 @@ def _of_colours(colours: list[int]) -> MaskCoding:
     if not 2 <= len(colours) <= MAX_CODES:
         raise DataError(
             f"the masks hold {len(colours)} colours, where 2 to {MAX_CODES} are expected",
-            hint=f"Check the masks, or list the classes in {CLASS_FILE} beside the folders: {_EXAMPLE}.",
+            hint=f"Check the masks, or list the classes in {CLASS_FILE} beside the folders: {EXAMPLE}.",
+        )
+    if _VOID_COLOUR in colours:
+        raise DataError(
+            f"the masks hold the colour #{_VOID_COLOUR:06x}:\n"
+            f"  void: VOC's borders, which are no class, and {len(colours) - 1} classes\n"
+            f"  a class: {len(colours)} classes",
+            hint=f"Write `ignore = [224, 224, 192]` into {CLASS_FILE} beside the data, or name each class.",
         )
     classes = BINARY if colours == [0, _WHITE] else tuple(f"#{colour:06x}" for colour in colours)
     return MaskCoding(classes, tuple(colours), tuple(range(len(colours))), by_colour=True)
@@ -118,21 +186,80 @@ def _with_ignored(coding: MaskCoding, ignore_index: int) -> MaskCoding:
     return MaskCoding(coding.classes, codes, tuple(index_of[code] for code in codes))
 
 
-def _refuse_soft_edges(values: list[int]) -> None:
-    if values[-1] == _VOID and len(values) > 64:
+def _refuse_soft_edges(values: list[int], surveys: Sequence[MaskSurvey]) -> None:
+    many = values[-1] == _VOID and len(values) > 64
+    grey = values[-1] <= _VOID and all(survey.kind == "grey" for survey in surveys)
+    if many or (grey and look_smoothed(surveys)):
         raise DataError(
-            f"the masks hold {len(values)} grey values up to {_VOID}: soft edges, or pictures, not classes",
-            hint="Save the masks without smoothing, each pixel as the number of its class.",
+            f"the masks hold {len(values)} grey values up to {values[-1]}: soft edges, or pictures:\n"
+            f"  two classes: below and above a value, as 0-127 and 128-255\n"
+            f"  {len(values)} classes: {', '.join(ranges(values)[:8])}",
+            hint="Save the masks without smoothing, each pixel as the number of its class, or write"
+            f' {CLASS_FILE} beside the folders: `background = "0-127"` and `foreground = "128-255"`.',
         )
 
 
 def _refuse_unexplained_void(values: list[int]) -> None:
-    if values[-1] == _VOID and _dense(values[:-1]):
+    """Refuse 255 far above the other values, which often marks pixels to leave out."""
+    others = values[:-1]
+    gaps = [after - before for before, after in pairwise(others)]
+    if values[-1] == _VOID and len(others) > 1 and _VOID - others[-1] > 2 * max(gaps):
+        shown = (
+            f"the classes 0 to {others[-1]}"
+            if _dense(others)
+            else f"the classes {', '.join(ranges(others)[:8])}"
+        )
         raise DataError(
-            f"the masks hold the classes 0 to {values[-2]} and the value {_VOID},"
-            " which often marks pixels to leave out",
+            f"the masks hold {shown} and the value {_VOID}, which often marks pixels to leave out",
             hint="Add --set data.ignore_index=255 to leave them out"
             f" (or name each value in {CLASS_FILE} beside the folders, if 255 is a class).",
+        )
+
+
+def _refuse_two_codings(surveys: Sequence[MaskSurvey], values: list[int]) -> None:
+    """Refuse a set where some masks are of 0 and 1, and others of 0 and 255."""
+    small = sum(1 in survey.codes and _VOID not in survey.codes for survey in surveys)
+    large = sum(_VOID in survey.codes and 1 not in survey.codes for survey in surveys)
+    both = sum(1 in survey.codes and _VOID in survey.codes for survey in surveys)
+    if values == [0, 1, _VOID] and small and large and not both:
+        raise DataError(
+            f"{small} masks are of the values 0 and 1, {large} of 0 and {_VOID}:\n"
+            f"  two codings of one class: 1 and {_VOID} are the foreground\n"
+            f"  one coding: {_VOID} marks pixels to leave out",
+            hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `foreground = "1, {_VOID}"`,'
+            f" or with `foreground = 1` and `ignore = {_VOID}`.",
+        )
+
+
+def _refuse_instances(surveys: Sequence[MaskSurvey], values: list[int]) -> None:
+    """Refuse masks whose values are the numbers 1, 2, 3, … of objects: up to another number in each mask."""
+    tops = [max(survey.codes) for survey in surveys if max(survey.codes, default=0) > 0]
+    counts = [
+        sum(code > 0 for code in survey.codes) for survey in surveys if max(survey.codes, default=0) > 0
+    ]
+    highest = max(*tops, _VOID) if tops else _VOID
+    in_a_row = all(count >= _IN_A_ROW * top for count, top in zip(counts, tops, strict=True))
+    if (
+        len(tops) > 1
+        and max(tops) >= _FEWEST_INSTANCES
+        and in_a_row
+        and min(tops) <= _OTHER_COUNTS * max(tops)
+    ):
+        raise DataError(
+            f"each mask holds the values 1 to another highest, up to {max(tops)}:\n"
+            f"  objects: numbers of instances, of one class\n"
+            f"  classes: {len(values)} classes",
+            hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `object = "1-{highest}"`'
+            " join all objects to one class; name each value there if they are classes.",
+        )
+
+
+def _refuse_lossy_colours(surveys: Sequence[MaskSurvey]) -> None:
+    if any(survey.lossy and survey.kind == "colour" for survey in surveys):
+        count = len({code for survey in surveys for code in colour_codes(survey)})
+        raise DataError(
+            f"the masks are coloured and saved with loss: {count} colours, most of them no class",
+            hint="Save the masks as PNG.",
         )
 
 
@@ -150,44 +277,3 @@ def _palettes_agree(surveys: Sequence[MaskSurvey]) -> bool:
         if survey.kind == "palette"
         for code, colour in zip(survey.codes, survey.colours, strict=True)
     )
-
-
-def _from_file(path: Path) -> MaskCoding:
-    try:
-        table = tomli.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}", hint=f"Write {_EXAMPLE}.") from error
-    codes = {name: _code(path, name, value) for name, value in table.items()}
-    by_colour = isinstance(next(iter(table.values()), 0), list)
-    if len({isinstance(value, list) for value in table.values()}) != 1 or len(codes) < 2:
-        raise DataError(
-            f"{path}: two or more classes are expected, all by value or all by colour",
-            hint=f"Write {_EXAMPLE}.",
-        )
-    if len(codes) > MAX_CLASSES:
-        raise DataError(
-            f"{path}: {len(codes):,} classes, but masks can hold {MAX_CLASSES:,}", hint="List fewer classes."
-        )
-    names = tuple(codes if by_colour else sorted(codes, key=codes.__getitem__))
-    code_order = sorted(names, key=codes.__getitem__)
-    if len(set(codes.values())) < len(codes):
-        raise DataError(
-            f"{path}: two classes have the same value or colour", hint="Give each a different one."
-        )
-    return MaskCoding(
-        tuple(clean_name(name) for name in names),
-        tuple(codes[name] for name in code_order),
-        tuple(names.index(name) for name in code_order),
-        by_colour,
-    )
-
-
-def _code(path: Path, name: str, value: object) -> int:
-    match value:
-        case bool():
-            pass
-        case int() if 0 <= value <= 65_535:
-            return value
-        case [int(red), int(green), int(blue)] if all(0 <= part <= 255 for part in (red, green, blue)):
-            return (red << 16) | (green << 8) | blue
-    raise DataError(f"{path}: {name} = {value!r} is neither a value nor a colour", hint=f"Write {_EXAMPLE}.")

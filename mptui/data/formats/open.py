@@ -10,14 +10,15 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.known_formats import FORMATS, recognize
+from mptui.data.formats.folders.wrong_kind import wrong_kind
+from mptui.data.formats.known_formats import FORMATS, recognize_kinds
 from mptui.data.formats.lists.image_list import offering
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.scan.scan import OnProgress, ShouldStop
-from mptui.errors import ConfigError, DataError
+from mptui.errors import ConfigError
 from mptui.io.places import expanded
 from mptui.io.user_cache import cache_folder
 from mptui.registry.own_code import is_own
@@ -48,7 +49,7 @@ def check_data(data: DataConfig, kind: SampleKind) -> None:
     what, kinds = _kinds(data)
     with offering(str(expanded(what))):
         if not _serves(kinds, kind):
-            raise _wrong_kind(what, kinds, kind)
+            raise wrong_kind(what, "" if data.path is None else str(expanded(data.path)), kinds, kind)
 
 
 def open_dataset(
@@ -80,7 +81,7 @@ def open_dataset(
     """
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
-        found = _find(data.path, folder, kind, on_progress, should_stop)[1]
+        found = _find(data, data.path, folder, kind, on_progress, should_stop)[1]
         if isinstance(found, ShardIndex) and data.bands == "all":
             raise ConfigError(
                 f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
@@ -115,7 +116,7 @@ def files_of(
     """
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - don't resolve links
-        chosen, found = _find(data.path, folder, kind, on_progress, should_stop)
+        chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
         return _title(folder), chosen, found
@@ -123,7 +124,7 @@ def files_of(
         raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")
     name, kinds = _kinds(data)
     if kind is not None and not _serves(kinds, kind):
-        raise _wrong_kind(name, kinds, kind)
+        raise wrong_kind(name, "", kinds, kind)
     chosen = _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
         raise ConfigError(f"{name} has no image files to prepare", hint=f"mptui run --data {name}")
@@ -134,15 +135,20 @@ def files_of(
 
 
 def _find(
-    what: str, folder: str, kind: SampleKind | None, on_progress: OnProgress, should_stop: ShouldStop
+    data: DataConfig,
+    what: str,
+    folder: str,
+    kind: SampleKind | None,
+    on_progress: OnProgress,
+    should_stop: ShouldStop,
 ) -> tuple[SampleKind, Found | ShardIndex]:
     """List the samples of a folder as `kind`; None: as the kind that is recognized."""
-    known, recognized = recognize(folder)
-    kind = kind or recognized
+    known, kinds = recognize_kinds(folder)
+    kind = kind or kinds[0]
     with offering(folder):
-        if not _serves((recognized,), kind):
-            raise _wrong_kind(what, (recognized,), kind)
-        found = known.find(folder, kind, on_progress, should_stop)
+        if not _serves(kinds, kind):
+            raise wrong_kind(what, folder, kinds, kind)
+        found = known.find(folder, kind, on_progress, should_stop, data)
     if isinstance(found, Found) and not found.layout:
         layout = next(name for name, each in FORMATS.items() if each is known)
         found = replace(found, layout=layout)
@@ -179,7 +185,7 @@ def _open_named(
 def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
     """Return the name of a set for messages, and the kinds of samples that it has."""
     if data.name is None and data.path is not None:
-        return data.path, (recognize(str(expanded(data.path)))[1],)
+        return data.path, recognize_kinds(str(expanded(data.path)))[1]
     name = data.name or BUILT_IN
     if is_own(name):
         return name, (kind_of_own(name),)
@@ -203,17 +209,3 @@ def _serves(kinds: tuple[SampleKind, ...], kind: SampleKind) -> bool:
 def _as_labelled(kind: SampleKind) -> SampleKind:
     """Return the kind as which a named set is read: with labels even if only images are requested."""
     return SampleKind.CLASS if kind is SampleKind.IMAGE else kind
-
-
-def _wrong_kind(what: str, kinds: tuple[SampleKind, ...], kind: SampleKind) -> DataError:
-    if kind is SampleKind.IMAGE:
-        hint = "Choose --model unet, or give --data the folder of the images alone."
-    elif kinds == (SampleKind.IMAGE,) and kind is SampleKind.CLASS:
-        hint = (
-            "Put the images of each class into a folder of its own (DATA/cat/1.jpg), or choose --model "
-            "diffusion_unet for images alone, without model.class_conditional."
-        )
-    else:
-        hint = "Choose --model unet for masks, diffusion_unet for images alone, and any other for classes."
-    has = " and ".join(each.value for each in kinds)
-    return DataError(f"{clean_name(what)} has {has}, but the model needs {kind.value}", hint=hint)

@@ -44,6 +44,11 @@ class PathTable(Sequence[str]):
         """Return the table as two arrays."""
         return np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)
 
+    def mentions(self, words: Iterable[bytes]) -> bool:
+        """Whether the paths hold any of some words in lower case; much faster than to look at each path."""
+        text = self._text.lower()
+        return any(word in text for word in words)
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 

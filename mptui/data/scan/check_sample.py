@@ -16,7 +16,7 @@ from mptui.data.core.parts import open_binary
 from mptui.data.core.read_errors import tried_again
 from mptui.data.core.types import BadSampleError, PixelFormat
 from mptui.data.decode.image import is_finite, load_upright, opened
-from mptui.data.decode.mask import MaskSurvey, Size, survey, upright_mask
+from mptui.data.decode.mask import MaskSurvey, Size, opened_mask, surveyed
 from mptui.data.decode.stored import lossy_as_rgb, read_stored, stored_tiff_format
 
 Sample = tuple[str, str | None]
@@ -27,6 +27,7 @@ NOT_RGB = ', which data.bands = "rgb" can\'t read'
 
 _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 _END_BYTES = 64
+_PAGE_TYPE, _NO_PAGE = 254, 0b101
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,10 @@ class SampleCheck:
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
     """Create a survey from its fields in JSON."""
-    kind, codes, counts, colours, lossy = values
-    return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
+    kind, codes, counts, colours, lossy, even, between, fit = values
+    return MaskSurvey(
+        kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy), tuple(even), tuple(between), fit
+    )
 
 
 def check(sample: Sample, whole: bool, stored: bool = False) -> SampleCheck:
@@ -83,9 +86,9 @@ def _looked_at(sample: Sample, whole: bool, stored: bool) -> SampleCheck:
     seen, size, orientation = _as_stored(path) if stored else _as_rgb(path, whole or mask_path is not None)
     if mask_path is None:
         return seen
-    with opened(mask_path) as file:
-        mask = upright_mask(mask_path, file, size, orientation)
-        return replace(seen, mask=survey(mask_path, mask))
+    with opened_mask(mask_path) as file:
+        _refuse_stack(mask_path, file)
+        return replace(seen, mask=surveyed(mask_path, file, size, orientation))
 
 
 def _as_stored(path: str) -> tuple[SampleCheck, Size, int]:
@@ -98,6 +101,7 @@ def _as_stored(path: str) -> tuple[SampleCheck, Size, int]:
 def _as_rgb(path: str, whole: bool) -> tuple[SampleCheck, Size, int]:
     try:
         with opened(path) as image:
+            _refuse_stack(path, image)
             size = image.size
             seen = SampleCheck(side=min(size), longer=max(size), pixels=lossy_as_rgb(image))
             if not whole and _ends_well(path, image):
@@ -109,6 +113,25 @@ def _as_rgb(path: str, whole: bool) -> tuple[SampleCheck, Size, int]:
         if (found := stored_tiff_format(path)) is None:
             raise
         raise BadSampleError(path, f"{found}{NOT_RGB}") from error
+
+
+def _refuse_stack(path: str, image: Image.Image) -> None:
+    """Refuse a TIFF of several pages, of which the first alone would be read.
+
+    Smaller copies and transparency masks (bits 0 and 2 of the type of a page) are no pages of their own.
+
+    Raises:
+        BadSampleError: It has several.
+    """
+    if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
+        return
+    pages = 0
+    for number in range(image.n_frames):  # type: ignore[attr-defined] # a TIFF has it
+        image.seek(number)
+        pages += not image.tag_v2.get(_PAGE_TYPE, 0) & _NO_PAGE  # type: ignore[attr-defined]
+    image.seek(0)
+    if pages > 1:
+        raise BadSampleError(path, f"a stack of {pages} pages: save each as a file of its own")
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
 from mptui.data.formats.combined import in_learned_order
-from mptui.data.formats.image_folder import some
 from mptui.data.formats.open import check_data
 from mptui.data.loading.cache_policy import choose_cache, memory_room, sides_of
 from mptui.data.loading.loader import Loader
@@ -43,7 +42,7 @@ from mptui.runs.planning.plan import Plan, within_budget
 from mptui.runs.planning.trust import import_own_code
 from mptui.runs.store.data_record import learned_by_weights
 from mptui.tasks.build_task import build_task
-from mptui.text import clean
+from mptui.text import clean, some
 
 OnBad = Callable[[Problem], None]
 Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from mptui.data.core.class_colours import palette
-from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.errors import DataError
 from mptui.lab.use.evaluation.evaluation import evaluate_run
 from mptui.lab.use.prediction.inputs import find_inputs

@@ -11,20 +11,20 @@ import numpy as np
 from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.layout import TEST_NAMES, TRAIN_NAMES, VAL_NAMES, natural_key
+from mptui.data.formats.folders.split_words import SPLIT_WORDS, UNLABELLED
+from mptui.data.formats.layout import natural_key
 from mptui.data.formats.lists.columns import Columns, find_columns, with_header
 from mptui.data.formats.lists.locate import FileFinder, forget_listings
 from mptui.data.formats.lists.read_table import ENDINGS, Table, read_table
-from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, shell_word
 
 _SPLITS = {
-    **dict.fromkeys(TRAIN_NAMES, "train"),
-    **dict.fromkeys((*VAL_NAMES, "dev"), "val"),
-    **dict.fromkeys((*TEST_NAMES, "public", "private"), "test"),
+    **{word: split for word, split in SPLIT_WORDS.items() if split != UNLABELLED},
+    **dict.fromkeys(("public", "private"), "test"),
 }
 _FEW = 200
 """Number of rows by which a list is recognized."""

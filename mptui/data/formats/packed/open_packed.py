@@ -1,8 +1,11 @@
 """Recognizes sets of tar shards and of Parquet files, and lists their samples."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from mptui.data.formats.folder_format import Found
+from mptui.data.formats.folders.folder_walk import FolderWalk
 from mptui.data.formats.packed.listing import Listing
 from mptui.data.formats.packed.packed_files import PackedFiles, find_packed
 from mptui.data.formats.packed.packed_samples import declared_classes, join
@@ -10,10 +13,13 @@ from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.registry.samples import SampleKind
+from mptui.text import clean_name
 
 TAR_SHARDS = "DATA/train-0000.tar and DATA/val-0000.tar, of members 1.jpg and 1.cls, 1.json or 1.mask.png"
 PARQUET_FILES = "DATA/train-0000.parquet and DATA/validation-0000.parquet, of columns image and label or mask"
 
+_NO_SPLIT = "has no split in its name, as others have"
+_OUTSIDE = "lies beside the packed files"
 _TAR, _PARQUET = ".tar", ".parquet"
 
 
@@ -32,7 +38,9 @@ def has_parquet(path: str) -> SampleKind | None:
     return None if columns is None else columns.kind
 
 
-def find_in_shards(path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop) -> Found:
+def find_in_shards(
+    path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop, *_: object
+) -> Found:
     """List the samples of tar shards.
 
     Raises:
@@ -47,10 +55,12 @@ def find_in_shards(path: str, kind: SampleKind, on_progress: OnProgress, should_
         on_progress(done + 1, total)
         return listing, done + 1
 
-    return join(path, *_each(splits, listed), kind, declared_classes(path))
+    return _told(path, _TAR, join(path, *_each(splits, listed), kind, declared_classes(path)))
 
 
-def find_in_parquet(path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop) -> Found:
+def find_in_parquet(
+    path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop, *_: object
+) -> Found:
     """List the samples of Parquet files, after their images were copied to the cache.
 
     Raises:
@@ -68,7 +78,28 @@ def find_in_parquet(path: str, kind: SampleKind, on_progress: OnProgress, should
         on_progress(done, total)
         return listing, done
 
-    return join(path, *_each(splits, listed), kind, None)
+    return _told(path, _PARQUET, join(path, *_each(splits, listed), kind, None))
+
+
+def _told(path: str, ending: str, found: Found) -> Found:
+    """Return the list of a set with where its split comes from, and what was left out of it."""
+    files = find_packed(path, ending) or PackedFiles([], [], [])
+    has_val = found.train_rows < len(found.images)
+    test = files.test if files.val or not has_val else []
+    walk = FolderWalk(path)
+    if files.others:
+        walk.left[_NO_SPLIT] += files.others
+    if os.path.isdir(path):  # noqa: PTH112
+        walk.leave_rest(_OUTSIDE, used={*files.train, *files.val, *files.test, *files.others})
+    val = files.val or files.test
+    split = f"names of the files, as {clean_name(os.path.basename(val[0]))}" if has_val and val else ""  # noqa: PTH119
+    return replace(
+        found,
+        split=split,
+        test=test,
+        left_out=walk.left_out(),
+        warnings=(*found.warnings, *(note for note in walk.warnings() if files.others)),
+    )
 
 
 def _splits(path: str, ending: str) -> tuple[list[str], list[str], list[str]]:

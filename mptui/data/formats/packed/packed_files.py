@@ -1,20 +1,17 @@
 """Finds the packed files of a set, and which of them are for training and for validation."""
 
 import os
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mptui.data.formats.layout import TEST_NAMES, TRAIN_NAMES, VAL_NAMES, natural_key
+from mptui.data.formats.folders.folder_walk import leads_to, unreadable
+from mptui.data.formats.folders.split_words import TEST, TRAIN, UNLABELLED, VAL, folder_words, split_of_file
+from mptui.data.formats.layout import natural_key
 from mptui.errors import DataError
-from mptui.text import clean_name
+from mptui.text import clean_name, some
 
-_SPLITS = {
-    **dict.fromkeys(TRAIN_NAMES, "train"),
-    **dict.fromkeys((*VAL_NAMES, "dev"), "val"),
-    **dict.fromkeys(TEST_NAMES, "test"),
-}
-_DATA = "data"
+_DEPTH = 4
+"""Folders below the path that are searched: a hub's cache has its files in snapshots/HASH/CONFIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,53 +21,70 @@ class PackedFiles:
     train: list[str]
     val: list[str]
     test: list[str]
+    others: list[str] = field(default_factory=list)
+    """Files without a split in their names, where others have one."""
 
 
 def find_packed(path: str, ending: str) -> PackedFiles | None:
     """Find the files of a set; None if there are none.
 
-    The split of a file is the first word of its name (`train-00000.tar`), or the name of its folder. Searched
-    are the path, its folder `data` and the folders of the splits in both.
+    The split of a file is the first word of its name that is one (`train-00000.tar`,
+    `birds-validation-0.tar`), or the name of its folder.
 
     Args:
         path: A folder, or one such file.
         ending: How the names of the files end, such as `.tar`.
 
     Raises:
-        DataError: A folder can't be listed.
+        DataError: A folder can't be listed, or several folders have sets of their own.
     """
     if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for odd paths
         return PackedFiles([path], [], []) if path.lower().endswith(ending) else None
-    found: dict[str, list[str]] = {"train": [], "val": [], "test": [], "": []}
-    for file in _files(path, ending, deep=True):
-        found[_split_of(file)].append(file)
-    if not any(found.values()):
+    files = list(_files(path, ending, _DEPTH))
+    if not files:
         return None
-    return PackedFiles(found["train"] or found[""], found["val"], found["test"])
+    _refuse_several(path, files)
+    found: dict[str, list[str]] = {split: [] for split in (TRAIN, VAL, TEST, UNLABELLED, "")}
+    for file in files:
+        found[_split_of(path, file)].append(file)
+    others = found[UNLABELLED] + (found[""] if found[TRAIN] else [])
+    return PackedFiles(found[TRAIN] or found[""], found[VAL], found[TEST], others)
 
 
-def _files(folder: str, ending: str, *, deep: bool) -> Iterator[str]:
+def _files(folder: str, ending: str, depth: int) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             inside = sorted(entries, key=lambda entry: natural_key(entry.name))
     except NotADirectoryError:
         return
     except OSError as error:
-        raise DataError(
-            f"{clean_name(folder)}: {error.strerror}", hint="Check that the folder is readable (ls -l)."
-        ) from error
+        raise unreadable(folder, error) from error
     for entry in inside:
         name = entry.name.lower()
         if name.startswith("."):
             continue
-        if name.endswith(ending) and entry.is_file():
+        if name.endswith(ending) and leads_to(entry.is_file):
             yield entry.path
-        elif deep and (name == _DATA or name in _SPLITS) and entry.is_dir():
-            yield from _files(entry.path, ending, deep=name == _DATA)
+        elif depth and leads_to(entry.is_dir):
+            yield from _files(entry.path, ending, depth - 1)
 
 
-def _split_of(file: str) -> str:
-    folder, name = os.path.split(file)
-    first = re.match(r"[a-z]*", name.lower())
-    assert first is not None
-    return _SPLITS.get(first[0]) or _SPLITS.get(os.path.basename(folder).lower(), "")  # noqa: PTH119
+def _refuse_several(path: str, files: list[str]) -> None:
+    """Refuse several folders of files: each is a set, or a version of one."""
+    folders: dict[str, None] = {}
+    for file in files:
+        folder = os.path.dirname(os.path.relpath(file, path))  # noqa: PTH120
+        if folder_words(os.path.basename(folder)).split:  # noqa: PTH119
+            folder = os.path.dirname(folder)  # noqa: PTH120
+        folders[folder] = None
+    if len(folders) > 1:
+        named = some([folder or "." for folder in folders])
+        raise DataError(
+            f"{clean_name(path)}: {len(folders)} folders with sets of their own: {named}",
+            hint=f"Give --data one of them, as {clean_name(os.path.join(path, next(iter(folders))))}.",  # noqa: PTH118
+        )
+
+
+def _split_of(path: str, file: str) -> str:
+    folder, name = os.path.split(os.path.relpath(file, path))
+    return split_of_file(name) or folder_words(os.path.basename(folder)).split  # noqa: PTH119

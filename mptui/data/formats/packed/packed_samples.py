@@ -14,7 +14,7 @@ from mptui.data.core.parts import part_of
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.layout import natural_key
-from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.packed.listing import Listing
 from mptui.data.formats.splits import PathTable, Rows
 from mptui.errors import DataError
@@ -155,7 +155,7 @@ def declared_classes(path: str) -> tuple[str, ...] | None:
     if file is None:
         return None
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = file.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
             f"{clean_name(str(file))}: {clean_name(str(error))}", hint="Write the name of a class a line."
@@ -170,8 +170,8 @@ def _beside(path: str, name: str) -> Path | None:
 
 
 def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] | None) -> tuple[str, ...]:
-    in_files = {listing.classes for listing in lists if listing.classes is not None}
-    if declared is None and len(in_files) > 1:
+    in_files = {listing.classes: None for listing in lists if listing.classes is not None}
+    if declared is None and len({frozenset(names) for names in in_files}) > 1:
         raise DataError(
             f"{clean_name(path)}: its files declare different classes", hint="Give --data one set of files."
         )
@@ -181,7 +181,7 @@ def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] 
         raise DataError(
             f"{clean_name(path)}: only one class: {clean_name(classes[0])}"
             if classes
-            else f"{clean_name(path)}: no labels",
+            else f"{clean_name(path)}: no labels in .cls members, or as label or class in .json members",
             hint="Choose --model diffusion_unet for images alone, or data with two classes or more.",
         )
     return tuple(_distinct(map(clean_name, classes)))
@@ -210,7 +210,8 @@ def _add(
         usable = places["mask_size"] > 0
     elif kind is SampleKind.CLASS:
         numbered = classes.declared or listing.classes is not None
-        codes = [*(classes.number_of(label, numbered=numbered) for label in listing.labels), _NO_CLASS]
+        labels_of_file = _in_order(listing, classes)
+        codes = [*(classes.number_of(label, numbered=numbered) for label in labels_of_file), _NO_CLASS]
         labels = np.array(codes, np.int64)[places["label"]]
         usable = labels != _NO_CLASS
     for row in np.flatnonzero(~usable).tolist():
@@ -222,6 +223,17 @@ def _add(
     part.places.append(places[kept])
     part.labels.append(labels[kept])
     part.names += [listing.names[row] for row in kept.tolist()]
+
+
+def _in_order(listing: Listing, classes: _Classes) -> Sequence[str]:
+    """Return the labels of a file as numbers of the set's classes, where it has them in another order."""
+    own = listing.classes
+    if classes.declared or own is None or tuple(map(clean_name, own)) == classes.names:
+        return listing.labels
+    if {*map(clean_name, own)} != {*classes.names}:
+        return listing.labels
+    number = {str(place): str(classes.numbers[clean_name(name)]) for place, name in enumerate(own)}
+    return [number.get(label, label) for label in listing.labels]
 
 
 def _sort(part: _Samples) -> int:

@@ -1,8 +1,9 @@
 """Tar shards in the layout of WebDataset: `KEY.jpg` with `KEY.cls`, `KEY.json` or `KEY.mask.png`.
 
 https://github.com/webdataset/webdataset describes it: the members of a sample have one key, the path up to
-the first dot of the name. Members are never extracted: a list of their offsets is made once, and images are
-read from there. So names of members are only text, and a link leads nowhere.
+the first dot of the name, or up to the ending where the name has more dots. Members are never
+extracted: a list of their offsets is made once, and images are read from there. So names of members are only
+text, and a link leads nowhere.
 """
 
 import json
@@ -32,10 +33,13 @@ from mptui.registry.samples import SampleKind
 from mptui.regular import open_regular
 from mptui.text import clean_name
 
+_LABEL_KEYS = ("label", "cls", "class", "class_id", "category", "category_id", "target", "class_name")
 _CLASS, _FACTS = ".cls", ".json"
 _MASKS = tuple(
     f".{word}{ending}" for word in ("mask", "seg") for ending in (".png", ".tif", ".tiff", ".bmp", ".webp")
 )
+_ENDINGS = frozenset({*EXTENSIONS, *_MASKS, _CLASS, _FACTS})
+_BY_LENGTH = sorted(_ENDINGS, key=len, reverse=True)
 _MOST_TEXT = 1 << 20
 """Largest label file in bytes."""
 _MOST_HEADER = 1 << 20
@@ -145,11 +149,9 @@ class _Shard:
                     folder, _, name = member.name.rpartition("/")
                     if member.isdir() or name.startswith("."):
                         continue
-                    stem, dot, ending = name.partition(".")
+                    stem, ending = _split_name(name)
                     key = f"{folder}/{stem}" if folder else stem
-                    yield _Member(
-                        key, (dot + ending).lower(), member.offset_data, member.size, self._fault(member)
-                    )
+                    yield _Member(key, ending, member.offset_data, member.size, self._fault(member))
                 self._check_end(tar.offset)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
             raise damaged(self._path, str(error) or "not a tar file") from error
@@ -178,6 +180,20 @@ class _Shard:
             raise damaged(self._path, f"no header of a member at byte {at:,}")
         if len(mark) < tarfile.BLOCKSIZE:
             raise damaged(self._path, "truncated: the end of the file is missing")
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Return the key of a member in its folder, and its ending in lower case.
+
+    A key has no dot by WebDataset's rule; where that leaves an unknown ending, as in `street.001.jpg`, the
+    key is all before a known one.
+    """
+    stem, dot, rest = name.partition(".")
+    ending = (dot + rest).lower()
+    if ending in _ENDINGS:
+        return stem, ending
+    known = next((each for each in _BY_LENGTH if ending.endswith(each)), None)
+    return (stem, ending) if known is None else (name[: -len(known)], known)
 
 
 def _listed(path: str, should_stop: ShouldStop) -> Listing:
@@ -251,5 +267,7 @@ def _label(shard: _Shard, sample: _Sample) -> str | None:
         facts = json.loads(shard.text(member))
     except (ValueError, RecursionError):
         return None
-    label = facts.get("label", facts.get("cls")) if isinstance(facts, dict) else None
+    label = (
+        next((facts[key] for key in _LABEL_KEYS if key in facts), None) if isinstance(facts, dict) else None
+    )
     return str(label)[:LONGEST_LABEL] if isinstance(label, (int, str)) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mptui.data.core.types import PixelFormat
-from mptui.data.formats.layout import walk_images
+from mptui.data.formats.folders.folder_walk import walk_images
 from mptui.data.formats.splits import FileSplit, PathTable
 from mptui.errors import DataError
 from mptui.text import clean_name

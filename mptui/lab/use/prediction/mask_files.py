@@ -20,7 +20,7 @@ from PIL import Image
 from mptui.data.core.class_colours import BACKGROUND, Palette, palette
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import read_rgb
-from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.lab.use.prediction.inputs import InputFiles
 from mptui.lab.use.prediction.output_file import output_file
 

@@ -1,0 +1,246 @@
+"""Lists the samples of class folders, and of images alone, without decoding them."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from mptui.config.schema import DataConfig
+from mptui.data.core.types import Problem
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.folders.folder_walk import FolderFiles, FolderWalk, has_images
+from mptui.data.formats.folders.masks_beside import BESIDE, MASK_WORDS, masks_beside
+from mptui.data.formats.folders.split_words import folder_words, same_text
+from mptui.data.formats.layout import (
+    CLASS_FOLDERS,
+    Halves,
+    check_folder,
+    find_halves,
+    has_subfolders,
+    natural_key,
+    split_folders,
+    subfolders,
+)
+from mptui.data.formats.splits import PathTable
+from mptui.errors import DataError
+from mptui.text import clean_name, some
+
+_OUTSIDE = "lies beside the class folders, in none of them"
+_BESIDE_SPLITS = "lies beside the folders of the splits"
+_STRAY = 2
+"""Images without a class that are left out without counting as samples that can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The images of each class of one half, by the name of the class."""
+
+    tables: dict[str, PathTable]
+
+    @property
+    def filled(self) -> dict[str, PathTable]:
+        return {name: table for name, table in self.tables.items() if len(table)}
+
+
+def find_classes(path: str, data: DataConfig | None = None) -> Found:
+    """List class folders, or a training and a validation folder of them.
+
+    Raises:
+        DataError: There are fewer than two classes, validation has classes that training lacks, or the names
+            of the folders can be understood in two ways.
+    """
+    check_folder(path)
+    halves = find_halves(path, has_subfolders)
+    walk = FolderWalk(path)
+    listed = {
+        at: {name: walk.images(folder) for name, folder in subfolders(at).items()}
+        for at in (halves.train, halves.val)
+        if at is not None
+    }
+    test = PathTable(()) if halves.test is None else walk.joined(walk.images(halves.test))
+    inner = _by_inner_folders(path, listed.values(), "auto" if data is None else data.class_folders)
+    train = _classes_of(walk, halves.train, listed[halves.train], inner=inner)
+    val = None if halves.val is None else _classes_of(walk, halves.val, listed[halves.val], inner=inner)
+    walk.leave_rest(_OUTSIDE if halves.train == path else _BESIDE_SPLITS)
+    strays = _strays(walk)
+    names = tuple(train.filled)
+    _check_classes(path, halves, train, val)
+    of_name = {same_text(name): number for number, name in enumerate(names)}
+    val_tables = {} if val is None else {of_name[same_text(name)]: each for name, each in val.filled.items()}
+    warnings = [*_warnings(train, names, val_tables), *walk.warnings()]
+    tables = [*train.filled.values(), *(val_tables[number] for number in sorted(val_tables))]
+    return Found(
+        images=PathTable(file for table in tables for file in table),
+        train_rows=sum(map(len, train.filled.values())),
+        classes=tuple(clean_name(name) for name in names),
+        labels=np.repeat(
+            np.array([*range(len(names)), *sorted(val_tables)], np.int64), [len(table) for table in tables]
+        ),
+        unpaired=strays,
+        warnings=tuple(warnings),
+        split=halves.origin,
+        test=test,
+        left_out=walk.left_out(),
+    )
+
+
+def find_images(path: str) -> Found:
+    """List all images in a folder, or in a training and a validation folder, as one class.
+
+    Raises:
+        DataError: There are none.
+    """
+    check_folder(path)
+    halves = find_halves(path, has_images)
+    walk = FolderWalk(path)
+    folders = [at for at in (halves.train, halves.val, halves.test) if at is not None]
+    listed = [walk.images(at) for at in folders]
+    tables = [_photographs(walk, walk.joined(files)) for files in listed]
+    train, val, test = (
+        PathTable(()) if at is None else tables[folders.index(at)]
+        for at in (halves.train, halves.val, halves.test)
+    )
+    walk.leave_rest(_BESIDE_SPLITS)
+    if not len(train):
+        raise DataError(
+            f"{clean_name(path)}: holds no images", hint="Give --data the folder that has them, at any depth."
+        )
+    return Found(
+        images=PathTable(file for table in (train, val) for file in table),
+        train_rows=len(train),
+        classes=("image",),
+        labels=np.zeros(len(train) + len(val), np.int64),
+        warnings=tuple(walk.warnings()),
+        split=halves.origin,
+        test=test,
+        left_out=walk.left_out(),
+    )
+
+
+def names_are_classes(path: str) -> bool:
+    """Whether the names of the folders in a folder can be those of classes, not of splits or of masks."""
+    names = [name for name, at in subfolders(path).items() if has_images(at)]
+    if len(split_folders(names)) > 1:
+        return False
+    return any(not folder_words(name).exact for name in names) or len(names) > 2
+
+
+def _photographs(walk: FolderWalk, table: PathTable) -> PathTable:
+    """Return a table without second links, and without masks that lie beside their image."""
+    table = walk.without_second_links(table)
+    masks = masks_beside(table) if table.mentions(MASK_WORDS) else {}
+    if not masks:
+        return table
+    walk.left[BESIDE] += [mask for of_image in masks.values() for mask in of_image]
+    left = set(walk.left[BESIDE])
+    return PathTable(path for path in table if path not in left)
+
+
+def _classes_of(walk: FolderWalk, half: str, listed: dict[str, FolderFiles], *, inner: bool) -> _Classes:
+    tables = {name: walk.joined(files) for name, files in listed.items()}
+    tables = {name: _photographs(walk, table) for name, table in tables.items()}
+    if not inner:
+        return _Classes(tables)
+    found: dict[str, list[str]] = {}
+    for folder, files in groupby(
+        (path for table in tables.values() for path in table),
+        os.path.dirname,
+    ):
+        found.setdefault(os.path.relpath(folder, half), []).extend(files)
+    return _Classes({name: PathTable(found[name]) for name in sorted(found, key=natural_key)})
+
+
+def _by_inner_folders(path: str, halves: Iterable[dict[str, FolderFiles]], setting: str) -> bool:
+    """Whether the classes are the innermost folders, as `a/airfield`, not the outer ones.
+
+    Raises:
+        DataError: Both readings explain the names.
+    """
+    if setting != "auto":
+        return setting == "inner"
+    for half in halves:
+        nested = [(name, files) for name, files in half.items() if files.inner and not files.direct]
+        flat = [name for name, files in half.items() if files.direct]
+        shared = Counter(inner for _, files in nested for inner in files.inner)
+        if flat or len(nested) < 2 or max(shared.values()) > 1 or len(shared) == len(nested):
+            continue
+        if all(
+            len(name) == 1 and all(each.startswith(name) for each in files.inner) for name, files in nested
+        ):
+            return True  # an index by the first letter, as Places365 has it
+        outer, files = nested[0]
+        first = clean_name(next(iter(files.inner)))
+        raise DataError(
+            f"{clean_name(path)}: the class folders have folders, and both can be the classes:\n"
+            f"  outer: {len(nested)} classes, the first is {clean_name(outer)}\n"
+            f"  inner: {len(shared)} classes, the first is {clean_name(outer)}/{first}",
+            hint="Choose with --set data.class_folders=outer or --set data.class_folders=inner.",
+        )
+    return False
+
+
+def _strays(walk: FolderWalk) -> tuple[Problem, ...]:
+    """Return images beside the class folders as samples that can't be used, unless they are very few."""
+    files = walk.left.get(_OUTSIDE, [])
+    if len(files) <= _STRAY:
+        return ()
+    del walk.left[_OUTSIDE]
+    return tuple(Problem(file, _OUTSIDE) for file in sorted(files, key=natural_key))
+
+
+def _warnings(train: _Classes, names: Sequence[str], val: dict[int, PathTable]) -> list[str]:
+    warnings = []
+    if empty := [name for name, files in train.tables.items() if not len(files)]:
+        warnings.append(f"class folders without images, left out: {some(empty)}")
+    if val and (missing := [name for number, name in enumerate(names) if number not in val]):
+        warnings.append(f"classes without validation images: {some(missing)}")
+    return warnings
+
+
+def _check_classes(path: str, halves: Halves, train: _Classes, val: _Classes | None) -> None:
+    if val is not None and not val.filled:
+        raise DataError(
+            f"{clean_name(halves.val or path)}: no class folders with images",
+            hint="Put the validation images there, one folder per class, or remove the folder.",
+        )
+    names = list(train.filled)
+    _refuse_splits_as_classes(path, names)
+    if len(names) < 2:
+        what = (
+            f"only one class folder with images: {clean_name(names[0])}"
+            if names
+            else "no class folders with images"
+        )
+        within = os.path.join(halves.train, names[0]) if names else ""  # noqa: PTH118
+        inside = f", as {clean_name(within)}" if within and has_subfolders(within) else ""
+        raise DataError(
+            f"{clean_name(path)}: {what}\n  layout: {CLASS_FOLDERS}",
+            hint=f"Give --data the folder whose subfolders are the classes{inside}.",
+        )
+    known = Counter(map(same_text, names))
+    if twice := [name for name, count in known.items() if count > 1]:
+        raise DataError(
+            f"{clean_name(path)}: two class folders have one name in two spellings: {some(twice)}",
+            hint="Join them: the characters look alike, but are stored in two ways.",
+        )
+    if val is not None and (unknown := [name for name in val.filled if same_text(name) not in known]):
+        raise DataError(
+            f"{clean_name(path)}: validation has classes that training lacks: {some(unknown)}",
+            hint="Give both the same class folders.",
+        )
+
+
+def _refuse_splits_as_classes(path: str, names: list[str]) -> None:
+    splits = split_folders(names)
+    if len(splits) > 1:
+        first, second = (clean_name(each[0]) for each in list(splits.values())[:2])
+        raise DataError(
+            f"{clean_name(path)}: {first} and {second} can be splits or classes:\n"
+            f"  splits: their images have no class folders, as {first}/CLASS/1.jpg\n"
+            f"  classes: {len(names)} classes: {some(names)}",
+            hint="Sort the images into class folders, give --data a list of images and labels"
+            " (LIST.csv), or rename the folders if they are classes.",
+        )

@@ -1,0 +1,285 @@
+"""Lists the files of a set, each once: a split or a class has it, or it is left out for a reason.
+
+Links to folders are followed after all folders that are no links, so that a link never takes a file from
+the place where it lies; a link to a folder above it, or to one that is in the set already, is left out. Files
+that mptui wrote itself, such as a directory of runs among the data, are no data.
+"""
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from mptui.data.core.reading import LeftOut
+from mptui.data.core.types import BadSampleError
+from mptui.data.decode.image import EXTENSIONS, opened
+from mptui.data.formats.folders.own_output import is_output_folder
+from mptui.data.formats.splits import PathTable
+from mptui.errors import DataError
+from mptui.text import clean_name
+
+NOT_AN_IMAGE = "is not an image by its name"
+HIDDEN = "is hidden, or lies in a hidden folder"
+WRITTEN = "was written by mptui"
+
+_LINKED_TWICE = "is a link to what is in the set already"
+_UPWARDS = "is a link to a folder above it"
+_OF_SYSTEM = frozenset({"__MACOSX", "@eaDir"})
+
+
+@dataclass(slots=True)
+class FolderFiles:
+    """The images of a folder, without those behind links to folders.
+
+    Attributes:
+        table: Their paths, sorted.
+        links: Links to folders, each with the number of images before it.
+        direct: Number of images in the folder itself, not in one of its folders.
+        inner: Number of images in each of its folders, by name.
+    """
+
+    table: PathTable
+    links: list[tuple[int, str]] = field(default_factory=list)
+    direct: int = 0
+    inner: Counter[str] = field(default_factory=Counter)
+
+
+class FolderWalk:
+    """One pass over the folders of a set.
+
+    Invariant: a folder is entered once, so a file is listed once. `left` has what the entered folders hold
+    beside images; what lies in no entered folder is added by `leave_rest`.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.left: defaultdict[str, list[str]] = defaultdict(list)
+        self.notes: list[str] = []
+        """Warnings of the reading, beside those of what is left out."""
+        self.quiet: set[str] = set()
+        """Reasons that notes, or problems of samples, say already."""
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._entered: set[tuple[int, int]] = set()
+        self._unseen: list[tuple[str, str]] = []
+        """Folders that are never entered, with the reason."""
+        self._targets: dict[str, str] = {}
+        """Files of the set that links to files lead to, with the link."""
+
+    def images(self, folder: str) -> FolderFiles:
+        """List the images of a folder, without those behind links to folders.
+
+        Raises:
+            DataError: A folder can't be listed.
+        """
+        files = FolderFiles(PathTable(()))
+        if os.path.islink(folder):  # noqa: PTH114 - pathlib raises for odd paths
+            files.links.append((0, folder))
+        else:
+            files.table = PathTable(self._walk(folder, files))
+        return files
+
+    def all_images(self, folder: str) -> Iterator[str]:
+        """Yield the images of a folder one by one, with those behind links."""
+        return self._walk(folder, None)
+
+    def joined(self, files: FolderFiles) -> PathTable:
+        """Return the images of a folder with those behind links, once all other folders are listed."""
+        if not files.links:
+            return files.table
+        return PathTable(self._with_linked(files))
+
+    def without_second_links(self, table: PathTable) -> PathTable:
+        """Return a table without links to files that the set has itself."""
+        twice = {link for target, link in self._targets.items() if self._is_entered(os.path.dirname(target))}  # noqa: PTH120
+        if not twice.intersection(table if twice else ()):
+            return table
+        self.left[_LINKED_TWICE] += sorted(twice.intersection(table))
+        return PathTable(path for path in table if path not in twice)
+
+    def leave_rest(self, outside: str, used: Collection[str] = ()) -> None:
+        """Leave out all files of the set that are in no entered folder and not `used`.
+
+        Args:
+            outside: The reason of images.
+            used: Paths of files that a split has.
+        """
+        folders = [(self._root, "")]
+        while folders or self._unseen:
+            folder, reason = folders.pop() if folders else self._unseen.pop()
+            if not reason and self._is_entered(folder):
+                continue
+            names = self._listed(folder) if reason else self._visible(folder)
+            for entry in names:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, reason))
+                elif entry.path not in used and entry.is_file(follow_symlinks=False):
+                    self._leave(entry, reason, outside)
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return the files that were left out, by reason."""
+        return tuple(LeftOut(reason, PathTable(files)) for reason, files in self.left.items() if files)
+
+    def warnings(self) -> Iterator[str]:
+        """Say what was left out, with the number and some of each kind."""
+        yield from self.notes
+        for reason, files in self.left.items():
+            if reason == NOT_AN_IMAGE:
+                yield f"left out {len(files)} files that aren't images by their names: {_kinds(files)}"
+            elif reason != HIDDEN and reason not in self.quiet and files:
+                yield f"left out, {len(files)} files: {clean_name(files[0])} {reason}" + "…" * (
+                    len(files) > 1
+                )
+
+    def _leave(self, entry: "os.DirEntry[str]", reason: str, outside: str) -> None:
+        if not reason:
+            is_image = os.path.splitext(entry.name)[1].lower() in EXTENSIONS  # noqa: PTH122
+            reason = outside if is_image else NOT_AN_IMAGE
+        if os.path.realpath(entry.path) not in self._targets:
+            self.left[reason].append(entry.path)
+
+    def _is_entered(self, folder: str) -> bool:
+        status = os.stat(folder)  # noqa: PTH116
+        return (status.st_dev, status.st_ino) in self._entered
+
+    def _walk(self, folder: str, files: FolderFiles | None) -> Iterator[str]:
+        """Yield images; links to folders are noted in `files`, or followed without it."""
+        levels = [self._enter(folder)]  # no recursion: folders may be a thousand deep
+        count, inner = 0, ""
+        while levels:
+            entry = next(levels[-1], None)
+            if entry is None:
+                levels.pop()
+            elif leads_to(entry.is_dir):
+                if files is not None and entry.is_symlink():
+                    files.links.append((count, entry.path))
+                    continue
+                inner = entry.name if len(levels) == 1 else inner
+                levels.append(self._enter(entry.path))
+            elif not _is_sample(entry):
+                if leads_to(entry.is_file):
+                    self.left[NOT_AN_IMAGE].append(entry.path)
+            elif not entry.is_symlink() or self._is_first_link(entry.path):
+                count += 1
+                if files is not None and len(levels) == 1:
+                    files.direct += 1
+                elif files is not None:
+                    files.inner[inner] += 1
+                yield entry.path
+
+    def _with_linked(self, files: FolderFiles) -> Iterator[str]:
+        start = 0
+        for place, link in files.links:
+            yield from files.table[start:place]
+            start = place
+            above = os.path.realpath(os.path.dirname(link)) + os.sep  # noqa: PTH120
+            target = os.path.realpath(link)
+            if above.startswith(target + os.sep):
+                self.left[_UPWARDS].append(link)
+            elif self._is_entered(link):
+                self.left[_LINKED_TWICE].append(link)
+            else:
+                yield from self._walk(link, None)
+        yield from files.table[start : len(files.table)]
+
+    def _is_first_link(self, path: str) -> bool:
+        """Whether a link to a file leads out of the set, or is the first that leads to its file."""
+        target = os.path.realpath(path)
+        if not target.startswith(self._real_root + os.sep) or not os.path.exists(target):  # noqa: PTH110
+            return True
+        if self._targets.setdefault(target, path) == path:
+            return True
+        self.left[_LINKED_TWICE].append(path)
+        return False
+
+    def _enter(self, folder: str) -> Iterator["os.DirEntry[str]"]:
+        """Return the entries of a folder, sorted; none if it was entered before."""
+        try:
+            status = os.stat(folder)  # noqa: PTH116
+        except OSError as error:  # removed or made unreadable since it was listed
+            raise unreadable(folder, error) from error
+        if (status.st_dev, status.st_ino) in self._entered:
+            return iter(())
+        self._entered.add((status.st_dev, status.st_ino))
+        return iter(sorted(self._visible(folder), key=lambda entry: entry.name))
+
+    def _visible(self, folder: str) -> list["os.DirEntry[str]"]:
+        """Return the entries of a folder that may be data; the others are left out."""
+        entries = self._listed(folder)
+        names = {entry.name for entry in entries}
+        if is_output_folder(folder, names):
+            self._unseen.append((folder, WRITTEN))
+            return []
+        seen = []
+        for entry in entries:
+            hidden = entry.name.startswith(".") or entry.name in _OF_SYSTEM
+            if not hidden:
+                seen.append(entry)
+            elif entry.is_dir(follow_symlinks=False):
+                self._unseen.append((entry.path, HIDDEN))
+            elif leads_to(entry.is_file):
+                self.left[HIDDEN].append(entry.path)
+        return seen
+
+    def _listed(self, folder: str) -> list["os.DirEntry[str]"]:
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except NotADirectoryError:
+            return []
+        except OSError as error:
+            raise unreadable(folder, error) from error
+
+
+def walk_images(folder: str) -> Iterator[str]:
+    """Yield the image files in a folder and its subfolders, sorted, as paths that begin with `folder`.
+
+    Files are recognized by their extension, in upper or lower case, and files without one by their content.
+    Each real folder is visited once, also if several links lead to it.
+
+    Raises:
+        DataError: A folder can't be listed.
+    """
+    return FolderWalk(folder).all_images(folder)
+
+
+def has_images(path: str) -> bool:
+    """Whether there are images in a folder, at any depth."""
+    return any(True for _ in walk_images(path))
+
+
+def leads_to(kind: Callable[[], bool]) -> bool:
+    """Whether an entry or the target of its link is of this kind; False for circular links."""
+    try:
+        return kind()
+    except OSError:
+        return False
+
+
+def unreadable(path: str, error: OSError) -> DataError:
+    """Return the error for a folder that can't be listed."""
+    return DataError(
+        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder is readable (ls -l)."
+    )
+
+
+def _is_sample(entry: "os.DirEntry[str]") -> bool:
+    extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
+    if extension not in EXTENSIONS and extension:
+        return False
+    if not leads_to(entry.is_file):  # the scan reports a broken link; a pipe is no sample
+        return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
+    return bool(extension) or _holds_image(entry.path)
+
+
+def _holds_image(path: str) -> bool:
+    try:
+        with opened(path):
+            return True
+    except BadSampleError:
+        return False
+
+
+def _kinds(files: list[str]) -> str:
+    endings: Callable[[str], str] = lambda file: os.path.splitext(file)[1].lower()  # noqa: E731, PTH122
+    counted = Counter(map(endings, files))
+    return ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))

@@ -1,0 +1,294 @@
+"""Lists images with their masks, matched by name, without decoding them."""
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mptui.data.core.parts import joined_address, joined_files
+from mptui.data.core.types import Problem
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.folders.folder_walk import FolderWalk
+from mptui.data.formats.folders.masks_beside import masks_beside
+from mptui.data.formats.folders.pair_folders import PairFolders, listed_splits, pair_folders
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, same_text
+from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves, has_subfolders
+from mptui.data.formats.masks.class_file import CLASS_FILE
+from mptui.data.formats.splits import PathTable
+from mptui.errors import DataError
+from mptui.text import clean_name
+
+_WITHOUT_IMAGE = "is a mask without an image"
+_NO_MASK = "has no mask"
+_UNLISTED = "is in no list of ImageSets/Segmentation"
+_OUTSIDE = "lies in no folder of images or masks"
+_OTHER_KIND = "is a picture of the same mask of another kind"
+
+_SUFFIX = re.compile(r"(?ai)[-_.](masks?|labels?|gt|seg(mentation)?|annotation)\Z")
+_NUMBERED = re.compile(r"(?ai)([-_.](?:masks?|labels?|gt|seg(?:mentation)?|annotation))[-_]?[0-9]+\Z")
+_CONTENT = r"(?:leftimg8bit|gtfine|gtcoarse|images?|imgs?|masks?|labels?|annotations?|gt|seg(?:mentation)?|L)"
+_KIND = r"(?:_(?:labeltrainids|labelids))?"
+_AFFIX = re.compile(rf"(?ai)(?:(?<=/)|\A){_CONTENT}[-_.]|[-_.]{_CONTENT}{_KIND}\Z")
+_OTHER_PICTURES = re.compile(r"(?i)_gt(fine|coarse)_(color|instanceids|instancetrainids)\Z")
+_TRAIN_IDS = re.compile(r"(?i)_gt(fine|coarse)_labeltrainids\Z")
+_ANY_IDS = re.compile(r"(?i)_gt(fine|coarse)_labelids\Z")
+
+
+@dataclass(slots=True)
+class _Pairs:
+    images: list[str] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+    unpaired: list[str] = field(default_factory=list)
+    joined: int = 0
+    """Number of images whose masks are joined."""
+
+
+def find_pairs(path: str) -> Found:
+    """List images and masks in folders of their own, for each split.
+
+    A mask has the name of its image, optionally with a suffix such as `_mask` or `_label`; if no mask has,
+    words such as `img` and `mask` and zeros before numbers are left out of the comparison.
+
+    Raises:
+        DataError: A folder is missing, an image has two masks, or no image has one.
+    """
+    check_folder(path)
+    folders = pair_folders(path)
+    if TRAIN not in folders and "" not in folders:
+        raise DataError(
+            f"{clean_name(path)}: needs a folder of images and one of masks\n  layout: {IMAGES_AND_MASKS}",
+            hint="Give it both, side by side.",
+        )
+    walk = FolderWalk(path)
+    pairs = {split: _pairs_of(walk, each) for split, each in folders.items()}
+    lists = listed_splits(path) if "" in pairs else {}
+    if lists:
+        pairs = _by_lists(walk, pairs[""], lists)
+    return _found(path, walk, pairs, _origin(folders, lists))
+
+
+def find_masks_beside(path: str) -> Found:
+    """List images with masks that lie beside them, as `1.png` and `1_mask.png`, in any folders.
+
+    Raises:
+        DataError: There are none, or a folder can't be listed.
+    """
+    check_folder(path)
+    halves = find_halves(path, has_subfolders)
+    walk = FolderWalk(path)
+    pairs = {}
+    for split, at in ((TRAIN, halves.train), (VAL, halves.val), (TEST, halves.test)):
+        if at is not None:
+            pairs[split] = _beside_in(walk.joined(walk.images(at)))
+    return _found(path, walk, pairs, halves.origin)
+
+
+def _beside_in(table: PathTable) -> _Pairs:
+    masks, pairs = masks_beside(table), _Pairs()
+    of_images = {mask for each in masks.values() for mask in each}
+    for image in table:
+        if image in masks:
+            _add(pairs, image, masks[image])
+        elif image not in of_images:
+            pairs.unpaired.append(image)
+    return pairs
+
+
+def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str) -> Found:
+    train = pairs.get(TRAIN) or pairs[""]
+    val, test = pairs.get(VAL), pairs.get(TEST)
+    if val is None and test is not None and test.images:
+        val, test, origin = test, None, origin or "folders train and test"
+    walk.leave_rest(_OUTSIDE)
+    halves = [train, *([val] if val is not None else [])]
+    if joined := sum(each.joined for each in halves):
+        walk.notes.append(f"the masks of {joined} images, several each, are joined to one of two classes")
+    if unmatched := len(walk.left.get(_WITHOUT_IMAGE, ())):
+        walk.notes.append(f"{unmatched} masks have no image")
+        walk.quiet.add(_WITHOUT_IMAGE)
+    return Found(
+        images=PathTable(file for half in halves for file in half.images),
+        masks=PathTable(file for half in halves for file in half.masks),
+        train_rows=len(train.images),
+        class_file=_class_file(path, train),
+        void=_void(train),
+        unpaired=tuple(Problem(file, _NO_MASK) for half in halves for file in half.unpaired),
+        warnings=tuple(walk.warnings()),
+        split=origin if val is not None else "",
+        test=() if test is None else PathTable([*test.images, *test.masks, *test.unpaired]),
+        left_out=walk.left_out(),
+    )
+
+
+def _origin(folders: Mapping[str, PairFolders], lists: Mapping[str, object]) -> str:
+    if lists:
+        return "lists train and val of ImageSets/Segmentation"
+    names = [os.path.basename(each.images) for split, each in folders.items() if split in (TRAIN, VAL)]  # noqa: PTH119
+    if len(names) == 2 and names[0] == names[1]:
+        names = [os.path.basename(os.path.dirname(folders[split].images)) for split in (TRAIN, VAL)]  # noqa: PTH119, PTH120
+    return f"folders {' and '.join(map(clean_name, names))}" if len(names) == 2 else ""
+
+
+def _by_lists(walk: FolderWalk, pairs: _Pairs, lists: Mapping[str, frozenset[str]]) -> dict[str, _Pairs]:
+    """Split pairs by lists of their names; images in no list are left out."""
+    found = {split: _Pairs() for split in lists}
+    split_of = {same_text(name): split for split, names in lists.items() for name in names}
+    for image, mask in zip(pairs.images, pairs.masks, strict=True):
+        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))  # noqa: PTH119, PTH122
+        if split is None:
+            walk.left[_UNLISTED] += [image, mask]
+        else:
+            found[split].images.append(image)
+            found[split].masks.append(mask)
+    for image in pairs.unpaired:
+        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))  # noqa: PTH119, PTH122
+        if split is None:
+            walk.left[_UNLISTED].append(image)
+        else:
+            found[split].unpaired.append(image)
+    return found
+
+
+def _pairs_of(walk: FolderWalk, folders: PairFolders) -> _Pairs:
+    if folders.each:
+        return _folder_an_image(walk, folders)
+    images, masks = (_by_stem(walk, folder) for folder in (folders.images, folders.masks))
+    masks = _of_one_kind(walk, masks)
+    if not images or not masks:
+        empty = folders.masks if images else folders.images
+        raise _without_images(empty, walk)
+    for matching in (_same_name, _without_affixes, _without_zeros):
+        if (found := _matched(images, masks, matching)) is not None:
+            pairs, without_image = found
+            walk.left[_WITHOUT_IMAGE] += without_image
+            return pairs
+    raise DataError(
+        f"{clean_name(folders.masks)}: no mask has the name of an image in {clean_name(folders.images)}",
+        hint="Use the same names: 1.jpg and 1.png, or 1_mask.png.",
+    )
+
+
+def _without_images(folder: str, walk: FolderWalk) -> DataError:
+    others = [file for files in walk.left.values() for file in files if file.startswith(folder)]
+    endings = Counter(os.path.splitext(file)[1].lower() for file in others)  # noqa: PTH122
+    kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in endings.most_common(5))
+    named = f" (but {len(others)} other files: {kinds})" if others else ""
+    return DataError(
+        f"{clean_name(folder)}: holds no images{named}",
+        hint="A mask is an image file whose pixels are the classes; polygons and boxes are not read.",
+    )
+
+
+def _folder_an_image(walk: FolderWalk, folders: PairFolders) -> _Pairs:
+    """List a set with a folder for each image; several masks of one image are joined."""
+    pairs = _Pairs()
+    for image_folder, mask_folder in folders.each:
+        images = walk.joined(walk.images(image_folder))
+        masks = walk.joined(walk.images(mask_folder))
+        if len(images) > 1:
+            _refuse_two("images are in one folder", list(images))
+        for image in images:
+            if len(masks):
+                _add(pairs, image, list(masks))
+            else:
+                pairs.unpaired.append(image)
+    return pairs
+
+
+def _add(pairs: _Pairs, image: str, masks: Sequence[str]) -> None:
+    pairs.images.append(image)
+    pairs.masks.append(joined_address(masks))
+    pairs.joined += len(masks) > 1
+
+
+def _of_one_kind(walk: FolderWalk, masks: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the masks without Cityscapes' pictures of the same mask: colours, instances, other numbers."""
+    unused = [stem for stem in masks if _OTHER_PICTURES.search(stem)]
+    if any(map(_TRAIN_IDS.search, masks)):
+        unused += [stem for stem in masks if _ANY_IDS.search(stem)]
+    left = set(unused)
+    walk.left[_OTHER_KIND] += [file for stem in unused for file in masks[stem]]
+    return {stem: files for stem, files in masks.items() if stem not in left} if left else masks
+
+
+def _matched(
+    images: dict[str, list[str]], masks: dict[str, list[str]], matching: Callable[[str, bool], Iterable[str]]
+) -> tuple[_Pairs, list[str]] | None:
+    """Match images and masks by the key of their stems; return them and the other masks, None if none fit."""
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for stem, files in images.items():
+        for key in matching(stem, False):
+            by_key[key] += files
+    claims: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    left: list[str] = []
+    for stem, files in masks.items():
+        owner = next((key for key in matching(stem, True) if key in by_key), None)
+        if owner is None:
+            left += files
+        else:
+            claims[owner] += [(file, _NUMBERED.search(stem) is not None) for file in files]
+    if not claims:
+        return None
+    pairs = _Pairs()
+    for key, files in by_key.items():
+        if key in claims:
+            _refuse_two("images have one name", files)
+            _add(pairs, files[0], _one_or_several(claims[key]))
+        else:
+            pairs.unpaired += files
+    return pairs, left
+
+
+def _one_or_several(claims: list[tuple[str, bool]]) -> list[str]:
+    """Return the masks of an image: one, or one with others of it that are numbered."""
+    plain = [file for file, numbered in claims if not numbered]
+    _refuse_two("masks fit one image", plain)
+    files = plain + [file for file, numbered in claims if numbered]
+    if not plain:
+        _refuse_two("masks fit one image", files)
+    return files
+
+
+def _refuse_two(what: str, files: list[str]) -> None:
+    if len(files) > 1:
+        raise DataError(
+            f"two {what}: {clean_name(files[0])} and {clean_name(files[1])}", hint="Remove one of them."
+        )
+
+
+def _by_stem(walk: FolderWalk, folder: str) -> dict[str, list[str]]:
+    """Return the image files in a folder by their relative path without extension."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for file in walk.joined(walk.images(folder)):
+        files[same_text(os.path.splitext(os.path.relpath(file, folder))[0])].append(file)  # noqa: PTH122
+    return dict(files)
+
+
+def _same_name(stem: str, is_mask: bool) -> Iterable[str]:
+    yield stem
+    if is_mask:
+        yield _SUFFIX.sub("", stem)
+        yield _NUMBERED.sub("", stem)
+
+
+def _without_affixes(stem: str, _is_mask: bool) -> Iterable[str]:
+    yield _AFFIX.sub("", stem)
+
+
+def _without_zeros(stem: str, _is_mask: bool) -> Iterable[str]:
+    yield re.sub(r"(?a)[0-9]+", lambda found: str(int(found[0])), _AFFIX.sub("", stem))
+
+
+def _class_file(path: str, train: _Pairs) -> Path | None:
+    """Return `classes.toml` in the set, or beside or in the folder of its first image or mask."""
+    firsts = [joined_files(each[0])[0] for each in (train.images, train.masks) if each]
+    places = [Path(path), *(place for file in firsts for place in Path(file).parents[1::-1])]
+    return next((file for place in places if (file := place / CLASS_FILE).is_file()), None)
+
+
+def _void(train: _Pairs) -> int | None:
+    """Return the value that is no class in masks of VOC, and in Cityscapes' numbers for training."""
+    first = Path(joined_files(train.masks[0])[0]) if train.masks else Path()
+    return 255 if first.parent.name == "SegmentationClass" or _TRAIN_IDS.search(first.stem) else None

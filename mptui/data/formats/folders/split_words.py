@@ -1,0 +1,103 @@
+"""Words in the names of folders and files that say which split they hold, and images or masks."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+TRAIN, VAL, TEST, UNLABELLED = "train", "val", "test", "unlabelled"
+
+SPLIT_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training", "trn"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation", "validate", "dev", "eval", "evaluation"), VAL),
+    **dict.fromkeys(("test", "testing", "tst"), TEST),
+    **dict.fromkeys(("pred", "predict", "prediction", "unlabeled", "unlabelled"), UNLABELLED),
+}
+_IMAGES = frozenset(
+    (
+        *(
+            "image",
+            "images",
+            "img",
+            "imgs",
+            "photo",
+            "photos",
+            "picture",
+            "pictures",
+            "input",
+            "inputs",
+            "rgb",
+        ),
+        *("jpegimages", "leftimg8bit"),
+    )
+)
+_MASKS = frozenset(
+    (
+        *("mask", "masks", "label", "labels", "annotation", "annotations", "annot", "annots", "gt"),
+        *("groundtruth", "seg", "segmentation", "segmentations", "segmask", "segmasks", "trimaps"),
+        *("segmentationclass", "gtfine", "gtcoarse"),
+    )
+)
+_SET_WORDS = frozenset({"set", "data", "dataset", "split", "folder"})
+_GLUED = re.compile(r"(train|val|test)(annot|images?|masks?|labels?|set|data)\Z")
+"""Two words written as one, as in `trainannot` and `trainset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderWords:
+    """What the name of a folder says of its contents.
+
+    Attributes:
+        split: "train", "val", "test" or "unlabelled"; empty: nothing.
+        content: "image" or "mask"; empty: nothing.
+        exact: Whether the name is nothing but such words.
+        rest: The other words of the name.
+    """
+
+    split: str = ""
+    content: str = ""
+    exact: bool = False
+    rest: tuple[str, ...] = ()
+
+
+def folder_words(name: str) -> FolderWords:
+    """Return what the name of a folder says of its contents."""
+    words = _words(name)
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    contents = {"image" if word in _IMAGES else "mask" for word in words if word in _IMAGES | _MASKS}
+    known = all(word in SPLIT_WORDS or word in _IMAGES | _MASKS | _SET_WORDS for word in words)
+    return FolderWords(
+        splits.pop() if len(splits) == 1 else "",
+        contents.pop() if len(contents) == 1 else "",
+        exact=bool(words) and known,
+        rest=tuple(word for word in words if word not in SPLIT_WORDS),
+    )
+
+
+def split_of_file(name: str) -> str:
+    """Return the split that the name of a packed file says: that of the first word that is one; or empty."""
+    return next((SPLIT_WORDS[word] for word in _words(name) if word in SPLIT_WORDS), "")
+
+
+def is_plain_split(name: str) -> bool:
+    """Whether a name is one word for a split."""
+    return name.lower() in SPLIT_WORDS
+
+
+def same_text(name: str) -> str:
+    """Return a name as Linux types it, composed: systems store an umlaut as one character or as two."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name in lower case; one in two parts, as `ground_truth`, as one."""
+    plain = name.lower()
+    if plain in _IMAGES or plain in _MASKS:
+        return [plain]
+    words: list[str] = []
+    for word in re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()):
+        glued = _GLUED.match(word)
+        words += glued.groups() if glued else [word]
+    pairs = {first + second for first, second in pairwise(words)}
+    return ["gt"] if "groundtruth" in pairs else words
