@@ -13,7 +13,7 @@ import typer
 
 from mptui import __version__
 from mptui.cli.completion import join_assignments
-from mptui.cli.look import detect, doctor, learn, monitor, profiles
+from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
 from mptui.cli.measure import bench, check_amp, memory_ledger, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare, report, sample_images, sync
@@ -75,6 +75,7 @@ for _module in (
     simulate,
     memory_ledger,
     doctor,
+    data,
     monitor,
     learn,
     parity,

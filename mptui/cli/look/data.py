@@ -1,0 +1,149 @@
+"""`mptui data`: what a set is understood to be, before a run trains on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import file_progress, print_json, print_next
+from mptui.text import clean, clean_name, shell_word
+
+if TYPE_CHECKING:
+    from mptui.data.core.types import Dataset
+    from mptui.data.describe.findings import DataFinding
+
+_MOST_CLASSES = 100
+_MOST_FILES = 5
+
+_Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder, a list of images, a set's name, or your MODULE:CLASS.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="LIST.csv", help="Also write it as a list of images and labels."),
+]
+_Picture = Annotated[
+    Path | None,
+    typer.Option("--picture", metavar="FILE.png", help="Also draw samples, with masks over their images."),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace the files of --out and --picture.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("data")(data)
+
+
+def data(
+    ctx: typer.Context,
+    data: _Data,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    sets: o.Set = None,
+    seed: o.Seed = None,
+    out: _Out = None,
+    picture: _Picture = None,
+    force: _Force = False,
+    download: o.Download = False,
+    trust_code: o.TrustCode = False,
+    as_json: o.Json = False,
+) -> int:
+    """Show what a data set is understood to be: format, split, classes, masks, what is left out.
+
+    The same reading as that of `mptui run --data DATA` with the same settings.
+    """
+    from mptui.data.describe.document import document
+    from mptui.data.describe.findings import data_findings
+    from mptui.lab.look.read_data import read_data, write_new
+
+    for file in (out, picture):
+        if file is not None:
+            _check_new(file, force=force)
+    with file_progress("checking files", lambda done, total: None) as on_progress:
+        dataset, settings = read_data(o.request_of(ctx), on_progress)
+    findings = data_findings(dataset, settings.sampler)
+    if as_json:
+        print_json(document(data, dataset, findings))
+    else:
+        _show(dataset, findings)
+    if out is not None:
+        from mptui.data.describe.write_list import list_text
+
+        write_new(out, list_text(dataset, out).encode())
+    if picture is not None:
+        from mptui.data.core.png_files import png_bytes
+        from mptui.data.describe.sample_sheet import sample_sheet
+
+        write_new(picture, bytes(png_bytes(sample_sheet(dataset))))
+    written = data if out is None else str(out)
+    print_next(f"mptui run --data {shell_word(written)}")
+    return 0
+
+
+def _check_new(path: Path, *, force: bool) -> None:
+    from mptui.errors import ConfigError
+
+    if path.exists() and not force:
+        raise ConfigError(
+            f"{clean_name(str(path))} exists", hint="Choose another name, or replace it: --force"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{clean_name(str(path))} is a folder", hint="Name a file.")
+
+
+def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:
+    from mptui.data.describe.lines import image_facts
+
+    reading = dataset.reading
+    counts = f"{len(dataset.train):,} training and {len(dataset.val):,} validation images"
+    if reading is not None and reading.test:
+        counts += f"; {len(reading.test):,} of a test half are not read"
+    _say("data", dataset.name)
+    _say("format", "your own code" if reading is None else reading.layout)
+    _say("split", counts if reading is None else f"{reading.split}: {counts}")
+    _show_classes(dataset)
+    for number, fact in enumerate(image_facts(dataset)):
+        _say("" if number else "images", fact)
+    for number, code in enumerate(() if reading is None else reading.mask_code[:_MOST_CLASSES]):
+        _say("" if number else "masks", code)
+    left_out = () if reading is None else reading.left_out
+    for each in left_out:
+        names = ", ".join(clean_name(name) for name in each.files[:_MOST_FILES])
+        more = ", …" if each.count > _MOST_FILES else ""
+        _say("left out", f"{each.count:,}: {each.reason}: {names}{more}")
+    if not left_out:
+        _say("left out", "nothing")
+    for warning in dataset.warnings:
+        _say("note", warning)
+    for finding in findings:
+        _say("note", f"{finding.what}: {finding.do}")
+
+
+def _show_classes(dataset: "Dataset") -> None:
+    from mptui.registry.samples import SampleKind
+
+    if dataset.kind is SampleKind.IMAGE:
+        _say("classes", "none: images alone")
+        return
+    unit = "pixels" if dataset.kind is SampleKind.MASK else "images"
+    _say("classes", f"{len(dataset.classes):,}, {unit} in training and in validation")
+    val_counts = () if dataset.reading is None else dataset.reading.val_counts
+    counts = list(dataset.class_counts)
+    shown = [clean_name(name, 40) for name in dataset.classes[:_MOST_CLASSES]]
+    width = max(map(len, shown), default=0)
+    for number, name in enumerate(shown):
+        train = f"{counts[number]:>12,}" if number < len(counts) else ""
+        val = f"{val_counts[number]:>12,}" if number < len(val_counts) else ""
+        _say("", f"  {name:{width}}{train}{val}")
+    if (more := len(dataset.classes) - _MOST_CLASSES) > 0:
+        _say("", f"  and {more:,} more (--json has all)")
+
+
+def _say(what: str, text: str) -> None:
+    typer.echo(f"{what:<9}  {clean(text, 500)}")

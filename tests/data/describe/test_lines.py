@@ -1,0 +1,88 @@
+"""What a set was understood to be, and what a person should know of it before the first epoch."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptui.data.describe.findings import data_findings
+from mptui.data.describe.lines import reading_lines
+from mptui.registry.samples import SampleKind
+from tests.data.images import class_folders, photo
+from tests.data.test_open import opened
+
+
+def found(path, sampler="uniform", **settings):
+    return [f"{each.what}: {each.do}" for each in data_findings(opened(path, **settings), sampler)]
+
+
+def test_four_lines_say_what_a_set_is(tmp_path):
+    class_folders(tmp_path, {"train/cat": 3, "train/dog": 2, "val/cat": 1, "val/dog": 1})
+    (tmp_path / "train" / "cat" / "notes.xyz").touch()
+    lines = reading_lines(opened(tmp_path))
+    assert lines[0].startswith(
+        f"Data: {tmp_path.name}: class folders, 5 training and 2 validation images; split: "
+    )
+    assert lines[1:3] == [
+        "Classes: 2: cat 3, dog 2 training images",
+        "Images: 16 px; 3 bands of uint8",
+    ]
+    assert lines[3].startswith("Left out: ")
+
+
+def test_the_code_of_masks_is_said(tmp_path):
+    for number in range(4):
+        for name in ("images", "masks"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        photo(20, 16, seed=number).save(tmp_path / "images" / f"{number}.png")
+        mask = np.zeros((16, 20), np.uint8)
+        mask[:4] = 1
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+    lines = reading_lines(opened(tmp_path, kind=SampleKind.MASK))
+    assert "background 720, foreground 240 training pixels" in lines[1]
+    assert "0: background" in lines[2]
+
+
+def test_classes_of_very_different_sizes_are_told_unless_the_sampler_balances_them(tmp_path):
+    class_folders(tmp_path, {"ship": 60, "frog": 4})
+    told = found(tmp_path)
+    assert told == [
+        "unbalanced classes: ship has 48 images, frog 3: --set data.sampler=balanced, with"
+        " training.primary_metric=balanced_accuracy"
+    ]
+    assert found(tmp_path, "balanced") == []
+
+
+def test_a_class_with_one_image_is_told(tmp_path):
+    class_folders(tmp_path, {"train/cat": 3, "train/dog": 1, "val/cat": 1, "val/dog": 1})
+    assert any(each.startswith("classes with one training image: dog") for each in found(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["a copy", "links"])
+def test_a_folder_that_is_training_and_validation_is_told(tmp_path, place):
+    for label, offset in (("cat", 0), ("dog", 9)):
+        for number in range(3):
+            file = tmp_path / "train" / label / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            photo(20, 16, seed=number + offset).save(file)
+    if place == "a copy":
+        shutil.copytree(tmp_path / "train", tmp_path / "val")
+    else:
+        for file in sorted((tmp_path / "train").rglob("*.png")):
+            link = tmp_path / "val" / file.relative_to(tmp_path / "train")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    assert found(tmp_path)[0].startswith(
+        "6 of 6 validation images that were compared are training images, too"
+    )
+
+
+def test_other_images_of_the_same_names_are_not_taken_for_the_same(tmp_path):
+    for half, offset in (("train", 0), ("val", 20)):
+        for label in ("cat", "dog"):
+            for number in range(3):
+                file = tmp_path / half / label / f"{number}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                photo(20, 16, seed=number + offset).save(file)
+    assert found(tmp_path) == []
