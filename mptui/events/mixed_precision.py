@@ -64,9 +64,9 @@ class NumericsLayer:
 
     All shares except `zeros` are of the nonzero values, in fp16 under the loss scale in use, or under the
     best one if none is in use. `lost` is the sum of `zeroed`, `subnormal` (fewer bits) and `overflow`;
-    `lost_unscaled` is the same without a loss scale. `bf16_lost` is the share that bf16's 8 bits change by
-    more than 2^-9 of the value. `smallest` and `largest` are without a scale. `exponents` is a histogram per
-    mille that begins at the exponent `first_exponent`. `fault` is overflow, underflow or empty.
+    `lost_unscaled` is the same without a loss scale. `smallest` and `largest` are without a scale.
+    `exponents` is a histogram per mille that begins at the exponent `first_exponent`. `fault` is overflow,
+    underflow or empty.
     """
 
     name: str
@@ -81,7 +81,6 @@ class NumericsLayer:
     overflow: float
     lost: float
     lost_unscaled: float
-    bf16_lost: float
     first_exponent: int
     exponents: list[int]
 
@@ -91,8 +90,10 @@ class Numerics(Event):
     """Result of one numerics probe: the layers that 16 bits hurt most, worst first, and a sum of the others.
 
     `lost` is the share of the gradients that fp16 loses under the loss scale in use, as a mean over layers;
-    `lost_at_best` is the same under `best_scale`. A probe adds `cost_s` seconds to its step and runs once in
-    `every_s` seconds. `eager`: the probed step ran without its compiled code.
+    `lost_at_best` is the same under `best_scale`, None for gradients that fp16 has rounded already: what it
+    lost of them is unknown, and `best_scale` the largest that they allow. A probe adds `cost_s` seconds to
+    its step (None: too few were measured) and runs once in `every_s` seconds. `eager`: the probed step ran
+    without its compiled code.
     """
 
     kind: ClassVar[str] = "numerics"
@@ -104,7 +105,7 @@ class Numerics(Event):
     best_scale: float | None
     lost: float | None
     lost_at_best: float | None
-    cost_s: float
+    cost_s: float | None
     every_s: float
     layers: list[NumericsLayer]
     others: int

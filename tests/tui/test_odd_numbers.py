@@ -36,7 +36,6 @@ def looked(number):
         fault="",
         values=1000,
         lost_unscaled=number,
-        bf16_lost=number,
         first_exponent=-20,
         exponents=[1, 2, 3],
         **shares,

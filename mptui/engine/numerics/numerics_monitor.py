@@ -6,8 +6,10 @@ nothing when off.
 """
 
 import time
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -27,6 +29,8 @@ SAMPLED = 1 << 14
 """Values counted per tensor in summary mode."""
 EVERY_S = {"summary": 30.0, "full": 2.0}
 """Minimum seconds between two probes, by mode."""
+_REPEATS, _REMEMBERED = 4, 16
+"""Probes before their cost is a figure, and at most in its median: it is less than the noise of one step."""
 
 
 class Span:
@@ -71,6 +75,9 @@ class NumericsMonitor(Hook):
         self._probe: Probe | None = None
         self._hooks = ExitStack()
         self._under_way: _UnderWay | None = None
+        self._plain_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._probed_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._measured_mode: NumericsMode = "off"
         self._advised: set[str] = set()
 
     @property
@@ -136,7 +143,7 @@ class NumericsMonitor(Hook):
         if way is None or not way.reading.arrived:
             return
         self._under_way = None
-        cost = max(0.0, way.probed.seconds() - way.plain.seconds())
+        cost = self._cost(way)
         every = max(EVERY_S[way.mode], cost / NUMERICS_BUDGET[way.mode])
         if self.mode == way.mode:
             self._next = time.perf_counter() + every
@@ -153,7 +160,7 @@ class NumericsMonitor(Hook):
             best_scale=None if ranking.best is None else ranking.best.scale,
             lost=ranking.lost,
             lost_at_best=None if ranking.best is None else ranking.best.lost,
-            cost_s=cost,
+            cost_s=cost if len(self._probed_s) >= _REPEATS else None,
             every_s=every,
             layers=ranking.layers[:LAYERS_REPORTED],
             others=len(others),
@@ -162,6 +169,16 @@ class NumericsMonitor(Hook):
         )
         self._context.emit(event)
         self._advise(event)
+
+    def _cost(self, way: _UnderWay) -> float:
+        """Return the median seconds that probes of this mode add to a step, this one included."""
+        if way.mode != self._measured_mode:
+            self._measured_mode = way.mode
+            self._plain_s.clear()
+            self._probed_s.clear()
+        self._plain_s.append(way.plain.seconds())
+        self._probed_s.append(way.probed.seconds())
+        return max(0.0, median(self._probed_s) - median(self._plain_s))
 
     def _advise(self, event: Numerics) -> None:
         """Advise on the worst layer, each kind of advice once per run."""
@@ -185,7 +202,7 @@ def advice_on(event: Numerics, layer: NumericsLayer) -> Advice:
                 step=event.step,
                 code="numerics_scale",
                 message=f"{layer.name} loses {layer.lost:.0%} of {where} in fp16 with a loss scale of "
-                f"{now:,.0f}; one of {best:,.0f} would lose {event.lost_at_best or 0:.1%} over all layers",
+                f"{now:,.0f}; {best:,.0f} is the largest that the gradients of this step allow",
                 setting=f"precision.grad_scaler.init_scale={best}",
             )
     share = layer.overflow if layer.fault == "overflow" else layer.zeroed + layer.subnormal

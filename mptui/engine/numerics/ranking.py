@@ -46,11 +46,14 @@ def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
 
     Args:
         seen: Statistics in order of execution.
-        scale: The loss scale of the gradients; None: they are unscaled, and judged with the best scale.
+        scale: The loss scale of gradients that were computed in float16; None: the gradients have the range
+            of float32, and are judged with the best scale.
     """
+    if scale is not None:
+        seen = _with_lost_zeros(seen)
     gradients = [each.spectrum for each in seen if each.part != "forward"]
     overflowed = scale is not None and any(spectrum.nonfinite for spectrum in gradients)
-    best = best_scale(gradients, scale or 1.0)
+    best = best_scale(gradients, scale or 1.0, rounded=scale is not None)
     in_use = 0 if scale is not None or best is None else round(math.log2(best.scale))
     unscaled = 0 if scale is None else -round(math.log2(scale))
     layers = []
@@ -63,6 +66,19 @@ def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
     order = {id(layer): number for number, layer in enumerate(layers)}
     layers.sort(key=lambda layer: (not layer.fault, 0 if layer.fault else -layer.lost, order[id(layer)]))
     return Ranking(layers, None if scale is None else LayerGradients(gradients).lost(), best)
+
+
+def _with_lost_zeros(seen: Sequence[PartStatistics]) -> list[PartStatistics]:
+    """Count gradients that are all zero, though those of a layer behind it are not, as rounded to zero."""
+    told, flows = [], False
+    for each in seen:
+        spectrum = each.spectrum
+        if each.part != "forward":  # the last layer's gradient comes first
+            if flows and spectrum.values == spectrum.zeros:
+                spectrum = spectrum.with_zeros_lost()
+            flows |= spectrum.values > spectrum.zeros
+        told.append(PartStatistics(each.layer, each.part, spectrum))
+    return told
 
 
 def _below(seen: PartStatistics, doublings: int) -> float:
@@ -97,7 +113,6 @@ def _layer_report(
         overflow=shares.overflow,
         lost=shares.lost,
         lost_unscaled=bare.lost,
-        bf16_lost=spectrum.bf16_lost,
         first_exponent=first + (unscaled if bars else 0),
         exponents=bars,
     )

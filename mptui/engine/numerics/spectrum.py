@@ -57,10 +57,13 @@ class Spectrum:
         seen = self.values - self.zeros - self.nonfinite > 0
         self.smallest = float(bits[0]) if seen else 0.0
         self.largest = float(bits[1]) if seen else 0.0
-        self.bf16_lost = float(row[BINS + 2]) / max(self.told, 1)
-        self._counts = counts
+        self._row, self._counts = row, counts
         # number of values below each bin, without zeros
         self.below = np.concatenate([[0, 0], np.cumsum(counts[1:])])
+
+    def with_zeros_lost(self) -> "Spectrum":
+        """Return the same counts, whose zeros are values that underflowed."""
+        return Spectrum(self._row, zeros_lost=True)
 
     def shares(self, doublings: int = 0) -> Shares:
         """Return the shares after multiplying every value by 2^doublings."""
@@ -77,12 +80,14 @@ class Spectrum:
         """Return the share of the sum of magnitudes (to the binade) below float16's normal range.
 
         Where magnitudes differ by many orders, as between gradients of samples that are learned and that are
-        not, most values can be lost with little effect on the sum.
+        not, most values can be lost with little effect on the sum. 1 if all were rounded to zero.
         """
         _, whole, _ = _edges(doublings)
         weights = self._counts[:_INFINITE] * _SIZES
         total = float(weights.sum())
-        return float(weights[:whole].sum()) / total if total else 0.0
+        if not total:
+            return 1.0 if self.zeros_lost else 0.0
+        return float(weights[:whole].sum()) / total
 
     def bars(self) -> tuple[int, list[int]]:
         """Return the histogram of exponents: the lowest exponent, and the shares from it on.
@@ -101,10 +106,10 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class BestScale:
-    """A loss scale, and the share of gradients that is lost with it, averaged over layers."""
+    """A loss scale, and the share of gradients that is lost with it, averaged over layers; None: unknown."""
 
     scale: float
-    lost: float
+    lost: float | None
 
 
 def _edges(doublings: int) -> tuple[int, int, int]:
@@ -136,14 +141,17 @@ class LayerGradients:
         return float(((self._below[:, whole] + self._zeros) / self._told).mean())
 
 
-def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0) -> BestScale | None:
+def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0, *, rounded: bool = False) -> BestScale | None:
     """Find the loss scale that loses least of the gradients, among `scale` times powers of two.
 
-    Leaves `HEADROOM` doublings where possible; ties go to the smallest scale.
+    Leaves `HEADROOM` doublings where possible; ties go to the smallest scale. Of gradients that float16 has
+    rounded, nobody knows how many it has lost, or what would save them: the best scale is the largest that
+    the others allow.
 
     Args:
         spectra: Histograms of gradients, one or two per layer, multiplied by `scale`.
         scale: The loss scale with which they were counted.
+        rounded: The gradients were computed in float16.
 
     Returns:
         The best scale; None if there are no gradients, or some overflow even unscaled.
@@ -157,6 +165,8 @@ def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0) -> BestScale | N
             for k in range(-64, 65)
             if LOWEST_SCALE <= scale * 2.0**k <= HIGHEST_SCALE and gradients.lost(k + headroom) < 1.0
         ]
+        if fitting and rounded:
+            return BestScale(scale * 2.0 ** max(*fitting, 0), None)
         if fitting:
             lost, k = min((gradients.lost(k), k) for k in fitting)
             return BestScale(scale * 2.0**k, lost)

@@ -5,16 +5,15 @@ edges are such that float16 treats all values of a bin alike (zero, subnormal, i
 that is a power of two. Values of float16 and bfloat16 are exact in float32.
 """
 
+import functools
+
 import torch
 
 BINS = 1024
 """Four for each of the 256 exponent fields: zero is bin 0, infinity and NaN are bin 1020."""
 
-COLUMNS = BINS + 3
-"""The bins, the bits of the smallest non-zero and of the largest finite magnitude, the count of BF16_LOST."""
-
-BF16_LOST = 2.0**-9
-"""A value counts as lost in bfloat16's 8 bits if rounding moves it by more than this share of its size."""
+COLUMNS = BINS + 2
+"""The bins, and the bits of the smallest non-zero and of the largest finite magnitude."""
 
 _INFINITY = 0x7F800000
 # Offsets that carry a float32's bits into the next binade: for all values but the power of two itself; for
@@ -24,6 +23,7 @@ _TO_NEXT = ((1 << 23) - 1, 1 << 13, 1 << 12)
 _CHUNK = {"cpu": 1 << 16}  # fits in a core's cache
 _CHUNK_ELSEWHERE = 1 << 22
 _SPREAD = 64
+_DRAW_BITS = 31
 
 
 def new_rows(count: int, device: torch.device) -> torch.Tensor:
@@ -39,13 +39,24 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
     Args:
         row: Shape (COLUMNS,).
         values: Values to count; not modified.
-        most: Maximum number of values to count, evenly spread; None: all.
+        most: Number of values to count at most, drawn at random and the same each time; None: all.
     """
     flat = _flat(values.detach())
     if most is not None and len(flat) > most:
-        flat = flat[:: -(-len(flat) // most)]
+        flat = flat[_draws(most, flat.device) * len(flat) >> _DRAW_BITS]
     for part in torch.split(flat, _CHUNK.get(row.device.type, _CHUNK_ELSEWHERE)):
         _add(row, part.float())
+
+
+@functools.cache
+def _draws(count: int, device: torch.device) -> torch.Tensor:
+    """Return sorted random fractions of 2^31, int64, shape (count,).
+
+    Every k-th value would do where no axis of a tensor is a multiple of k; with channels last, one of a power
+    of two of channels, it is the same channel each time. Random positions have no period.
+    """
+    chance = torch.Generator(device).manual_seed(0)
+    return torch.randint(1 << _DRAW_BITS, (count,), generator=chance, device=device).sort().values
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:
@@ -64,11 +75,9 @@ def _add(row: torch.Tensor, part: torch.Tensor) -> None:
     for to_next in _TO_NEXT:
         bins += (bits + to_next) >> 23
     _count(row[:BINS], bins)
-    smallest, largest, lost = row[BINS:].unbind()
+    smallest, largest = row[BINS:].unbind()
     torch.minimum(smallest, bits.where(bits > 0, _INFINITY).amin(), out=smallest)
     torch.maximum(largest, bits.where(bits < _INFINITY, 0).amax(), out=largest)
-    error = (part.bfloat16().float() - part).abs_()
-    lost += torch.count_nonzero(error > part.abs().mul_(BF16_LOST))  # NaN, thus uncounted, if not finite
 
 
 def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:

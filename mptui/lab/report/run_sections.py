@@ -80,12 +80,12 @@ def numerics_rows(view: RunView) -> Table:
     """Return the layers of the last numerics probe, worst first."""
     if view.numerics is None or not view.numerics.layers:
         return []
-    heading = ("layer", "part", "smallest", "largest", "lost in fp16", "without a scale", "changed by bf16")
+    heading = ("layer", "part", "smallest", "largest", "lost in fp16", "without a scale")
     return [heading, *map(_numerics_row, view.numerics.layers)]
 
 
 def _numerics_row(layer: NumericsLayer) -> tuple[str, ...]:
-    shares = (layer.lost, layer.lost_unscaled, layer.bf16_lost)
+    shares = (layer.lost, layer.lost_unscaled)
     extremes = fmt.figure(layer.smallest), fmt.figure(layer.largest)
     return layer.name, layer.part, *extremes, *map(fmt.percent, shares)
 

@@ -47,9 +47,9 @@ def numerics_advice(event: Numerics) -> str:
         if event.loss_scale is not None:
             return "the gradients of this step overflowed: the step was skipped, the loss scale is lowered"
         return "these gradients don't fit fp16 with any loss scale; bf16 has the range"
-    lost, least = fmt.percent(event.lost), fmt.percent(event.lost_at_best)
-    best = f"{event.best_scale:,.0f} would lose {least}"
     if event.loss_scale is not None:
-        now = f"a loss scale of {event.loss_scale:,.0f} loses {lost} of the gradients"
-        return now if lost == least else f"{now}; {best}"
+        now = f"a loss scale of {event.loss_scale:,.0f} loses {fmt.percent(event.lost)} of the gradients"
+        largest = f"; {event.best_scale:,.0f} is the largest that they allow"
+        return now + largest if event.best_scale > event.loss_scale else now
+    best = f"{event.best_scale:,.0f} would lose {fmt.percent(event.lost_at_best)}"
     return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs no loss scale"

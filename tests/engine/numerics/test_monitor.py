@@ -67,7 +67,7 @@ def test_it_tells_forward_gradient_and_weights_of_every_layer(tmp_path, mode):
         assert parts["forward"] <= {"0", "1", "2", "3", "4", "7"}
         assert parts["weights"] <= {"0", "1", "3", "7"}
         assert len(event.layers) + event.others == 6 + 6 + 4
-        assert event.cost_s >= 0
+        assert event.cost_s is None or event.cost_s >= 0
         again = event_of(to_record(event))
         assert isinstance(again, Numerics)
         assert again.layers == event.layers
@@ -204,6 +204,8 @@ def test_looks_keep_to_their_share_of_the_time(tmp_path, monkeypatch):
     assert len(looked) >= 4
     assert all(later - earlier >= 80 for earlier, later in pairwise(looked))
     assert {event.every_s for event in of(events, Numerics)} == {80.0}
+    assert {event.cost_s for event in of(events, Numerics)[:3]} == {None}  # one step is no measurement
+    assert {event.cost_s for event in of(events, Numerics)[3:]} == {4.0}
     end(trainer)
 
 

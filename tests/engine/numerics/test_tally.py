@@ -1,8 +1,12 @@
 """Counts made on the device equal numpy's in float64 and the effects of a real cast."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from mptui.engine.numerics import tally
 from mptui.engine.numerics.spectrum import Spectrum
@@ -75,17 +79,6 @@ def test_shares_are_those_of_a_cast_to_half_under_any_scale(seed, doublings):
     assert shares.overflow == int((~half.isfinite()).sum()) / total
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_share_lost_in_bfloat16_is_that_of_a_cast(dtype):
-    tensor = values(3, dtype)
-    tensor = tensor[tensor.isfinite()]
-    exact = tensor.double()
-    error = (tensor.bfloat16().double() - exact).abs()
-    lost = int((error > exact.abs() * 2.0**-9).sum())
-    assert counted(tensor).bf16_lost == lost / int((exact != 0).sum())
-    assert (lost == 0) == (dtype is torch.bfloat16)
-
-
 @pytest.mark.parametrize("doublings", [-9, 4, 12])
 def test_shifting_the_histogram_is_scaling_the_values(doublings):
     tensor = values(1)
@@ -116,8 +109,50 @@ def test_memory_of_any_layout_and_no_values_at_all():
     assert torch.equal(row, expected)
 
 
-def test_a_sample_is_spread_evenly():
-    tensor = torch.cat([torch.full((50_000,), 2.0**-30), torch.full((50_000,), 1.0)])
-    spectrum = counted(tensor, most=1000)
-    assert 500 <= spectrum.values <= 1000
-    assert spectrum.shares().zeroed == pytest.approx(0.5, abs=0.01)
+SAMPLED = 1 << 14
+LAYOUTS = ("contiguous", "channels last", "transposed", "strided")
+
+
+def laid_out(tensor, layout):
+    """Return the same values in another layout of memory."""
+    if layout == "channels last":
+        return tensor.to(memory_format=torch.channels_last)
+    if layout == "transposed":
+        return tensor.transpose(0, 3).contiguous().transpose(0, 3)
+    if layout == "strided":
+        wide = torch.zeros(*tensor.shape[:3], 2 * tensor.shape[3])
+        wide[..., ::2] = tensor
+        return wide[..., ::2]
+    return tensor
+
+
+@given(
+    shape=st.tuples(st.integers(1, 64), st.integers(1, 256), st.integers(1, 64), st.integers(1, 64)).filter(
+        lambda shape: SAMPLED < math.prod(shape) <= 1 << 20
+    ),
+    axis=st.integers(0, 3),
+    place=st.floats(0, 1, exclude_max=True),
+    layout=st.sampled_from(LAYOUTS),
+)
+@example(shape=(16, 64, 32, 32), axis=1, place=0.1, layout="channels last")  # a channel of 64
+@example(shape=(32, 128, 14, 14), axis=1, place=0.5, layout="channels last")
+@example(shape=(16, 64, 32, 32), axis=3, place=0.0, layout="contiguous")  # the border that padding made
+@example(shape=(128, 64, 8, 8), axis=3, place=0.0, layout="contiguous")
+@settings(max_examples=60, deadline=None)
+def test_a_sample_sees_each_channel_row_and_column_as_often_as_it_is_there(shape, axis, place, layout):
+    tensor = torch.ones(shape)
+    tensor.select(axis, int(place * shape[axis])).fill_(2.0**20)
+    share = 1 / shape[axis]
+    found = counted(laid_out(tensor, layout), most=SAMPLED)
+
+    assert found.values == SAMPLED
+    spread = math.sqrt(share * (1 - share) / SAMPLED)
+    assert abs(found.shares().overflow - share) <= 5 * spread
+
+
+def test_a_sample_has_the_same_values_each_time():
+    tensor = torch.randn(100_000)
+    first, second = (tally.new_rows(1, tensor.device)[0] for _ in range(2))
+    tally.add(first, tensor, most=1000)
+    tally.add(second, tensor.clone(), most=1000)
+    assert torch.equal(first, second)

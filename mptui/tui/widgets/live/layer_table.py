@@ -236,7 +236,7 @@ class NumericsWords(Panel):
 
 def priced(event: Numerics) -> str:
     """Describe the measured cost of probes."""
-    share = fmt.percent(event.cost_s / event.every_s if event.every_s else None)
+    share = fmt.percent(event.cost_s / event.every_s if event.cost_s is not None and event.every_s else None)
     cost = f"+{fmt.milliseconds(event.cost_s)} on a step in {fmt.duration(event.every_s)}: {share}"
     if event.mode == "full":
         return f"full: {cost} of the time{' · not compiled' if event.eager else ''}"
