@@ -78,7 +78,7 @@ class TrainContext:
         self.state.build(job, None)
         self.hooks, self.reporter = self.state.hooks, self.state.report
         self.reporter.watcher = self._rows_read
-        self.seeds = StepSeeds(job.config.training.seed, job.device)
+        self.seeds = StepSeeds(job.config.training.seed, job.device, job.ranks.rank)
         self.micro_batches = MicroBatches()
         self.left_out: set[tuple[int, int]] = set()
         self.rollback = Rollback(self.warn, job.ranks)

@@ -18,8 +18,8 @@ from mptui.engine.optim.freezing import frozen_in
 from mptui.engine.optim.lr_schedule import ScheduleProgress
 from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.progress import Best, Cursor
-from mptui.engine.ranks.metrics import metrics_of
-from mptui.engine.reporting.exactly_once_metrics import ExactlyOnceMetrics
+from mptui.engine.ranks.metrics import SummedMetrics, metrics_of
+from mptui.engine.reporting.applied_metrics import AppliedMetrics
 from mptui.engine.reporting.reporter import Reporter
 from mptui.events import Event, Warned
 
@@ -50,7 +50,7 @@ class TrainState:
         data: What the network learns from, which gives its outputs and inputs their meaning.
         model: The network.
         metrics: Training metrics of the epoch so far, on the device.
-        once: Updates the metrics with each sample once, also if a step is retried.
+        window_metrics: Updates the metrics with the windows of steps that are applied.
         cursor: Position in the data.
         best: The best validation.
         report: Reports steps as events, and counts steps and samples.
@@ -69,7 +69,8 @@ class TrainState:
         self.model = job.model
         metrics = partial(job.task.metrics, job.device, training=True)
         self.metrics = metrics_of(metrics, job.ranks, job.device)
-        self.once = ExactlyOnceMetrics(self.metrics)
+        own = self.metrics.own if isinstance(self.metrics, SummedMetrics) else self.metrics
+        self.window_metrics = AppliedMetrics(own, metrics)
         self.cursor, self.best = Cursor(), Best(job.task.primary)
         self.report = Reporter(
             emit,

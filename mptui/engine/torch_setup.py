@@ -46,10 +46,15 @@ def limit_memory(budget_gib: float | None, device: torch.device) -> None:
 
 
 class StepSeeds:
-    """Seeds torch's generators from the position in the run alone: the same after a resume or a retry."""
+    """Seeds torch's generators from the position in the run alone: the same after a resume or a retry.
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    Each process of a run draws other numbers: equal ones would give samples of different parts of a batch the
+    same dropout masks. Those of rank 0 are those of a process that is alone.
+    """
+
+    def __init__(self, seed: int, device: torch.device, rank: int = 0) -> None:
         self._seed = seed
+        self._of_rank = rank * 0xD1B54A32D192ED03
         self._seeders: list[Callable[[int], object]] = [torch.default_generator.manual_seed]
         if device.type == "mps":
             self._seeders.append(torch.mps.manual_seed)
@@ -65,7 +70,7 @@ class StepSeeds:
         place = (epoch << 40) + sample
         # SplitMix64's finalizer (Steele, Lea and Flood 2014): torch's CPU generator uses only the lower 32
         # bits, and each of them must depend on the epoch
-        mixed = (self._seed * 0x9E3779B97F4A7C15 + place) & _64_BITS
+        mixed = (self._seed * 0x9E3779B97F4A7C15 + self._of_rank + place) & _64_BITS
         mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _64_BITS
         mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _64_BITS
         position = (mixed ^ mixed >> 31) >> 1

@@ -13,16 +13,15 @@ import torch
 
 from mptui.data.core.batch import Window
 from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.checkpoint.saving import save_before_error, save_if_due
+from mptui.engine.checkpoint.saving import may_save_before, save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
 from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
-from mptui.engine.guards.batch_checks import check_batch, check_loss
+from mptui.engine.guards.batch_checks import check_batch, check_loss, check_outputs
 from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.guards.oom import MemoryGuard, read_windows
-from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
@@ -35,9 +34,7 @@ from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.memory_samples import MemorySamples
 from mptui.engine.reporting.prediction_pictures import PredictionPictures
 from mptui.engine.reporting.speed_advice import SpeedAdvice
-from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
-from mptui.registry.own_code import fault_of
 
 HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "numerics": NumericsMonitor,
@@ -126,8 +123,7 @@ class Trainer:
             raise
         except Exception as error:
             all_know = self._lockstep.fail(error)
-            known = isinstance(error, (DataError, MemoryExhaustedError))
-            if all_know and (known or is_memory_full(error) or fault_of(error) is not None):
+            if all_know and may_save_before(error, together=not context.ranks.is_alone):
                 save_before_error(context)
             raise
         for run_ends in context.hooks.run_ends:
@@ -225,7 +221,7 @@ class Trainer:
         replica, precision, updater = parts.replica, parts.precision, parts.updater
         check, overwritten = job.config.guards.check_batches, parts.compiler.static_shapes
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
-        state.once.begin()
+        state.window_metrics.begin()
         for step_begins in hooks.step_begins:
             step_begins()
         context.mailbox.check_stop()
@@ -239,13 +235,14 @@ class Trainer:
             replica.synchronize(is_last)  # several processes sum their gradients in the last backward pass
             with precision.forward_context():  # autocast
                 outputs = replica.network(*micro_batch.inputs)
+                check_outputs(outputs, state.model)
                 loss = job.task.loss(outputs, micro_batch, weight, window.size)
             if check:
                 check_loss(loss.detach(), state.step)
             mark("forward")
             # before the backward pass: the outputs are still in the processor's cache
             seen = outputs.detach()
-            state.once.update(seen.clone() if overwritten else seen, micro_batch)
+            state.window_metrics.update(seen.clone() if overwritten else seen, micro_batch)
             mark("other")
             precision.backward(loss)  # of the scaled loss, in fp16
             mark("backward")
@@ -256,9 +253,9 @@ class Trainer:
         updater.set_rate()
         updater.unscale()  # sets found_inf if one is not finite: then the rest changes nothing
         updater.clip()
+        state.window_metrics.end(updater.found_inf)
         updater.apply()  # the optimizer's step
         updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
-        state.once.end()
         mark("optimizer")
         return loss
 

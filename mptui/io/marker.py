@@ -15,11 +15,14 @@ from mptui.regular import open_regular, read_regular
 RUN_MARKER = ".mptui-run.json"
 """Name of the marker in a run's folder."""
 
+MANIFEST = "manifest.json"
+"""Name of the list of a checkpoint's files with their sha256."""
+
 _PROGRAM = "mptui"
 _CONTENT = (json.dumps({"made_by": _PROGRAM, "kind": "run"}) + "\n").encode()
 _LARGEST = 1 << 20
 _LONGEST_LINE = 1 << 16
-_CHECKPOINTS, _MANIFEST = "checkpoints", "manifest.json"
+_CHECKPOINTS = "checkpoints"
 
 
 def mark_run(folder: Path) -> None:
@@ -41,7 +44,7 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether the folder has a checkpoint's manifest, intact or not; links are none."""
     if folder.is_symlink():
         return False
-    manifest = _document(folder / _MANIFEST)
+    manifest = _document(folder / MANIFEST)
     return isinstance(manifest.get("files"), dict) and {"version", "sha256"} <= manifest.keys()
 
 

@@ -31,6 +31,13 @@ _LAYERS = _OURS / "models"
 """Parts of networks, which the person's networks call, as they do torch's."""
 _LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _MOST_FRAMES = 12
+_DOORS = {
+    ("own_code.py", "call"): "in a call of it by mptui",
+    ("trainer.py", "_step"): "in its forward pass",
+    ("fp32_region.py", "in_fp32"): "in its forward pass",
+    ("amp.py", "backward"): "in the backward pass of its loss",
+}
+"""File and function of mptui that run a person's code, or what it has computed -> what they do."""
 
 _folders: list[str] = []
 _given: dict[str, Any] = {}
@@ -159,6 +166,39 @@ def fault_of(error: BaseException) -> OwnCodeError | None:
             return raised
         cause = cause.__cause__
     return None
+
+
+def fault_in_library(error: BaseException, name: str, function: object) -> OwnCodeError | None:
+    """Convert an exception of a library where mptui has given it the person's code; None for any other.
+
+    In a backward pass, or in a loss of torch itself, no line of theirs is in the traceback. It is theirs if
+    mptui's innermost line is one of `_DOORS`.
+
+    Args:
+        error: The exception, of which `fault_of` is None.
+        name: What the person has named, in messages: `package.module:name`.
+        function: Its function, which is told with its line; a network has its `forward`.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [frame for frame in frames if _owner(frame.f_code.co_filename) == "mptui"]
+    if isinstance(error, MptuiError) or not ours:
+        return None
+    file, door = Path(ours[-1].f_code.co_filename).name, ours[-1].f_code.co_name
+    if (file, door) not in _DOORS or (ours[-1] is frames[-1] and door != call.__name__):
+        return None
+    name = str(ours[-1].f_locals["name"]) if door == call.__name__ else name
+    words = str(error).strip().splitlines() or [""]
+    told = clean(f"{name}: {type(error).__name__}: {words[0]}".removesuffix(": "), 500)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    place = defining_line(code) if isinstance(code, CodeType) and door != call.__name__ else ""
+    raised = OwnCodeError(
+        "\n".join([told, f"  {_DOORS[file, door]}", *([f"  {place}"] if place else [])]),
+        hint="targets are -1 where they are ignored: give the loss ignore_index=-1"
+        if "Target -1 " in words[0]
+        else "correct your code; --debug shows the whole traceback",
+    )
+    raised.__cause__ = error
+    return raised
 
 
 def running_line() -> str:

@@ -5,6 +5,7 @@ Shapes: B samples, K classes, N samples so far.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,19 @@ def real_rows(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor if tensor.shape[0] == size else tensor[:size]
 
 
+class _Waiting(NamedTuple):
+    """A batch that is not ranked yet."""
+
+    logits_BK: torch.Tensor
+    targets_B: torch.Tensor
+    counts: torch.Tensor | None
+    """Whether it counts, 0-dim bool; None: it does."""
+
+    def counted_targets(self) -> torch.Tensor:
+        """Return the targets; -1 if the batch does not count."""
+        return self.targets_B if self.counts is None else torch.where(self.counts, self.targets_B, -1)
+
+
 class Accuracy:
     """Top-1 and top-5 accuracy, as `acc1` and `acc5`.
 
@@ -39,44 +53,43 @@ class Accuracy:
         # number of samples whose target had the highest, second highest, … logit
         self._ranks = min(_TOP, num_classes)
         self._hits_at_rank = torch.zeros(self._ranks, dtype=torch.int64, device=device)
-        self._count = 0
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
         # several batches are ranked together: for small ones the calls cost more than the work
-        self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._waiting_numbers = 0
+        self._waiting: list[_Waiting] = []
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are logits_BK."""
+        self._wait(outputs, batch, None)
+
+    def _wait(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor | None) -> None:
+        numbers = sum(each.logits_BK.numel() for each in self._waiting)
+        if len(self._waiting) >= _MOST_WAITING or numbers >= _MOST_WAITING_NUMBERS:
+            self._rank(but=counts)  # may run out of memory: then the batch comes again
         targets_B = batch.targets
         if batch.mixed_targets is not None and batch.lam < 0.5:
             targets_B = batch.mixed_targets
-        self._waiting.append((real_rows(outputs, batch.size), real_rows(targets_B, batch.size)))
-        numbers = self._waiting_numbers + outputs.numel()
-        self._waiting_numbers = numbers
-        if len(self._waiting) >= _MOST_WAITING or numbers >= _MOST_WAITING_NUMBERS:
-            try:
-                self._rank()
-            except Exception:  # out of memory: the batch comes again
-                self._waiting.pop()
-                self._waiting_numbers = numbers - outputs.numel()
-                raise
-        self._count += batch.size
+        rows = real_rows(outputs, batch.size), real_rows(targets_B, batch.size)
+        self._waiting.append(_Waiting(*rows, counts))
 
-    def _rank(self) -> None:
-        """Rank the waiting batches and count their hits."""
-        if self._waiting:
-            outputs, targets = zip(*self._waiting, strict=True)
-            self._add(torch.cat(outputs), torch.cat(targets))
-        self._waiting, self._waiting_numbers = [], 0
+    def _rank(self, but: torch.Tensor | None = None) -> None:
+        """Rank the waiting batches and count their hits; not of those that count as `but` says."""
+        ready = [each for each in self._waiting if each.counts is None or each.counts is not but]
+        if ready:
+            targets = [each.counted_targets() for each in ready]
+            self._add(torch.cat([each.logits_BK for each in ready]), torch.cat(targets))
+        self._waiting = self._waiting[len(ready) :]
 
     def _add(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> None:
-        """Add samples to the sums; if an error is raised, none of them."""
+        """Add samples to the sums; if an error is raised, none of them. Those of target -1 don't count."""
         ranked_BT = logits_BK.topk(self._ranks).indices
-        self._hits_at_rank += (ranked_BT == targets_B[:, None]).sum(dim=0)
+        hits_T, count = (ranked_BT == targets_B[:, None]).sum(dim=0), (targets_B >= 0).sum()
+        self._hits_at_rank += hits_T
+        self._count += count
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""
         self._rank()
-        hits, count = self._hits_at_rank.tolist(), self._count
+        hits, count = self._hits_at_rank.tolist(), int(self._count)
         if not count:
             return {"acc1": math.nan, "acc5": math.nan}
         return {"acc1": hits[0] / count, "acc5": sum(hits) / count}
@@ -91,20 +104,28 @@ class Accuracy:
 
     def reset(self) -> None:
         """See `Metrics.reset`."""
-        self._waiting, self._waiting_numbers = [], 0
+        self._waiting = []
         self._hits_at_rank.zero_()
-        self._count = 0
+        self._count.zero_()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """See `Metrics.state_dict`."""
         self._rank()
-        return {"hits_at_rank": self._hits_at_rank.clone(), "count": torch.tensor(self._count)}
+        return {"hits_at_rank": self._hits_at_rank.clone(), "count": self._count.clone()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """See `Metrics.load_state_dict`."""
         self.reset()
         self._hits_at_rank.copy_(state["hits_at_rank"])
-        self._count = int(state["count"])
+        self._count.copy_(state["count"])
+
+
+class TrainingAccuracy(Accuracy):
+    """`Accuracy` of the steps that are applied."""
+
+    def update_if(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor) -> None:
+        """See `ConditionalMetrics.update_if`."""
+        self._wait(outputs, batch, counts)
 
 
 class ClassMetrics(Accuracy):
@@ -147,6 +168,7 @@ class ClassMetrics(Accuracy):
         # not bincount, nor a mask of the right ones: both would wait for the device
         self._counts.scatter_add_(0, torch.cat(places), amounts.flatten())
         self._hits_at_rank += hits_T
+        self._count += len(targets_B)
         self._scored += scored
 
     def compute(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from mptui.data.core.batch import Batch, Window
-from mptui.tasks.accuracy import Accuracy, ClassMetrics, real_rows
+from mptui.tasks.accuracy import Accuracy, ClassMetrics, TrainingAccuracy, real_rows
 from mptui.tasks.class_weights import ItemWeights
 
 
@@ -68,7 +68,9 @@ class Classification:
 
     def metrics(self, device: torch.device, *, training: bool = False) -> Accuracy:
         """See `Task.metrics`; with `training` the accuracy alone, which costs least."""
-        return Accuracy(len(self.classes), device) if training else ClassMetrics(self.classes, device)
+        if training:
+            return TrainingAccuracy(len(self.classes), device)
+        return ClassMetrics(self.classes, device)
 
     def _cross_entropy(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> torch.Tensor:
         """The mean over the samples; the weighted sum of it with weights."""

@@ -12,7 +12,7 @@ import torch
 
 from mptui.data.core.batch import Batch, Window
 from mptui.errors import ConfigError, OwnCodeError
-from mptui.registry.own_code import call, load
+from mptui.registry.own_code import call, defining_line, load
 from mptui.tasks.base import Metrics, Task
 
 Measure = Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
@@ -120,7 +120,19 @@ class OwnTask:
             self._module.to(outputs.device)
         with torch.autocast(outputs.device.type, enabled=False):
             values = call(self._name, self._function, outputs, targets)
-        return mean_of(values, len(outputs), f"{self._name}: the loss")
+        mean = mean_of(values, len(outputs), f"{self._name}: the loss")
+        if outputs.requires_grad and not mean.requires_grad:
+            raise self._no_gradient()
+        return mean
+
+    def _no_gradient(self) -> OwnCodeError:
+        code = getattr(getattr(self._function, "__func__", self._function), "__code__", None)
+        place = defining_line(code) if code is not None else ""
+        words = f"{self._name}: the loss has no gradient"
+        return OwnCodeError(
+            "\n".join([words, *([f"  {place}"] if place else [])]),
+            hint="compute it from the outputs, without detach(), .item(), argmax() or torch.no_grad()",
+        )
 
 
 def mean_of(values: object, size: int, what: str) -> torch.Tensor:

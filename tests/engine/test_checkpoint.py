@@ -16,12 +16,13 @@ from mptui.engine.checkpoint.files import (
     Snapshot,
     checkpoints,
     host_copy,
-    keep_only,
+    never_saved,
     point,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
+from mptui.engine.checkpoint.upkeep import adopt, keep_only
 from mptui.errors import DiskError, RunDirectoryError
 from tests.engine.checkpoints import names_of, same, snapshot
 
@@ -124,9 +125,16 @@ def test_a_missing_file_is_noticed(two):
         away.rename(two[1] / name)
 
 
-def test_an_extra_file_is_noticed(two):
+def test_what_others_leave_in_a_checkpoint_is_ignored_and_named(tmp_path, two):
     (two[1] / "average.safetensors").write_bytes((two[1] / "model.safetensors").read_bytes())
-    assert_noticed(two[1])
+    for name in (".DS_Store", "._state.json", "state.json~", "README.md"):
+        (two[1] / name).write_text("theirs")
+    (two[1] / "my notes").mkdir()
+    read, complaints = read_newest(tmp_path)
+    same(read, snapshot(2))
+    assert complaints == []
+    theirs = (".DS_Store", "._state.json", "README.md", "average.safetensors", "my notes", "state.json~")
+    assert read.ignored == theirs
 
 
 def test_files_that_changed_places_are_noticed(two):
@@ -186,7 +194,16 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_it_taken(tmp_path, two):
     assert "state.json" in complaints[0]
     assert checkpoints(tmp_path) == [two[0]]
     assert (tmp_path / "damaged-step-000000002").is_dir()
-    assert read_newest(tmp_path)[1] == []
+    assert len(read_newest(tmp_path)[1]) == 1  # looked at again
+
+
+def test_a_damaged_one_that_is_repaired_is_read_again(tmp_path, two):
+    state = (two[1] / "state.json").read_bytes()
+    damage(two[1])
+    same(read_newest(tmp_path)[0], snapshot(1))
+    (tmp_path / "damaged-step-000000002" / "state.json").write_bytes(state)
+    same(read_newest(tmp_path)[0], snapshot(2))
+    assert checkpoints(tmp_path) == two
 
 
 def test_the_same_step_can_be_damaged_twice(tmp_path, two):
@@ -314,12 +331,51 @@ def test_a_copy_whose_links_were_resolved_is_saved_to_and_read(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(1))
     for name in ("last", "best"):
         shutil.copytree(path, tmp_path / name)
+    shutil.rmtree(path)
+    assert not never_saved(tmp_path)
+    adopt(tmp_path)
+    same(read_newest(tmp_path)[0], snapshot(1))
     newer = write_checkpoint(tmp_path, snapshot(2))
     point(tmp_path, "last", newer)
     keep_only(tmp_path, 1)
     assert (tmp_path / "last").resolve() == newer
     same(read_checkpoint(tmp_path / "best"), snapshot(1))
-    assert {p.name for p in tmp_path.iterdir()} == {"last", "best", newer.name}
+    assert {p.name for p in tmp_path.iterdir()} == {"last", "best", newer.name, "step-000000001.1"}
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_folder_in_place_of_a_link_that_is_no_checkpoint_is_kept(tmp_path, two, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "model.pt").write_text("theirs")
+    with pytest.raises(RunDirectoryError, match="in place of a link") as caught:
+        adopt(tmp_path)
+    assert "move it" in caught.value.hint
+    point(tmp_path, name, two[1])
+    keep_only(tmp_path, 1)
+    assert (tmp_path / f"{name}.others" / "model.pt").read_text() == "theirs"
+    assert read_checkpoint(tmp_path / name).step == 2
+
+
+# -- what is not the run's
+
+
+def test_only_checkpoints_are_removed_and_only_what_they_name(tmp_path):
+    written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 4)]
+    (written[0] / "notes.txt").write_text("theirs")
+    theirs = [
+        ".draft.partial",
+        "step-000000009/model.pt",
+        "epoch-1/model.pt",
+        ".step-000000002.x.partial/model",
+    ]
+    for name in theirs:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("theirs")
+    (tmp_path / "step-000000008").symlink_to(tmp_path / "epoch-1")
+    keep_only(tmp_path, 1)
+    for name in (*theirs, "step-000000001.others/notes.txt", "step-000000008/model.pt"):
+        assert (tmp_path / name).read_text() == "theirs", name
+    assert not any(path.exists() for path in written[:2])
 
 
 def test_a_pointer_moves(tmp_path, two):
@@ -331,7 +387,7 @@ def test_a_pointer_moves(tmp_path, two):
 def test_a_further_name_keeps_what_it_leads_to(tmp_path):
     written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 4)]
     point(tmp_path, "before-switch", written[0])
-    (tmp_path / ".last.1.partial").symlink_to(written[1].name)  # left by a killed process
+    (tmp_path / ".last.1-0123abcd.partial").symlink_to(written[1].name)  # left by a killed process
     keep_only(tmp_path, 1)
     assert checkpoints(tmp_path) == [written[0], written[2]]
     assert names_of(tmp_path) == ["before-switch", written[0].name, written[2].name]

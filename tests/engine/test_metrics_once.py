@@ -10,8 +10,10 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import validate
 from mptui.engine.mailbox import Stopped
+from mptui.engine.reporting.applied_metrics import AppliedMetrics
 from mptui.events import EpochFinished
-from tests.engine.blots import Blot, Scene
+from mptui.tasks.accuracy import Accuracy
+from tests.engine.blots import CLASSES, SIDE, Blot, Scene
 from tests.engine.guards.sick import poison
 from tests.engine.small import build_trainer, config, diffusion_net, end, of
 
@@ -132,3 +134,55 @@ def test_a_validation_whose_outputs_are_not_finite_is_told_as_such(tmp_path):
     poison(trainer.context.job.val_loader, {(0, 8)})
     assert math.isnan(validate(trainer.context).metrics["r2"])
     end(trainer)
+
+
+def epoch_sums(trainer, events):
+    """Train, and return the state of the training metrics at the end of each epoch."""
+    states = []
+    events.then = lambda event: (
+        states.append(trainer.state.metrics.state_dict()) if isinstance(event, EpochFinished) else None
+    )
+    trainer.train()
+    end(trainer)
+    return states
+
+
+@pytest.mark.parametrize("most", [1 << 20, 40], ids=["kept until the end of the step", "counted apart"])
+@pytest.mark.parametrize(("kind", "pixels"), [(Blot, 1), (Scene, SIDE**2)])
+def test_a_refused_window_adds_nothing_to_the_training_metrics(tmp_path, monkeypatch, kind, pixels, most):
+    monkeypatch.setattr("mptui.engine.reporting.applied_metrics.MOST_NUMBERS", most)
+    run = config(training={"epochs": 1, "batch_size": 4, "accumulate": 2, "lr": 1e-9})
+
+    def figures(bad):
+        trainer, events = build_trainer(run, tmp_path, kind=kind)
+        poison(trainer.context.job.train_loader, bad)
+        (state,) = epoch_sums(trainer, events)
+        assert trainer.context.reporter.totals.skipped == len(bad)
+        return state, of(events, EpochFinished)[0].train_metrics
+
+    whole, _ = figures(set())
+    state, told = figures({(0, 16)})  # and so the samples from 16 to 23
+    assert all(math.isfinite(value) for value in told.values())
+    left, all_of_them = (each["count" if kind is Blot else "confusion"] for each in (state, whole))
+    assert int(left.sum()) < int(all_of_them.sum())
+    if kind is Blot:
+        assert int(left) == 32
+    else:
+        assert bool((left <= all_of_them).all())
+
+
+def test_metrics_of_ones_own_count_the_applied_steps_alone(tmp_path):
+    run = config(training={"epochs": 1})
+    trainer, _ = build_trainer(run, tmp_path)
+    trainer.state.window_metrics = AppliedMetrics(own := HitRate(), HitRate)
+    poison(trainer.context.job.train_loader, {(0, 16)})
+    trainer.train()
+    end(trainer)
+    assert int(own.state_dict()["count"]) == 32
+
+
+class HitRate(Accuracy):
+    """Metrics that know nothing of refused steps."""
+
+    def __init__(self):
+        super().__init__(len(CLASSES), torch.device("cpu"))

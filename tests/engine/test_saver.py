@@ -18,13 +18,13 @@ from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import (
     Snapshot,
     checkpoints,
-    keep_only,
     point,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
 from mptui.engine.checkpoint.pointers import target_of
+from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.lab.crash.faults import Fault, failing, faulty_disk

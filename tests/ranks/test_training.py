@@ -10,6 +10,7 @@ from tests.ranks.groups import in_group
 from tests.ranks.training import (
     choose_precision,
     decide,
+    dropout_masks,
     find_files,
     take_pictures,
     train,
@@ -141,3 +142,9 @@ def test_compiled_ranks_take_the_steps_of_one_eager_process(tmp_path, monkeypatc
     assert first["others"] == [], "neither undone nor failed"
     for what in ("losses", "val_losses", "weights"):
         assert first[what] == pytest.approx(alone[what], rel=1e-5)
+
+
+def test_ranks_draw_different_dropout_masks(tmp_path):
+    first, last = in_group(2, dropout_masks, str(tmp_path))
+    masks = [tuple(mask) for mask in (*first, *last)]
+    assert len(set(masks)) == len(masks) == 4

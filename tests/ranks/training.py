@@ -142,6 +142,29 @@ def train_both_ways(ranks, folder, forms):
     }
 
 
+def dropout_masks(ranks, folder):
+    """Train 2 steps; return which values of this rank a dropout layer has kept, by step."""
+    kept: list[list[bool]] = []
+
+    class Keeping(torch.nn.Dropout):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(values)
+            if self.training:
+                kept.append((outputs != 0).flatten().tolist())
+            return outputs
+
+    layers = torch.nn.Flatten(), torch.nn.Linear(3 * SIDE**2, 16), torch.nn.Sigmoid(), Keeping(0.5)
+    trainer, _ = build_trainer(
+        config(data={"image_size": SIDE}, training={"max_steps": 2}),
+        Path(folder) / "checkpoints",
+        model=torch.nn.Sequential(*layers, torch.nn.Linear(16, 3)),
+        ranks=ranks,
+    )
+    trainer.train()
+    end(trainer)
+    return kept
+
+
 def take_pictures(ranks, folder):
     """Validate a classifier, then a segmenter; return what rank 0 has of their pictures."""
     found = []

@@ -243,7 +243,8 @@ class Loader:
         aside._source = replace(self._source, pool=aside._pool)
         aside._transfer = Transfer(self._device, aside._pool.arena)
         with cleaned_up_by(aside.close):
-            yield next(aside.windows(epoch, accumulate, start_sample))
+            windows = aside.windows(epoch, accumulate, start_sample)  # dropped, it would end its pass
+            yield next(windows)
 
     def read_less(self) -> bool:
         """Halve the number of prefetched batches, in new memory; return False if it can't be halved."""

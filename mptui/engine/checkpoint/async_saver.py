@@ -24,13 +24,13 @@ from mptui.engine.checkpoint.files import (
     UNDO_BEST,
     Snapshot,
     is_after,
-    keep_only,
     point,
     point_as,
     unpoint,
     write_checkpoint,
 )
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
+from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.io.atomic import Guard

@@ -13,8 +13,13 @@ def check_state(model: torch.nn.Module) -> None:
 
     Raises:
         OwnCodeError: A tensor has a type or layout that safetensors don't hold, an extra state is not JSON,
-            or a trained weight is complex.
+            a trained weight is complex, or no weight is trained.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise OwnCodeError(
+            "no weight of the network is trained: it has none with requires_grad",
+            hint="set requires_grad of the weights that are to learn; training.freeze freezes layers",
+        )
     for name, value in model.state_dict().items():
         if isinstance(value, torch.Tensor):
             why, remedy = why_unsaveable(value), "register_buffer(..., persistent=False) leaves it out"

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -32,19 +33,24 @@ from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
 from mptui.engine.ranks.shards import whole
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
+from mptui.io.marker import MANIFEST
+from mptui.io.removal import set_aside
 from mptui.io.safetensors import read_tensors, write_tensors
 from mptui.regular import OddFileError, read_regular
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 UNDO = "undo"
 """Name of the checkpoint before the last switch, for an undo."""
 UNDO_BEST = "undo-best"
 """Name of the best checkpoint at that time, if there was one."""
+NAMES = ("last", "best", UNDO, UNDO_BEST)
+"""All names that point to a checkpoint."""
 _STATE = "state.json"
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20
 _DAMAGED = "damaged-"
+_ANY = re.compile(rf"({_DAMAGED})?{CHECKPOINT.pattern}(-\d+)?")
+"""The name of a checkpoint's folder, damaged or not."""
 
 
 @dataclass(slots=True)
@@ -52,11 +58,13 @@ class Snapshot:
     """The state of a run between two optimizer steps, in host memory.
 
     `tensors` maps a group (model, optimizer, average, metrics) to its named tensors; `state` is JSON-ready.
+    `ignored` names what lies in its folder and is not of the checkpoint.
     """
 
     step: int
     tensors: dict[str, dict[str, torch.Tensor]]
     state: dict[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -97,7 +105,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, guard: Guard = contextlib
         with guard():
             folder.mkdir(mode=0o700, exist_ok=True)
         need_space(folder, snapshot.size_bytes)
-        final = _free_name(folder, snapshot.step)
+        final = free_name(folder, snapshot.step)
         partial = partial_path(final)
         try:
             _write_files(partial, snapshot)
@@ -123,8 +131,8 @@ def point(folder: Path, name: str, checkpoint: Path, guard: Guard = contextlib.n
     place, fresh = folder / name, partial_path(folder / name)
     try:
         _write_pointer(fresh, checkpoint.name)
-        if place.is_dir() and not place.is_symlink():
-            _remove(place, guard)  # copying a run may have replaced the link by the checkpoint itself
+        if os.path.lexists(place) and target_of(folder, name) is None:  # not a pointer: of a person
+            set_aside(place, f"{name}.others", guard)
         with guard():
             os.rename(fresh, place)
         sync_folder(folder)
@@ -149,9 +157,10 @@ def _unlink(path: Path) -> None:
 
 
 def unpoint(folder: Path, name: str, guard: Guard = contextlib.nullcontext) -> None:
-    """Remove the pointer `folder/name`."""
-    with guard():
-        _unlink(folder / name)
+    """Remove the pointer `folder/name`; what else has this name stays."""
+    if _target(folder, name) is not None:
+        with guard():
+            _unlink(folder / name)
 
 
 def point_as(folder: Path, name: str, other: str, guard: Guard = contextlib.nullcontext) -> None:
@@ -175,49 +184,22 @@ def _target(folder: Path, name: str) -> Path | None:
         raise cant_save(folder, 0, error) from error
 
 
-def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:
-    """Remove all but the newest `count` checkpoints and those that a name (last, best) points to.
-
-    Partial files of killed processes are removed, too. Errors are ignored: the next call retries.
-    """
-    with contextlib.suppress(OSError):
-        whole = checkpoints(folder)
-        names = [entry.name for entry in os.scandir(folder)]
-        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
-        partials = [folder / name for name in names if name.startswith(".") and name.endswith(".partial")]
-        for path in [*(path for path in whole if path not in kept), *partials]:
-            _remove(path, guard)
-
-
-def _remove(path: Path, guard: Guard) -> None:
-    """Remove a checkpoint, complete or partial.
-
-    It is first renamed to a name of this process: so no checkpoint is ever partly removed under its own name,
-    and a process stopped in between removes nothing of another one.
-
-    Raises:
-        OSError: It can't be renamed.
-    """
-    aside = partial_path(path.with_name("removed"))
-    with guard():
-        os.rename(path, aside)
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        os.unlink(aside)
-
-
-def checkpoints(folder: Path) -> list[Path]:
+def checkpoints(folder: Path, *, with_damaged: bool = False) -> list[Path]:
     """Return all complete checkpoints of a run, oldest first.
 
     Those of later steps than `last` count as the oldest: the run was rolled back to before them.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        with_damaged: Whether to list those that `read_newest` has renamed, too.
 
     Raises:
         OSError: The folder exists but can't be read.
     """
     try:
         with os.scandir(folder) as entries:
-            found = [folder / e.name for e in entries if CHECKPOINT.fullmatch(e.name) and e.is_dir()]
+            pattern = _ANY if with_damaged else CHECKPOINT
+            found = [folder / e.name for e in entries if pattern.fullmatch(e.name) and e.is_dir()]
     except FileNotFoundError:
         return []
     target = target_of(folder, "last")
@@ -255,7 +237,8 @@ def read_checkpoint(path: Path, groups: Collection[str] | None = None) -> Snapsh
 def _read(path: Path, groups: Collection[str] | None) -> Snapshot:
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     state: dict[str, Any] = {}
-    for name, digest in _digests(path).items():
+    digests = _digests(path)
+    for name, digest in digests.items():
         if name.endswith(_TENSORS):
             group = name.removesuffix(_TENSORS)
             if groups is None or group in groups:
@@ -265,14 +248,15 @@ def _read(path: Path, groups: Collection[str] | None) -> Snapshot:
             if hashlib.sha256(content).hexdigest() != digest:
                 raise _damaged(path, f"{name} differs from what was written")
             state = json.loads(content) if name == _STATE else state
-    snapshot = Snapshot(int(state["step"]), tensors, state)
+    ignored = tuple(sorted({entry.name for entry in os.scandir(path)} - {*digests, MANIFEST}))
+    snapshot = Snapshot(int(state["step"]), tensors, state, ignored)
     if CHECKPOINT.fullmatch(path.name) and _place(path.name)[0] != snapshot.step:
         raise _damaged(path, f"it is of step {snapshot.step}")
     return snapshot
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """Return the sha256 of each file from the manifest, which must be intact and list exactly these files."""
+    """Return the sha256 of each file from the manifest, which must be intact and name no missing file."""
     with os.scandir(path) as entries:
         there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
     content = read_regular(path / MANIFEST, _LARGEST_JSON, os.O_NOFOLLOW)
@@ -286,8 +270,8 @@ def _digests(path: Path) -> dict[str, str]:
             f"{path}: written by a newer mptui (checkpoint version {version})",
             hint="use that version of mptui to resume this run",
         )
-    if {*files, MANIFEST} != there:
-        raise _damaged(path, "its files don't match its manifest")
+    if missing := sorted({*files} - there):
+        raise _damaged(path, f"{missing[0]} is missing")
     return dict(files)
 
 
@@ -299,6 +283,8 @@ def _encoded(manifest: dict[str, Any]) -> bytes:
 
 def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Snapshot, list[str]]:
     """Read the newest intact checkpoint; newer ones that are damaged are renamed.
+
+    Those that were renamed before are looked at again, and get their name back if they are intact now.
 
     Args:
         folder: The run's `checkpoints` folder.
@@ -313,32 +299,30 @@ def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Sn
         DiskError: The newest, or the folder, can't be read now; it is not renamed.
     """
     complaints: list[str] = []
-    for path in reversed(_listed(folder)):
+    for path in reversed(_listed(folder, with_damaged=True)):
         try:
-            return read_checkpoint(path), complaints
+            snapshot = read_checkpoint(path)
         except NewerVersionError:
             raise
         except RunDirectoryError as error:
             complaints.append(error.message)
-            with contextlib.suppress(OSError):  # skip it even if the disk can't be written
-                _set_aside(path, guard)
+            if CHECKPOINT.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # skip it even if the disk can't be written
+                    set_aside(path, f"{_DAMAGED}{path.name}", guard)
+        else:
+            if not CHECKPOINT.fullmatch(path.name):
+                with guard():
+                    os.rename(path, free_name(folder, snapshot.step))
+            return snapshot, complaints
     raise RunDirectoryError(
         "\n".join([f"{folder}: no usable checkpoint", *complaints]),
         hint="start the run again: mptui run --profile RUN/run.toml",
     )
 
 
-def _set_aside(path: Path, guard: Guard) -> None:
-    aside = path.with_name(f"{_DAMAGED}{path.name}")
-    if aside.exists():
-        _remove(aside, guard)
-    with guard():
-        os.rename(path, aside)
-
-
-def _listed(folder: Path) -> list[Path]:
+def _listed(folder: Path, *, with_damaged: bool = False) -> list[Path]:
     try:
-        return checkpoints(folder)
+        return checkpoints(folder, with_damaged=with_damaged)
     except OSError as error:
         raise _cant_read(folder, error) from error
 
@@ -349,16 +333,16 @@ def never_saved(folder: Path) -> bool:
     Raises:
         DiskError: The folder can't be read now.
     """
-    return not _listed(folder) and not any(folder.glob(f"{_DAMAGED}*"))
+    return not _listed(folder, with_damaged=True) and not any((folder / name).is_dir() for name in NAMES)
 
 
 def _place(name: str) -> tuple[int, int]:
     """Return a checkpoint's position in a run: its step, and its number (from 0) among those of the step."""
-    step, _, again = name.removeprefix("step-").partition(".")
+    step, _, again = name.removeprefix(_DAMAGED).removeprefix("step-").partition("-")[0].partition(".")
     return int(step), int(again or 0)
 
 
-def _free_name(folder: Path, step: int) -> Path:
+def free_name(folder: Path, step: int) -> Path:
     """Return an unused path: a step can be saved more than once, and no save replaces another."""
     places = (_place(path.name) for path in checkpoints(folder))
     last = max((again for saved, again in places if saved == step), default=None)

@@ -2,6 +2,9 @@
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
+from mptui.engine.guards.oom_errors import is_memory_full
+from mptui.errors import DataError, DiskError, DivergedError, MemoryExhaustedError, RunDirectoryError
+from mptui.registry.own_code import fault_of
 
 
 def save_if_due(context: TrainContext) -> None:
@@ -12,6 +15,17 @@ def save_if_due(context: TrainContext) -> None:
     if reason is not None and not context.settle():
         with context.reporter.saving():
             context.saver.save(snapshots.take(context.state), reason)
+
+
+def may_save_before(error: Exception, *, together: bool) -> bool:
+    """Whether the state is to be saved before `error` ends the run: not a diverged one, nor to a lost disk.
+
+    `together`, with other ranks, only the errors that all of them raise.
+    """
+    if isinstance(error, (DivergedError, DiskError, RunDirectoryError)):
+        return False
+    known = isinstance(error, (DataError, MemoryExhaustedError))
+    return known or is_memory_full(error) or fault_of(error) is not None or not together
 
 
 def save_before_error(context: TrainContext) -> None:

@@ -21,7 +21,6 @@ Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 AT_TOP = {
     "hooks": ("guards",),
-    "once": ("counted",),
     "optimizer": ("optimizer",),
     "schedule": ("lr", "schedule", "standing"),
     "compiler": ("compiled",),

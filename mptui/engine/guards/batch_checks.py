@@ -1,10 +1,11 @@
-"""Checks of every batch and loss, for debugging (`guards.check_batches`). Each check syncs the device."""
+"""Checks of batches and losses for debugging (`guards.check_batches`), which sync; and of outputs."""
 
 import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.core.types import IGNORE
-from mptui.errors import DataError, DivergedError
+from mptui.errors import DataError, DivergedError, OwnCodeError
+from mptui.registry.own_code import defining_line
 
 
 def check_batch(batch: Batch, num_classes: int, step: int) -> None:
@@ -26,6 +27,23 @@ def check_batch(batch: Batch, num_classes: int, step: int) -> None:
             f"{where}: targets from {low} to {high}, but there are {num_classes} classes",
             hint="check the labels or masks of these files; data.ignore_index sets a value to ignore",
         )
+
+
+def check_outputs(outputs: object, model: torch.nn.Module) -> None:
+    """Raise OwnCodeError if a network in training mode returns no tensor, or one without a gradient."""
+    if isinstance(outputs, torch.Tensor) and outputs.requires_grad:
+        return
+    if isinstance(outputs, torch.Tensor):
+        fault, remedy = (
+            "without a gradient",
+            "leave out detach(), .data, torch.no_grad() and NumPy in forward",
+        )
+    else:
+        fault, remedy = type(outputs).__name__, "return one tensor from forward, also if self.training"
+    code = getattr(type(model).forward, "__code__", None)
+    place = "" if code is None else defining_line(code)
+    words = f"the network returned outputs {fault} in training"
+    raise OwnCodeError("\n".join([words, *([f"  {place}"] if place else [])]), hint=remedy)
 
 
 def check_loss(loss: torch.Tensor, step: int) -> None:

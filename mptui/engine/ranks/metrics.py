@@ -21,14 +21,17 @@ class SummedMetrics:
         make: Makes the metrics of one process, on `device`.
         ranks: The ranks.
         device: The device.
+
+    Attributes:
+        own: The metrics of this process.
     """
 
     def __init__(self, make: Callable[[], Metrics], ranks: Ranks, device: torch.device) -> None:
-        self._own, self._whole, self._ranks, self._device = make(), make(), ranks, device
+        self.own, self._whole, self._ranks, self._device = make(), make(), ranks, device
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`."""
-        self._own.update(outputs, batch)
+        self.own.update(outputs, batch)
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""
@@ -44,17 +47,17 @@ class SummedMetrics:
 
     def reset(self) -> None:
         """See `Metrics.reset`."""
-        self._own.reset()
+        self.own.reset()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the sums over all ranks."""
-        return summed_state(self._own, self._ranks, self._device)
+        return summed_state(self.own, self._ranks, self._device)
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restore the sums: rank 0 has them all, the others none."""
-        self._own.reset()
+        self.own.reset()
         if self._ranks.is_first:
-            self._own.load_state_dict(state)
+            self.own.load_state_dict(state)
 
     def _summed(self) -> Metrics:
         self._whole.load_state_dict(self.state_dict())

@@ -7,9 +7,19 @@ from typing import Any
 
 import torch
 
+from mptui.config.schema import ModelConfig
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
-from mptui.errors import ConfigError, DivergedError, MemoryExhaustedError, MptuiError, RankError
+from mptui.engine.trainer import Trainer
+from mptui.errors import (
+    ConfigError,
+    DivergedError,
+    MemoryExhaustedError,
+    MptuiError,
+    OwnCodeError,
+    RankError,
+)
 from mptui.processes.rank_place import is_of_launcher, restarts_left
+from mptui.registry.own_code import fault_in_library, fault_of, is_own
 
 _STATUS: dict[type[MptuiError], str] = {
     DivergedError: "diverged",
@@ -57,6 +67,21 @@ def not_deterministic(error: BaseException) -> ConfigError | None:
     )
     raised.__cause__ = error
     return raised
+
+
+def own_fault(error: BaseException, model: ModelConfig, trainer: Trainer | None) -> OwnCodeError | None:
+    """Convert an exception of the person's own code, or of a library that works for it; None for others.
+
+    Args:
+        error: The exception.
+        model: The settings of network and task, which say which are the person's own.
+        trainer: The trainer, if the run has got as far.
+    """
+    own = next((str(name) for name in (model.name, model.task) if is_own(name)), None)
+    if (fault := fault_of(error)) is not None or own is None or trainer is None:
+        return fault
+    forward = getattr(type(trainer.context.model), "forward", None) if is_own(model.name) else None
+    return fault_in_library(error, own, forward)
 
 
 def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:

@@ -10,6 +10,7 @@ from mptui.config.resume import check_resume
 from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
+from mptui.engine.checkpoint.upkeep import adopt
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.atomic import Guard
@@ -33,6 +34,17 @@ def settings_before(run: Path, now: RunConfig) -> RunConfig | None:
     if before is not None:
         check_resume(before, now)
     return before
+
+
+def has_checkpoint(run: Path, guard: Guard) -> bool:
+    """Whether a resume goes on from a checkpoint; adopts those that a copy of the run brought as folders.
+
+    Raises:
+        RunDirectoryError: Such a folder is not an intact checkpoint.
+        DiskError: The checkpoints can't be read now.
+    """
+    adopt(run / CHECKPOINTS, guard)
+    return not never_saved(run / CHECKPOINTS)
 
 
 def take_up(
@@ -75,6 +87,8 @@ def take_up(
         )
     for complaint in complaints:
         warn("damaged_checkpoint", complaint)
+    if snapshot.ignored:
+        warn("ignored_files", f"not of the checkpoint, ignored: {', '.join(snapshot.ignored)}")
     if before is not None:  # checkpoints of earlier versions have no settings
         snapshot.state.setdefault("settings", values_of(before))
     snapshots.restore(trainer.state, snapshot)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from mptui.codec import to_record
 from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.checkpoint.files import never_saved
 from mptui.engine.guards.divergence import REPORT
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
@@ -35,7 +34,6 @@ from mptui.events import (
     Warned,
 )
 from mptui.hardware.device_sampler import DeviceSampler
-from mptui.registry.own_code import fault_of
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.build import PreparedRun, prepare
 from mptui.runs.planning.plan import Plan
@@ -49,13 +47,14 @@ from mptui.runs.session.exit_status import (
     exit_code,
     not_deterministic,
     out_of_memory,
+    own_fault,
     status_of_error,
 )
 from mptui.runs.session.heartbeat import pulse
 from mptui.runs.session.live_changes import LiveChanges
 from mptui.runs.session.member import decided_by_first, leave, told
 from mptui.runs.session.rank_reports import RankReports
-from mptui.runs.session.resuming import settings_before, take_up
+from mptui.runs.session.resuming import has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory
@@ -190,7 +189,11 @@ class Session:
         except MptuiError as caught:
             error = self._ranks.reason(caught)
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
-            error = not_deterministic(caught) or out_of_memory(caught) or fault_of(caught)
+            error = (
+                not_deterministic(caught)
+                or out_of_memory(caught)
+                or own_fault(caught, self.plan.config.model, self._trainer)
+            )
             if error is None:
                 bug, status, code = caught, "failed", 1
         if error is not None:
@@ -211,7 +214,7 @@ class Session:
 
     def _train(self) -> None:
         plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
-        goes_on = self._goes_on()
+        goes_on = self._resume and has_checkpoint(self.run, self._ownership.change)
         learned = learned_before(self.run) if goes_on else None
         self._ranks.broadcast((str(self.run), self._resume, goes_on, learned, told(plan)))
         guard = self._changes.guard = self._ownership.change
@@ -304,10 +307,6 @@ class Session:
     def _accept(self, plan: Plan) -> None:
         self._changes.switch(plan)
         self.plan = plan
-
-    def _goes_on(self) -> bool:
-        """Whether this resumes from a checkpoint."""
-        return self._resume and not never_saved(self.run / directory.CHECKPOINTS)
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
         """Write the result, release the run and wake waiting threads, even if one of these fails."""

@@ -1,0 +1,68 @@
+"""Keeps the folder of checkpoints in order: removes those that nobody needs, adopts what a copy brought."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from mptui.engine.checkpoint.disk_space import cant_save
+from mptui.engine.checkpoint.files import (
+    NAMES,
+    NewerVersionError,
+    checkpoints,
+    free_name,
+    point,
+    read_checkpoint,
+)
+from mptui.engine.checkpoint.pointers import target_of
+from mptui.errors import RunDirectoryError
+from mptui.io.atomic import Guard
+from mptui.io.marker import is_checkpoint
+from mptui.io.removal import remove_checkpoint, remove_partial
+
+
+def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:
+    """Remove all but the newest `count` checkpoints and those that a name (last, best) points to.
+
+    Partial files of killed processes are removed, too. Errors are ignored: the next call retries.
+    """
+    with contextlib.suppress(OSError):
+        whole = [path for path in checkpoints(folder) if is_checkpoint(path)]
+        names = [entry.name for entry in os.scandir(folder)]
+        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
+        for path in whole:
+            if path not in kept:
+                remove_checkpoint(path, guard)
+        for name in names:
+            with guard():
+                remove_partial(folder / name)
+
+
+def adopt(folder: Path, guard: Guard = contextlib.nullcontext) -> None:
+    """Give checkpoints that are folders named last or best, in place of links, the names of their steps.
+
+    Copies of a run that follow links (rsync -L, object stores, zip) bring such folders.
+
+    Raises:
+        RunDirectoryError: Such a folder is not an intact checkpoint.
+        DiskError: It can't be read, or the folder can't be written.
+    """
+    for name in NAMES:
+        place = folder / name
+        if not place.is_dir() or place.is_symlink():
+            continue
+        try:
+            step = read_checkpoint(place, ()).step
+        except NewerVersionError:
+            raise
+        except RunDirectoryError as error:
+            raise RunDirectoryError(
+                f"{error.message}; it is a folder in place of a link to a checkpoint",
+                hint="copy it again; or move it out of the run, to go on from another checkpoint",
+            ) from error
+        try:
+            path = free_name(folder, step)
+            with guard():
+                os.rename(place, path)
+        except OSError as error:
+            raise cant_save(folder, 0, error) from error
+        point(folder, name, path, guard)
