@@ -201,6 +201,17 @@ def has_more(context: TrainContext) -> bool:
     return begun or not _patience_is_out(context)
 
 
+def warn_if_unscored(context: TrainContext) -> None:
+    """Warn at the end of a run if no epoch could be compared with others."""
+    best = context.state.best
+    if best.epoch == 0 and context.outcome.epochs:
+        context.warn(
+            "unscored",
+            f"no epoch has a usable {best.metric}: its validations were not finite, or far above chance "
+            "level; there is no best checkpoint",
+        )
+
+
 def _patience_is_out(context: TrainContext) -> bool:
     """Whether the run stops early; warns if so."""
     patience, best = context.job.config.training.early_stopping_patience, context.state.best

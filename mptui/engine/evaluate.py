@@ -1,6 +1,7 @@
 """Evaluates a network on the whole validation set."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.metrics import summed_state
 from mptui.events import Progress, Validated
 from mptui.tasks.base import Metrics, Task
+from mptui.tasks.own_loss import OwnTask
 
 PROGRESS_S = 0.25
 MOST_CLASSES = 32
@@ -111,7 +113,13 @@ def evaluate(
     # over items, over samples, the items' weights, and samples
     totals = torch.zeros(4, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
+    def counts(batch: Batch) -> bool:
+        """Whether a person's own loss is asked: without a target it may be NaN, as in training."""
+        return batch.valid > 0 or not isinstance(task, OwnTask)
+
     def measure(batch: Batch) -> None:
+        if not counts(batch):
+            return
         with precision.forward_context():
             outputs = model(*batch.inputs)
             sums = task.loss_sums(outputs, batch)
@@ -126,7 +134,7 @@ def evaluate(
             totals[2] += task.window_weight(window)
             for batch in window:
                 in_pieces(batch, measure)
-                totals[3] += batch.size
+                totals[3] += batch.size if counts(batch) else 0
             now = time.perf_counter()
             if now - told >= PROGRESS_S:
                 told = now
@@ -135,7 +143,7 @@ def evaluate(
         metrics.load_state_dict(summed_state(metrics, ranks, device))
     over_items, over_samples, weight, samples = ranks.sum_(totals).tolist()
     return ValidationResult(
-        loss=(over_items / weight if weight else 0.0) + over_samples / max(samples, 1),
+        loss=(over_items / weight if weight else 0.0) + (over_samples / samples if samples else math.nan),
         metrics=dict(sorted(metrics.compute().items(), key=lambda each: each[0] != task.primary)),
         primary=task.primary,
         per_class=metrics.per_class(),

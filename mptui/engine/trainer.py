@@ -18,7 +18,7 @@ from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
-from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
+from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more, warn_if_unscored
 from mptui.engine.guards.batch_checks import check_batch, check_loss, check_outputs
 from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.guards.oom import MemoryGuard, read_windows
@@ -128,6 +128,7 @@ class Trainer:
             raise
         for run_ends in context.hooks.run_ends:
             run_ends()
+        warn_if_unscored(context)
         context.save("end")
         context.enter("finished")
         return context.outcome
