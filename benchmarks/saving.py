@@ -47,7 +47,7 @@ class Bench:
             on_bad=lambda problem: None,
             force_compile=self.plan.resolved.compile_forced,
         )
-        self.saver = Saver(folder, self.plan.config.checkpoint, self._note)
+        self.saver = Saver(folder, lambda: self.plan.config.checkpoint, self._note)
         self.trainer = Trainer(prepared.job, emit=self._note, mailbox=Mailbox(), saver=self.saver)
         self.trainer.context.begin()
         self._windows = self._forever()

@@ -1,11 +1,14 @@
 """The base of the schema's tables, the types of their values, and the tables that only a few rooms read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from mptui.config.one_of import OneOf
 from mptui.registry.denoising import SamplingMethod
+from mptui.registry.samples import SampleKind
+from mptui.registry.scope import Scope, of_samples, of_tasks
+from mptui.registry.tasks import DIFFUSION
 from mptui.registry.trackers import TRACKERS
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -15,6 +18,7 @@ Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2,
 Freeze = Literal["backbone"] | list[str] | None
 """Layers that are not trained."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 
 
 class Table(BaseModel):
@@ -23,6 +27,8 @@ class Table(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+    scope: ClassVar[Scope | None] = None
+    """Where its keys act, if they have no scope of their own; None: in all runs."""
 
 
 class MemoryConfig(Table):
@@ -42,9 +48,21 @@ class MemoryConfig(Table):
     optimizer state and their average share the memory of all; slower, with the same result."""
 
 
+class SpeedConfig(Table):
+    """Optimizations that change results by no more than rounding."""
+
+    compile: CompileMode = "off"
+    """Mode of torch.compile, used only if the run is long enough to repay compiling (`--compile`: always)."""
+    channels_last: bool | Literal["auto"] = "auto"
+    """Store images and convolution weights as NHWC; auto: the faster by measurement."""
+    fused: bool | Literal["auto"] = "auto"
+    """Update all weights in one fused kernel; auto: the faster by measurement."""
+
+
 class SamplingConfig(Table):
     """diffusion: images that the network makes after validations, in `samples/` of the run directory."""
 
+    scope = of_tasks(DIFFUSION)
     count: Annotated[int, Field(ge=0, le=1024)] = 16
     """Number of images in a grid; 0: none are made."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -78,7 +96,7 @@ class LoggingConfig(Table):
     """Seconds between step events; 0: an event for each step."""
     trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
     """Experiment trackers that log the run's metrics; the settings below ask for theirs, too."""
-    pictures: Annotated[int, Field(ge=0, le=1000)] = 5
+    pictures: Annotated[int, Field(ge=0, le=1000), of_samples(SampleKind.CLASS, SampleKind.MASK)] = 5
     """classification, segmentation: number of newest validations whose pictures of predictions are kept in
     `predictions/` of the run directory, besides the best; 0: none are made."""
     tensorboard: bool = False

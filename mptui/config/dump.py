@@ -4,7 +4,7 @@ from typing import Any
 
 import tomli_w
 
-from mptui.config.keys import SETTINGS, UNSET, nested
+from mptui.config.keys import SETTINGS, UNSET, acts, nested, training_of, value_of
 from mptui.config.merge import Resolved
 from mptui.config.schema import RunConfig
 from mptui.config.validate import VERSION
@@ -17,8 +17,10 @@ def to_toml(config: RunConfig) -> str:
 
 
 def dry_run_text(resolved: Resolved) -> str:
-    """Write every key of `resolved` as TOML, unset ones too, with the source of its value in a comment."""
-    lines = document_text(resolved.config.description, values_of(resolved.config)).splitlines()
+    """Write every key that acts as TOML, unset ones too, with the source of its value in a comment."""
+    training = training_of(resolved.config, resolved.task)
+    values = {key: value for key, value in values_of(resolved.config).items() if acts(key, training)}
+    lines = document_text(resolved.config.description, values).splitlines()
     width = min(40, max(len(line) for line in lines))
     table = ""
     commented = []
@@ -34,14 +36,6 @@ def values_of(config: RunConfig) -> dict[str, Any]:
     """Return the value of each table.key; "none" if it is unset."""
     found = ((key, value_of(config, key)) for key in SETTINGS)
     return {key: UNSET if value is None else value for key, value in found}
-
-
-def value_of(config: RunConfig, key: str) -> Any:  # noqa: ANN401 - of whatever type the key has
-    """Return the value of one table.key."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def document_text(description: str, values: dict[str, Any]) -> str:

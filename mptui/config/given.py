@@ -17,6 +17,10 @@ Layer = dict[str, tuple[Any, str]]
 
 COMPILE_ON = "on"
 """Value of speed.compile for `--compile`: keeps the mode that is set, or "default" if that is off."""
+EDITED, CHECKPOINT = "edited", "the checkpoint"
+"""Sources of values that the picker and a checkpoint keep, while what is trained may change."""
+SET_BEFORE = frozenset({EDITED, CHECKPOINT})
+"""Sources of values that nobody has set for this very run: those that do nothing in it are left out."""
 RESERVED_VARIABLES = frozenset(
     {"MPTUI_CONFIG_DIR", "MPTUI_GRAPHICS", "MPTUI_NOTIFY", "MPTUI_RUNS_DIR", "MPTUI_THEME"}
 )

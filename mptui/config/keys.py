@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from mptui.config.base_tables import Table
 from mptui.config.one_of import OneOf
 from mptui.config.schema import RunConfig
+from mptui.registry.scope import Scope, Training, own_loss_in
 
 UNSET = "none"
 """Text that unsets an optional key in a file, a variable or a flag: TOML has no null."""
@@ -31,6 +32,11 @@ class Setting:
     def help(self) -> str:
         """The meaning of the key, in one line."""
         return " ".join((self.field.description or "").split())
+
+    @property
+    def scope(self) -> Scope | None:
+        """Where the key acts; None: in all runs."""
+        return next((part for part in self.field.metadata if isinstance(part, Scope)), self.table.scope)
 
     @property
     def may_be_unset(self) -> bool:
@@ -90,6 +96,26 @@ RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
 VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
 """Environment variable -> `table.key`."""
+
+
+def training_of(config: RunConfig, task: str | None) -> Training:
+    """Return what a run trains, of which the scopes of settings judge; `task` as in `Training`."""
+    model, data = config.model, config.data
+    return Training(task, model.name, model.encoder, own_loss_in(model.task), data.name or data.path)
+
+
+def acts(key: str, training: Training) -> bool:
+    """Whether a setting does anything in a run."""
+    scope = SETTINGS[key].scope
+    return scope is None or scope.acts(training)
+
+
+def value_of(config: RunConfig, key: str) -> Any:  # noqa: ANN401 - of whatever type the key has
+    """Return the value of one table.key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,16 +10,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
-from mptui.config.keys import SETTINGS, nested
-from mptui.config.profiles import find_profile
-from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.config.validate import Profile, read_profile
+from mptui.config.given import RESERVED_VARIABLES, SET_BEFORE, Layer, from_person, in_order
+from mptui.config.keys import SETTINGS, Setting, acts, nested, training_of, value_of
+from mptui.config.profiles import find_profile, is_ours
+from mptui.config.schema import RunConfig
+from mptui.config.validate import Profile, read_profile, shown
 from mptui.errors import ConfigError
 from mptui.registry.models import task_of_model
-from mptui.registry.samples import SampleKind
-from mptui.registry.tasks import DIFFUSION, TASKS
+from mptui.registry.tasks import TASKS
 from mptui.text import clean
+
+_RECORDED = "run"
+"""Stem of the file in which a run records its settings, those too that do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,18 @@ def resolve(
     document = {"description": file.description if file else "", **nested(values)}
     config = _validated(document, sources)
     _refuse_other_task(config, sources, task)
+    idle = [key for key in values if not acts(key, training_of(config, task))]
+    asked = [key for key in idle if _asks(values[key], sources[key], SETTINGS[key])]
+    ours = file is not None and is_ours(file.path)
+    notes = _refuse_idle(config, {key: sources[key] for key in asked}, task, ours=ours)
+    if idle:
+        document = {key: value for key, value in values.items() if key not in idle}
+        config = _validated({"description": config.description, **nested(document)}, sources)
+        sources |= dict.fromkeys(idle, "default")
     if task:
         _refuse_impossible(config, sources, task)
     retired = dict.fromkeys(file.retired if file else ())
-    notes = (f"{key} of profile {name} is ignored: this version has no such setting" for key in retired)
+    notes += [f"{key} of profile {name} is ignored: this version has no such setting" for key in retired]
     return Resolved(config, sources, name, task, tuple(notes))
 
 
@@ -162,7 +172,7 @@ def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | N
 
 
 def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) -> None:
-    """Refuse settings that this task does not have."""
+    """Refuse values that this task does not have."""
     training, spec = config.training, TASKS[task]
     chosen = (
         ("training.loss", training.loss, spec.losses),
@@ -173,17 +183,50 @@ def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) ->
         for key, value, choices in chosen
         if value is not None and value not in choices
     ]
-    if training.class_weights is not None and "class_weights" not in spec.settings:
-        faults.append(f"training.class_weights ({sources['training.class_weights']}): {task} has no classes")
-    faults += [
-        f"training.{key} ({sources[f'training.{key}']}): {task} adds no noise"
-        for key in TASKS[DIFFUSION].settings
-        if key not in spec.settings and getattr(training, key) != getattr(TrainingConfig(), key)
-    ]
-    if config.data.sampler == "balanced" and spec.sample is not SampleKind.CLASS:
-        faults.append(
-            f'data.sampler = "balanced" ({sources["data.sampler"]}): {task} has no class of a sample'
-        )
     if faults:
         hint = f"unset it for {task}; a profile has settings of one task in tables like [{task}.training]"
         raise ConfigError("\n".join(faults), hint=hint)
+
+
+def _asks(value: object, source: str, setting: Setting) -> bool:
+    """Whether a value that does nothing asks for something: not what is off, and not a default of a file."""
+    if source.startswith("profile "):
+        return bool(value != setting.field.default)
+    return bool(value)
+
+
+def _refuse_idle(config: RunConfig, asked: Mapping[str, str], task: str | None, *, ours: bool) -> list[str]:
+    """Refuse settings that do nothing in this run, where a person has set them for it.
+
+    Args:
+        config: The configuration that they are in.
+        asked: table.key -> source of these settings.
+        task: The task.
+        ours: Whether the profile is built in: then it serves several tasks.
+
+    Returns:
+        What to say of those that a person has set for another run, such as an earlier one.
+
+    Raises:
+        ConfigError: A person has set one: one line per setting.
+    """
+    training = training_of(config, task)
+    faults, notes = [], []
+    for key, source in asked.items():
+        scope = SETTINGS[key].scope
+        assert scope is not None, "else it acts"
+        words = f"{key} = {shown(value_of(config, key))} ({source})"
+        if source in SET_BEFORE or source.startswith(f"profile {_RECORDED}"):
+            notes.append(f"{words} is ignored: it {scope.refusal(training)}")
+        elif not (source.startswith("profile ") and (ours or _of_a_like_task(source, task))):
+            faults.append(f"{words}: {scope.refusal(training)}")
+    if faults:
+        hint = "leave it out; a profile has settings of one task in tables like [classification.training]"
+        raise ConfigError("\n".join(faults), hint=hint)
+    return notes
+
+
+def _of_a_like_task(source: str, task: str | None) -> bool:
+    """Whether a value is from the tables of the task that `task` is like."""
+    like = TASKS[task].like if task else ""
+    return bool(like) and f" [{like}." in source

@@ -56,6 +56,11 @@ def is_built_in(name: str) -> bool:
     return name.casefold() in {path.stem for path in _built_in().glob("*.toml")}
 
 
+def is_ours(path: Path) -> bool:
+    """Whether this is the file of a built-in profile."""
+    return path.parent == _built_in()
+
+
 def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Find the file of a profile.
 

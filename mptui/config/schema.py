@@ -21,6 +21,7 @@ from mptui.config.base_tables import (
     MemoryConfig,
     Range,
     SamplingConfig,
+    SpeedConfig,
     Table,
 )
 from mptui.config.one_of import OneOf
@@ -28,10 +29,10 @@ from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
 from mptui.registry.samples import Interpolation, SampleKind
+from mptui.registry.scope import of_data, of_network, of_samples, of_task
 from mptui.registry.tasks import LOSSES, TASKS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
-CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 NumericsMode = Literal["off", "summary", "full"]
 
 
@@ -48,31 +49,33 @@ class ModelConfig(Table):
     weights: Annotated[str | None, Field(examples=["pretrained"])] = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights."""
-    encoder: Annotated[str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"])] = None
+    encoder: Annotated[
+        str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"]), of_network("encoder")
+    ] = None
     """unet: a network of timm (`timm/resnet34`, …) as its encoder; with `weights = "pretrained"` it has its
     published weights; unset: `depth` levels of two convolutions."""
-    width: Annotated[int, Field(ge=1, le=1024)] = 64
+    width: Annotated[int, Field(ge=1, le=1024), of_network("width")] = 64
     """unet: channels of the first level, doubled at each level below; with an encoder: of the decoder at a
     quarter of the resolution. diffusion_unet: channels of the first level and added at each level below;
     unset: 128, on a CPU 32. vae: of the first level, below it twice and 4 times; unset: 64, on a CPU 16."""
-    depth: Annotated[int, Field(ge=1, le=6)] = 4
+    depth: Annotated[int, Field(ge=1, le=6), of_network("depth")] = 4
     """Halvings of the resolution; unset: unet 4, diffusion_unet 3, latent_diffusion 2, vae 3 (on a CPU 2)."""
-    attention: list[Annotated[int, Field(ge=1)]] | None = None
+    attention: Annotated[list[Annotated[int, Field(ge=1)]] | None, of_network("attention")] = None
     """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones.
     latent_diffusion: heights in latents."""
-    class_conditional: bool = False
+    class_conditional: Annotated[bool, of_network("class_conditional")] = False
     """diffusion_unet: learn the classes of the data too, to make images of one class; needs class folders."""
-    vae: Annotated[str | None, Field(examples=["vae-export"])] = None
+    vae: Annotated[str | None, Field(examples=["vae-export"]), of_network("vae")] = None
     """latent_diffusion: folder of its VAE, as diffusers' AutoencoderKL or `mptui export --format diffusers`
     writes it: config.json and diffusion_pytorch_model.safetensors."""
-    vae_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    vae_precision: Annotated[Literal["fp32", "bf16", "fp16"], of_network("vae")] = "fp32"
     """latent_diffusion: number format in which the VAE encodes. 16 bits are checked on the first images."""
-    vae_sha256: str | None = None
+    vae_sha256: Annotated[str | None, of_network("vae")] = None
     """latent_diffusion: SHA-256 of both files of the VAE, noted when a run starts, so that it goes on with no
     other one; unset: that of `vae`."""
-    up: Literal["transposed", "bilinear"] = "transposed"
+    up: Annotated[Literal["transposed", "bilinear"], of_network("up")] = "transposed"
     """unet: upsampling in the decoder."""
-    norm: Literal["batch", "group"] = "batch"
+    norm: Annotated[Literal["batch", "group"], of_network("norm")] = "batch"
     """unet: normalisation after each convolution."""
 
     def reads(self, task: str) -> SampleKind:
@@ -153,23 +156,27 @@ class TrainingConfig(Table):
     """Maximum total L2 norm of the gradients, applied after unscaling."""
     sync_batch_norm: bool = False
     """Several processes: BatchNorm normalizes by the samples of all of them; off: each by its own. CUDA."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), of_task("label_smoothing")] = 0.0
     """classification: share of the target spread over all classes."""
-    loss: Annotated[str, OneOf(LOSSES)] | None = None
+    loss: Annotated[Annotated[str, OneOf(LOSSES)] | None, of_task("loss")] = None
     """segmentation: cross_entropy_dice (unset), cross_entropy, focal, focal_dice or dice, where focal is the
     focal loss with gamma 2, and dice the soft Dice loss. classification: cross_entropy."""
-    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = None
+    class_weights: Annotated[
+        Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None, of_task("class_weights")
+    ] = None
     """classification, segmentation: weight of each class in the loss, in the order of the classes; balanced:
     inverse to its number of training samples or pixels. The mean of a batch is divided by its weights."""
-    noise_schedule: NoiseSchedule = "cosine"
+    noise_schedule: Annotated[NoiseSchedule, of_task("noise_schedule", of_loss=False)] = "cosine"
     """diffusion: noise by timestep. cosine (Nichol & Dhariwal 2021), or linear (Ho et al. 2020)."""
-    prediction: Prediction = "epsilon"
+    prediction: Annotated[Prediction, of_task("prediction", of_loss=False)] = "epsilon"
     """diffusion: what the network predicts. epsilon: the noise; v: the velocity (Salimans & Ho 2022), a mean
     of noise and negative image by the noise level."""
-    min_snr_gamma: Annotated[float, Field(gt=0)] | None = None
+    min_snr_gamma: Annotated[Annotated[float, Field(gt=0)] | None, of_task("min_snr_gamma")] = None
     """diffusion: the loss of nearly clean images is weighted down to that of this signal-to-noise ratio
     (Min-SNR, Hang et al. 2023, who use 5); unset: all timesteps are equal."""
-    label_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    label_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, of_network("class_conditional")] = (
+        None
+    )
     """diffusion with classes: fraction of samples whose class is hidden, so that the network learns images
     without one too, for classifier-free guidance (Ho & Salimans 2022); unset: 0.1."""
     primary_metric: str | None = None
@@ -187,17 +194,6 @@ class TrainingConfig(Table):
     """Bit-identical results on the same hardware and versions; slower on a GPU."""
 
 
-class SpeedConfig(Table):
-    """Optimizations that change results by no more than rounding."""
-
-    compile: CompileMode = "off"
-    """Mode of torch.compile, used only if the run is long enough to repay compiling (`--compile`: always)."""
-    channels_last: bool | Literal["auto"] = "auto"
-    """Store images and convolution weights as NHWC; auto: the faster by measurement."""
-    fused: bool | Literal["auto"] = "auto"
-    """Update all weights in one fused kernel; auto: the faster by measurement."""
-
-
 class DataConfig(Table):
     """The data set, its augmentation and its loading."""
 
@@ -209,7 +205,7 @@ class DataConfig(Table):
     only; for a named set, the folder where it is stored."""
     download: bool = False
     """Download a named torchvision set if it is missing."""
-    samples: Count | None = None
+    samples: Annotated[Count | None, of_data("shapes")] = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
@@ -220,7 +216,7 @@ class DataConfig(Table):
     interpolation: Interpolation | None = None
     """Filter that resamples images, antialiased; masks are resampled by nearest neighbour. Unset: that of
     pretrained weights, else bilinear."""
-    crop_pct: Annotated[float, Field(gt=0, le=1)] | None = None
+    crop_pct: Annotated[Annotated[float, Field(gt=0, le=1)] | None, of_samples(SampleKind.CLASS)] = None
     """classification: fraction of the shorter side in the centre crop of validation; unset: of pretrained
     weights, else 0.875."""
     crop_scale: Range | None = None
@@ -238,16 +234,16 @@ class DataConfig(Table):
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Fraction of the samples held out, per class, where the data has no validation folder."""
-    ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
+    ignore_index: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, of_samples(SampleKind.MASK)] = None
     """Mask value that loss and metrics ignore."""
-    mask_orientation: Literal["auto", "upright", "stored"] = "auto"
+    mask_orientation: Annotated[Literal["auto", "upright", "stored"], of_samples(SampleKind.MASK)] = "auto"
     """segmentation: where a photograph is stored turned (EXIF) and the shape of its mask fits both: upright:
     masks are drawn over photographs as they are shown; stored: as they are stored; auto: as the shapes of the
     other masks say."""
     class_folders: Literal["auto", "outer", "inner"] = "auto"
     """classification: where class folders have folders, which of the two are the classes; auto: outer ones
     if the names of inner ones repeat or images lie beside them, else refused."""
-    sampler: Literal["uniform", "balanced"] = "uniform"
+    sampler: Annotated[Literal["uniform", "balanced"], of_samples(SampleKind.CLASS)] = "uniform"
     """classification: samples of an epoch. uniform: each once; balanced: as many, equally many of each class,
     so that those of a small class are repeated, each time with another view."""
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
@@ -261,9 +257,9 @@ class DataConfig(Table):
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
     only a resize."""
-    mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
+    mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS)] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
-    cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0
+    cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS)] = 0.0
     """classification: CutMix with Beta(alpha, alpha); 0: off. With both, each batch uses one at random."""
     bad_sample_budget: Fraction = 0.01
     """Largest fraction of unreadable files that a run leaves out; with more, it ends with exit code 3."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from mptui.config.dump import value_of
-from mptui.config.keys import SETTINGS
+from mptui.config.keys import SETTINGS, value_of
 from mptui.config.resume import FIXED
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError

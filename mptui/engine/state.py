@@ -75,7 +75,7 @@ class TrainState:
         self.report = Reporter(
             emit,
             job.device,
-            job.config.logging.step_interval_s,
+            lambda: self.job.config.logging.step_interval_s,
             metrics=self.metrics,
             host_metrics=job.task.metrics(torch.device("cpu"), training=True),
             in_step=not job.ranks.is_alone,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptui.config.dump import dry_run_text, to_toml
-from mptui.config.keys import SETTINGS, nested
+from mptui.config.keys import SETTINGS, acts, nested, training_of
 from mptui.config.merge import resolve
 from mptui.config.schema import RunConfig
 from mptui.config.validate import check_value
@@ -20,12 +20,9 @@ _CANDIDATES = st.one_of(
         [v for s in SETTINGS.values() for v in get_args(s.field.annotation) if isinstance(v, str)]
     ),
 )
-_OF_SOME_TASKS = {
-    "data.sampler",
-    *("training.loss", "training.class_weights", "training.primary_metric"),
-    *("training.noise_schedule", "training.prediction", "training.min_snr_gamma"),
-}
-_OF_ALL_TASKS = [key for key in SETTINGS if key not in _OF_SOME_TASKS]
+_OF_ALL_TASKS = [
+    key for key, setting in SETTINGS.items() if setting.scope is None and key != "training.primary_metric"
+]
 
 
 @st.composite
@@ -74,7 +71,7 @@ def test_a_dry_run_shows_each_key_beside_its_source(tmp_path):
     assert lines["lr_batch_size"].startswith('lr_batch_size = "none"')
     assert lines["lr_batch_size"].endswith("  # --lr")
     assert lines["seed"].endswith("  # default")
-    assert text.count("  # ") == len(SETTINGS)
+    assert text.count("  # ") == sum(acts(key, training_of(outcome.config, outcome.task)) for key in SETTINGS)
     path = tmp_path / "again.toml"
     path.write_text(text)
     assert resolve(str(path), task=None, flags={}, sets=(), environ={}).config == outcome.config

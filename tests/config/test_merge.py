@@ -182,15 +182,9 @@ def test_a_metric_of_another_task_is_refused(tmp_path):
     assert resolved(str(path), task="segmentation").config.training.primary_metric == "dice"
     fault = fault_of(str(path), task="diffusion")
     assert fault.message == 'training.primary_metric = "dice" (profile mine): diffusion has r2, val_loss'
-    fault = fault_of(task="diffusion", sets=("training.loss=focal", "training.class_weights=balanced"))
-    assert fault.message.splitlines() == [
-        'training.loss = "focal" (--set): diffusion has no choice',
-        "training.class_weights (--set): diffusion has no classes",
-    ]
-    fault = fault_of(task="segmentation", sets=("training.prediction=v", "training.noise_schedule=cosine"))
-    assert fault.message == "training.prediction (--set): segmentation adds no noise"
-    fault = fault_of(task="segmentation", sets=("data.sampler=balanced",))
-    assert fault.message == 'data.sampler = "balanced" (--set): segmentation has no class of a sample'
+    assert fault_of(task="classification", sets=("training.loss=focal",)).message == (
+        'training.loss = "focal" (--set): classification has cross_entropy'
+    )
     path.write_text('[segmentation.training]\nprimary_metric = "dice"\n')
     assert resolved(str(path), task="diffusion").config.training.primary_metric is None
 

@@ -145,7 +145,7 @@ def build_trainer(
     )
     events = Recorder()
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
-    saver = (Saver if ranks.is_first else Follower)(folder, run.checkpoint, events.handle)
+    saver = (Saver if ranks.is_first else Follower)(folder, lambda: run.checkpoint, events.handle)
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
     return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver), events
 

@@ -48,7 +48,7 @@ class Around:
         self.holds: list[str] = []
         self._asked, self._stop_after = 0, stop_after
         self.saver = Saver(
-            folder, CheckpointConfig(), self.events.append, hold=self._hold, should_stop=self._should_stop
+            folder, CheckpointConfig, self.events.append, hold=self._hold, should_stop=self._should_stop
         )
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
 
 def test_a_best_that_had_to_wait_does_not_change_when_the_next_save_is_due(tmp_path):
     around = Around(tmp_path)
-    around.saver._config = CheckpointConfig(every_steps=100)
+    around.saver._config = lambda: CheckpointConfig(every_steps=100)
     around.saver._last_cost = 3600.0
     around.saver.offer_best(snapshot(90))
     around.saver.save(snapshot(100), "steps", wait=True)
@@ -182,7 +182,7 @@ def test_after_going_back_the_run_is_resumed_from_what_was_saved_since(tmp_path)
 
 def test_steps_between_two_saves_are_counted_over_a_resume(tmp_path):
     around = Around(tmp_path)
-    around.saver._config = CheckpointConfig(every_steps=100)
+    around.saver._config = lambda: CheckpointConfig(every_steps=100)
     around.saver.go_on_from(1000)
     assert around.saver.reason_now(1099) is None
     assert around.saver.reason_now(1100) == "steps"
@@ -199,9 +199,9 @@ def test_a_run_that_is_another_process_s_by_now_gets_no_more_however_far_its_sav
             raise RunDirectoryError("taken over", hint="")
         yield
 
-    with Saver(tmp_path, CheckpointConfig(keep=1), lambda event: None) as first:
+    with Saver(tmp_path, lambda: CheckpointConfig(keep=1), lambda event: None) as first:
         first.offer_best(snapshot(1))
-    late = Saver(tmp_path, CheckpointConfig(keep=1), lambda event: None, guard=guard)
+    late = Saver(tmp_path, lambda: CheckpointConfig(keep=1), lambda event: None, guard=guard)
     late.offer_best(snapshot(2))
     with pytest.raises(RunDirectoryError, match="taken over"):
         late.close()

@@ -5,8 +5,9 @@ from typing import get_args
 
 import pytest
 
+from mptui.config.base_tables import CompileMode
 from mptui.config.merge import resolve
-from mptui.config.schema import CompileMode, DataConfig
+from mptui.config.schema import DataConfig
 from mptui.engine.memory.footprint import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device

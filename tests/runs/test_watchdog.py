@@ -35,7 +35,7 @@ def warned():
 
 @pytest.fixture
 def dog(tmp_path, clock, warned):
-    dog = Watchdog(tmp_path, 60.0, lambda code, message: warned.append((code, message)))
+    dog = Watchdog(tmp_path, lambda: 60.0, lambda code, message: warned.append((code, message)))
     dog.handle(PhaseChanged(phase="training"))
     dog.check(0)
     return dog
@@ -154,14 +154,14 @@ def test_ranks_that_have_not_arrived_are_named(dog, clock, warned):
 
 
 def test_it_can_be_turned_off(tmp_path, clock, warned):
-    dog = Watchdog(tmp_path, 0.0, lambda code, message: warned.append(code))
+    dog = Watchdog(tmp_path, lambda: 0.0, lambda code, message: warned.append(code))
     passes(dog, clock, 100_000)
     assert warned == []
 
 
 def test_a_disk_that_can_not_be_written_is_no_reason_to_be_silent(tmp_path, clock, warned):
     (tmp_path / NAME).mkdir()
-    dog = Watchdog(tmp_path, 60.0, lambda code, message: warned.append(message))
+    dog = Watchdog(tmp_path, lambda: 60.0, lambda code, message: warned.append(message))
     passes(dog, clock, 1000)
     assert "can't be written" in warned[0]
     assert [path.name for path in tmp_path.iterdir()] == [NAME]

@@ -73,10 +73,10 @@ async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
     async with live(source, (80, 24)) as (app, pilot):
         screen = await opened(app, pilot)
         options = {option.id: option for option in screen.query_one("#values").options}
-        assert "$text-disabled" in str(options["model.width"].prompt.spans)
+        assert "$text-disabled" in str(options["training.seed"].prompt.spans)
         assert "$text-disabled" not in str(options["training.lr"].prompt.spans)
-        await go_to(pilot, screen, "model.width")
-        await until(app, pilot, "model.width is fixed during a run: its weights fit no other network.")
+        await go_to(pilot, screen, "training.seed")
+        await until(app, pilot, "training.seed is fixed during a run: the order of its samples")
         await pilot.press("e")
         assert await seen(app, pilot, "╭─ settings of ")
         assert app.screen is screen

@@ -64,7 +64,7 @@ class Saver:
 
     Args:
         folder: The run's `checkpoints` folder.
-        config: When to save, how many to keep.
+        config: Returns when to save and how many to keep, by the settings in force.
         emit: Called with an event for each checkpoint, from the writing thread.
         hold: Returns a context, given the error, that is entered while waiting for the disk.
         should_stop: Polled while waiting; True ends the wait after `LAST_WAIT_S`.
@@ -75,7 +75,7 @@ class Saver:
     def __init__(
         self,
         folder: Path,
-        config: CheckpointConfig,
+        config: Callable[[], CheckpointConfig],
         emit: Callable[[Event], None],
         *,
         hold: Hold = lambda error: contextlib.nullcontext(),
@@ -116,7 +116,8 @@ class Saver:
 
     def reason_now(self, step: int) -> str | None:
         """Return why a checkpoint is due between two steps: "steps", "time", or None."""
-        every_steps, every_minutes = self._config.every_steps, self._config.every_minutes
+        config = self._config()
+        every_steps, every_minutes = config.every_steps, config.every_minutes
         if every_steps is not None and step - self._last_step >= every_steps:
             return "steps"
         if every_minutes is not None and time.monotonic() - self._last_end >= every_minutes * 60:
@@ -273,7 +274,7 @@ class Saver:
         if save.number > self._newest_written:  # a deferred best may be older
             point(self._folder, "last", save.path, self._guard)
             self._newest_written = save.number
-        keep_only(self._folder, self._config.keep, self._guard)
+        keep_only(self._folder, self._config().keep, self._guard)
         self._last_end = time.monotonic()
         self._last_cost = self._last_end - started
         self._emit(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mptui.config.schema import CompileMode
+from mptui.config.base_tables import CompileMode
 from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.compile.cache import use_compile_cache
 from mptui.engine.guards.oom_errors import is_out_of_memory

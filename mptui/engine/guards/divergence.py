@@ -43,7 +43,7 @@ class NanGuard(Hook):
         self._fp32_regions: dict[str, Fp32Region] = {}
         self._diagnosed = 0
         self._snapshot_at = self._began_at = 0
-        self.health = ScalerHealth(context.job.config.precision.grad_scaler)
+        self.health = ScalerHealth(lambda: context.job.config.precision.grad_scaler)
 
     @property
     def _mode(self) -> str:

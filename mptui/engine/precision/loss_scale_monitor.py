@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptui.config.base_tables import GradScalerConfig
@@ -24,12 +24,12 @@ class ScalerHealth:
         moves: The last changes of the scale, as (step, scale from then on).
     """
 
-    def __init__(self, scaler: GradScalerConfig) -> None:
+    def __init__(self, scaler: Callable[[], GradScalerConfig]) -> None:
         self._scaler = scaler
         self.moves: deque[tuple[int, float]] = deque(maxlen=MOVES_KEPT)
         self.growths = self.backoffs = self.skipped = self.streak = self.longest_streak = 0
         self.falls = self.seen = 0
-        self.scale = self.lowest = self.highest = scaler.init_scale
+        self.scale = self.lowest = self.highest = scaler().init_scale
         self._advised: set[str] = set()
         self._news = False
 
@@ -87,7 +87,7 @@ class ScalerHealth:
     def advice(self, step: int, *, bf16: bool) -> Advice | None:
         """Return advice that applies now, each kind once per run; `bf16`: the hardware supports it."""
         remedy = "precision.mode=bf16" if bf16 else "training.clip_grad_norm=1.0"
-        interval = self._scaler.growth_interval
+        interval = self._scaler().growth_interval
         if self.falls >= FALLS:
             return self._advise(
                 step,

@@ -27,7 +27,7 @@ class UnsavedSession(Session):
     measures_costs = False
 
     def _saver(self) -> Saver:
-        return NoCheckpoints(self.run / CHECKPOINTS, self.plan.config.checkpoint, self._emit)
+        return NoCheckpoints(self.run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
 
     def _check_space(self, prepared: PreparedRun) -> None:
         """Require no space."""

@@ -117,7 +117,7 @@ class SmallRun:
             after: Called with the figures of each step.
         """
         checkpoint = self.job.config.checkpoint
-        with NoCheckpoints(Path(), checkpoint, _nothing) as saver:
+        with NoCheckpoints(Path(), lambda: checkpoint, _nothing) as saver:
             trainer = Trainer(self.job, emit=_nothing, mailbox=self._mailbox, saver=saver)
             trainer.context.hooks.add("learn", _Watch(trainer, before, after))
             trainer.train()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mptui.config.given import CHECKPOINT
 from mptui.data.core.types import Problem, Split
 from mptui.data.formats.combined import CutSplit
 from mptui.data.formats.splits import FileSplit
@@ -61,7 +62,7 @@ def open_features(run: Path, device: str, *, note: Note, trust_code: bool) -> Tr
         DiskError: As of `open_trained`.
     """
     given = {"hardware.device": device, "precision.mode": "fp32", "data.crop_pct": 1.0}
-    flags = {key: ("--features", value) for key, value in given.items()}
+    flags = {key: (CHECKPOINT, value) for key, value in given.items()}
     trained = open_trained(run, None, flags, note=note, trust_code=trust_code)
     if trained.preprocessing.kind is not SampleKind.CLASS or trained.preprocessing.stored is not None:
         raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mptui.config.given import CHECKPOINT
 from mptui.config.keys import SETTINGS, UNSET
 from mptui.config.merge import resolve
 from mptui.config.schema import RunConfig
@@ -208,12 +209,12 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
 def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, trust_code: bool) -> Plan:
     """Resolve the settings in force at a checkpoint of a task for this machine."""
     saved = {
-        key: ("the checkpoint", value)
+        key: (CHECKPOINT, value)
         for key, value in snapshot.state.get("settings", {}).items()
         if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
     }
     # its own weights take the place of those it began with
-    saved["model.weights"] = ("the checkpoint", UNSET)
+    saved["model.weights"] = (CHECKPOINT, UNSET)
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
     machine = find_machine(with_torch=True)

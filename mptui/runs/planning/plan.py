@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mptui.config.dump import value_of
+from mptui.config.keys import value_of
 from mptui.config.merge import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.data.formats.open import kind_of

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mptui.config.dump import value_of
+from mptui.config.keys import value_of
 from mptui.engine.job import Job
 from mptui.engine.trainer import Trainer
 from mptui.events import RunStarted

@@ -1,6 +1,6 @@
 """The person's own code that a run names, and whether it is trusted."""
 
-from mptui.config.dump import value_of
+from mptui.config.keys import value_of
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 from mptui.io.places import absolute

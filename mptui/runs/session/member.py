@@ -114,7 +114,7 @@ class Member:
         )
         self._plan = prepared.loaders.plan
         folder = Path(run) / CHECKPOINTS
-        with Follower(folder, self._plan.config.checkpoint, _drop) as saver:
+        with Follower(folder, lambda: self._plan.config.checkpoint, _drop) as saver:
             trainer = Trainer(
                 prepared.job,
                 emit=_drop,

@@ -136,7 +136,7 @@ class Session:
         except DiskError:
             self._ownership.release()
             raise
-        self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
+        self._watchdog = Watchdog(self.run, lambda: 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
             self._control.open()
         except OSError as error:
@@ -276,9 +276,10 @@ class Session:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     def _saver(self) -> Saver:
-        folder, config = self.run / directory.CHECKPOINTS, self.plan.config.checkpoint
         return Saver(
-            *(folder, config, self._emit),
+            self.run / directory.CHECKPOINTS,
+            lambda: self.plan.config.checkpoint,
+            self._emit,
             hold=self._held,
             should_stop=lambda: self.mailbox.stop_requested,
             may_wait=lambda: not self.mailbox.insisted,

@@ -34,7 +34,8 @@ class Watchdog:
 
     Args:
         run: The run's directory.
-        limit_s: Seconds without progress that count as a hang; 0: never.
+        limit_s: Returns the seconds without progress that count as a hang, by the settings in force; 0:
+            never.
         warn: Called with (code, message), once per hang.
 
     Attributes:
@@ -45,7 +46,7 @@ class Watchdog:
     def __init__(
         self,
         run: Path,
-        limit_s: float,
+        limit_s: Callable[[], float],
         warn: Callable[[str, str], None],
     ) -> None:
         self._path, self._limit_s, self._warn = run / NAME, limit_s, warn
@@ -86,12 +87,12 @@ class Watchdog:
             self._position = position
             self._progressed()
         still_s = time.monotonic() - self._since
-        if self._limit_s and not self._reported and self._phase not in OFF and still_s > self._allowed_s():
+        if self._limit_s() and not self._reported and self._phase not in OFF and still_s > self._allowed_s():
             self._reported = True
             self._dump(still_s)
 
     def _allowed_s(self) -> float:
-        return max(self._limit_s * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
+        return max(self._limit_s() * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
 
     def _progressed(self) -> None:
         self._since, self._reported = time.monotonic(), False

@@ -324,7 +324,8 @@ class PickerScreen(SelectionPage):
             if name:
                 self.query_one(f"#{name}").focus()
             return
-        picked = self.picked
+        picked, resolution = self.picked, self._resolved
+        assert resolution is not None, "else there are faults"
         self._picks.use()
         save_last(
             {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
@@ -333,7 +334,7 @@ class PickerScreen(SelectionPage):
         numbers = ",".join(str(device.index) for device in self._devices)
         group = ("--device", numbers) if len(self._devices) > 1 else ()
         self.rest()
-        self.post_message(self.Started(picked.request(self._environ), group))
+        self.post_message(self.Started(picked.request(resolution, self._environ), group))
 
     def _complain(self, title: str, fault: str) -> None:
         self.notify(clean_lines(fault, 300), title=title, severity="error", markup=False)

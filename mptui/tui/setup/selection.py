@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mptui.config.dump import values_of
-from mptui.config.given import data_flags, read_value
-from mptui.config.keys import SETTINGS, TABLES
+from mptui.config.given import EDITED, data_flags, read_value
+from mptui.config.keys import SETTINGS, TABLES, acts, training_of
 from mptui.config.merge import Resolved, resolve
 from mptui.config.profiles import ProfileInfo
 from mptui.config.schema import RunConfig, TrainingConfig
@@ -24,7 +24,6 @@ from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import steps_of_epoch
 from mptui.text import clean
 
-EDITED = "edited"
 PICKED = "picked"
 _WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device", "code.folder")
 """Settings that aren't saved in a profile: model, data and device, and the folder of their code."""
@@ -61,9 +60,11 @@ class Picked:
         edits = ", ".join(f"{key} = {value}" for key, value in self.edits.items())
         return f"{self.profile} with {edits}" if edits else f"A copy of {self.profile}"
 
-    def request(self, environ: Mapping[str, str] = os.environ) -> Request:
-        """Return the request of the run."""
-        return Request(self.profile, self.flags(), (), environ)
+    def request(self, resolution: Resolved, environ: Mapping[str, str] = os.environ) -> Request:
+        """Return the request of the run, without the edits that did something for another network alone."""
+        training = training_of(resolution.config, resolution.task)
+        edits = {key: value for key, value in self.edits.items() if acts(key, training)}
+        return Request(self.profile, replace(self, edits=edits).flags(), (), environ)
 
 
 class Picks:
@@ -169,26 +170,29 @@ class Value:
 
 
 def values(resolution: Resolved) -> list[Value]:
-    """Return all editable settings in the order of the schema, those of a step first."""
+    """Return the editable settings that act, in the order of the schema, those of a step first."""
     return [
         replace(
             value,
             source="profile" if (source := resolution.sources[value.key]).startswith("profile ") else source,
             edited=source == EDITED,
         )
-        for value in _in_order(resolution.config)
+        for value in _in_order(resolution.config, resolution.task)
     ]
 
 
-def values_of_run(config: RunConfig) -> list[Value]:
+def values_of_run(resolution: Resolved) -> list[Value]:
     """Return the settings of a run, and why some can't change while it trains."""
-    return [replace(value, fixed=fixed_because(value.key)) for value in _in_order(config)]
+    found = _in_order(resolution.config, resolution.task)
+    return [replace(value, fixed=fixed_because(value.key)) for value in found]
 
 
-def _in_order(config: RunConfig) -> list[Value]:
-    current = values_of(config)
+def _in_order(config: RunConfig, task: str | None) -> list[Value]:
+    """Return the settings that act in a run."""
+    current, training = values_of(config), training_of(config, task)
     keys = sorted(
-        (key for key in SETTINGS if key not in _WHAT_ON), key=lambda key: _ORDER[key.partition(".")[0]]
+        (key for key in SETTINGS if key not in _WHAT_ON and acts(key, training)),
+        key=lambda key: _ORDER[key.partition(".")[0]],
     )
     return [
         Value(

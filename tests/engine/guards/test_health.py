@@ -63,7 +63,7 @@ def rows(kinds, scales):
 
 
 def seen(kinds, scales, **numbers):
-    health = ScalerHealth(GradScalerConfig(**numbers))
+    health = ScalerHealth(lambda: GradScalerConfig(**numbers))
     for row in rows(kinds, scales):
         health.update([row])
     return health
@@ -85,7 +85,7 @@ def test_its_figures_are_told_when_something_happened():
 def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     kinds = ["good", "skip", "skip", "good", "good", "skip", "good", "good", "good"]
     scales = [1024.0, 512.0, 256.0, 256.0, 256.0, 128.0, 128.0, 128.0, 256.0]
-    health, read = ScalerHealth(GradScalerConfig(init_scale=1024.0)), list(rows(kinds, scales))
+    health, read = ScalerHealth(lambda: GradScalerConfig(init_scale=1024.0)), list(rows(kinds, scales))
     for first in range(0, len(read), size):
         health.update(read[first : first + size])
     assert health.state_dict() == seen(kinds, scales, init_scale=1024.0).state_dict()
@@ -130,7 +130,7 @@ def test_it_goes_on_from_a_state_as_a_checkpoint_keeps_it():
     scales = [1024.0, 512.0, 256.0, 256.0]
     whole = seen(kinds, scales, init_scale=1024.0)
     first = seen(kinds[:2], scales[:2], init_scale=1024.0)
-    other = ScalerHealth(GradScalerConfig())
+    other = ScalerHealth(lambda: GradScalerConfig())
     other.load_state_dict(json.loads(json.dumps(first.state_dict())))
     for row in list(rows(kinds, scales))[2:]:
         other.update([row])

@@ -89,14 +89,12 @@ class RunSettingsScreen(ViewPage):
         path = str(run / CONFIG)
         with suppress(NoMatches):  # the screen was closed
             try:
-                found = await in_background(
-                    lambda: resolve(path, task=None, flags={}, sets=(), environ={}).config
-                )
+                found = await in_background(lambda: resolve(path, task=None, flags={}, sets=(), environ={}))
             except MptuiError as error:
                 self._answer(error.message, "$text-warning")
                 self._read_after = ()  # it may not be written yet
                 return
-            self._config = found
+            self._config = found.config
             self.query_one(SettingsPanel).show(f"settings of {clean(run.name, 50)}", values_of_run(found))
 
     @on(SettingsPanel.Moved)
