@@ -100,8 +100,8 @@ VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for k
 
 def training_of(config: RunConfig, task: str | None) -> Training:
     """Return what a run trains, of which the scopes of settings judge; `task` as in `Training`."""
-    model, data = config.model, config.data
-    return Training(task, model.name, model.encoder, own_loss_in(model.task), data.name or data.path)
+    model = config.model
+    return Training(task, model.name, model.encoder, own_loss_in(model.task))
 
 
 def acts(key: str, training: Training) -> bool:

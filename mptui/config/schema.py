@@ -29,7 +29,7 @@ from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
 from mptui.registry.samples import Interpolation, SampleKind
-from mptui.registry.scope import of_data, of_network, of_samples, of_task
+from mptui.registry.scope import of_network, of_samples, of_task
 from mptui.registry.tasks import LOSSES, TASKS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
@@ -205,7 +205,7 @@ class DataConfig(Table):
     only; for a named set, the folder where it is stored."""
     download: bool = False
     """Download a named torchvision set if it is missing."""
-    samples: Annotated[Count | None, of_data("shapes")] = None
+    samples: Count | None = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,

@@ -1,4 +1,4 @@
-"""Where a setting acts: the tasks, networks and data sets that read it.
+"""Where a setting acts: the tasks and networks that read it.
 
 The schema declares a scope beside each key that not every run reads. Imports no torch.
 """
@@ -21,14 +21,12 @@ class Training:
         network: `model.name`; None: that of the task.
         encoder: `model.encoder`.
         own_loss: `model.task` if it names a loss of the person's own.
-        data: `data.name`, or `data.path` without one; None: the built-in set.
     """
 
     task: str | None
     network: str | None
     encoder: str | None
     own_loss: str | None
-    data: str | None
 
     @property
     def network_name(self) -> str | None:
@@ -41,7 +39,7 @@ class Scope:
     """The runs in which a setting acts; a setting without one acts in all.
 
     Attributes:
-        where: Returns the names of the tasks, networks or data sets in which it acts.
+        where: Returns the names of the tasks or networks in which it acts.
         here: Returns the name of those of a run.
         acts: Whether it acts in a run; True where that is not known.
     """
@@ -110,15 +108,6 @@ def of_tasks(*names: str) -> Scope:
         lambda: list(names),
         lambda training: training.task,
         lambda training: training.task is None or training.task in names,
-    )
-
-
-def of_data(name: str) -> Scope:
-    """Return this data set."""
-    return Scope(
-        lambda: [f'data.name = "{name}"'],
-        lambda training: training.data,
-        lambda training: training.data in {None, name},
     )
 
 

@@ -1,4 +1,4 @@
-"""A setting acts for some tasks, networks or data sets; elsewhere it is refused, and not shown."""
+"""A setting acts for some tasks or networks; elsewhere it is refused, and not shown."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -94,11 +94,6 @@ def test_settings_of_the_loss_are_refused_beside_a_loss_of_ones_own():
 def test_an_encoder_takes_the_place_of_the_depth():
     with pytest.raises(ConfigError, match=r"this run has unet with model\.encoder"):
         resolved("unet", None, sets=("model.encoder=timm/resnet34", "model.depth=2"))
-
-
-def test_the_number_of_made_samples_is_refused_for_other_data():
-    with pytest.raises(ConfigError, match=r'acts with data\.name = "shapes"; this run has /photos'):
-        resolved("resnet18", None, flags={"data.path": ("--data", "/photos")}, sets=("data.samples=100",))
 
 
 @pytest.mark.parametrize("name", ORDER)
