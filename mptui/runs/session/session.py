@@ -276,10 +276,9 @@ class Session:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     def _saver(self) -> Saver:
+        folder = self.run / directory.CHECKPOINTS
         return Saver(
-            self.run / directory.CHECKPOINTS,
-            lambda: self.plan.config.checkpoint,
-            self._emit,
+            *(folder, lambda: self.plan.config.checkpoint, self._emit),
             hold=self._held,
             should_stop=lambda: self.mailbox.stop_requested,
             may_wait=lambda: not self.mailbox.insisted,
