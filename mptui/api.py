@@ -20,7 +20,7 @@ from mptui.cli.train.run_host import renderer_of
 from mptui.cli.train.signals import Signals
 from mptui.config.given import COMPILE_ON, data_flags
 from mptui.config.keys import SETTINGS
-from mptui.errors import ConfigError, OwnCodeError
+from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.store.directory import CONFIG, check_name, check_version, create_run, find_run
@@ -222,6 +222,7 @@ def _folder_of(module: ModuleType | None) -> str:
 def _run(request: Request, directory: Callable[[Plan], Path], *, resume: bool, progress: bool) -> TrainedRun:
     from mptui.data.formats.own.sample import opened
     from mptui.runs.session.session import Session
+    from mptui.runs.session.unstarted import discard_unstarted
 
     opened.cache_clear()  # a name can stand for another object now
     in_main = threading.current_thread() is threading.main_thread()
@@ -243,6 +244,8 @@ def _run(request: Request, directory: Callable[[Plan], Path], *, resume: bool, p
         signal.raise_signal(signals.stop)  # what it does without mptui; all is saved
     result = session.result
     if (error := result.bug or result.error) is not None:
+        if not resume and isinstance(error, ConfigError | DataError | OwnCodeError):
+            discard_unstarted(path)
         raise error
     sys.stderr.flush()
     return TrainedRun(path, result.summary)

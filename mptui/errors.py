@@ -109,6 +109,7 @@ EXIT_CODES: dict[int, str] = {
     0: "done",
     **{code: error.meaning for code, error in _ERRORS.items()},
     130: "stopped by SIGINT, with a checkpoint saved first",
+    141: "whoever read the output has closed it, as `| head` does",
     143: "stopped by SIGTERM, with a checkpoint saved first",
 }
 

@@ -23,7 +23,7 @@ from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
 
 _INTERRUPTED = 130
-_BROKEN_PIPE = 1
+_BROKEN_PIPE = 141
 _USAGE = 2
 
 # typer imports pydantic, 0.1 s, to convert its own flag if that is not given; False avoids this

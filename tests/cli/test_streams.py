@@ -121,6 +121,11 @@ def test_a_run_needs_no_room_for_what_it_tells(tmp_path):
     needs_no_stream(process.wait(DEADLINE_S), "", tmp_path / "run")
 
 
+def test_a_reader_that_has_read_enough_ends_a_command_as_by_its_signal(tmp_path):
+    code, _, complaint = ended(f"set -o pipefail; {MPTUI} profiles list --json | true", tmp_path)
+    assert (code, complaint) in {(141, ""), (0, "")}  # 0: written before the reader has gone
+
+
 @pytest.mark.parametrize("command", ["runs", "profiles list --json", "detect"])
 @pytest.mark.parametrize(("where", "expected"), [("/dev/full", 7), ("&-", 0)])
 def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command, where, expected):

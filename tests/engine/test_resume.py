@@ -297,3 +297,18 @@ def test_an_epochs_middle_tries_no_patience(tmp_path):
     ended_at(tmp_path, 7)
     trainer, _ = ended_at(tmp_path, 8)
     assert trainer.state.best.epochs_since <= 1
+
+
+def test_no_memory_while_restoring_is_told_as_that(tmp_path, monkeypatch):
+    trainer, _ = build_trainer(config(training={"max_steps": 2}), tmp_path)
+    trainer.train()
+    end(trainer)
+    again, _ = build_trainer(config(training={"max_steps": 4}), tmp_path)
+
+    def full(_state):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(again.context.model, "load_state_dict", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        snapshots.restore(again.state, read_newest(tmp_path)[0])
+    end(again)

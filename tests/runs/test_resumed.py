@@ -7,13 +7,15 @@ import time
 import pytest
 
 from mptui.errors import ConfigError, RunDirectoryError
-from mptui.events import RunFinished, Step
+from mptui.events import RunFinished, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store import writer
 from mptui.runs.store.directory import create_run, read_summary, write_json
+from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
+from tests.data.images import class_folders
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -156,3 +158,40 @@ def test_weights_that_are_gone_are_not_missed_at_a_resume(done, tmp_path, monkey
     (run / "run.toml").write_text(toml.replace("[model]", f'[model]\nweights = "{given}"'))
     session, _ = done(**{"model.weights": str(given)})
     assert session.result.exit_code == 0
+
+
+def test_a_resume_that_is_refused_leaves_a_completed_run_completed(tmp_path):
+    photos = class_folders(tmp_path / "photos", {"cat": 8, "dog": 8})
+    sets = {**SETTINGS, "model.name": "shufflenet_v2_x0_5", "training.epochs": 1}
+    flags = {
+        key: ("test", value) for key, value in sets.items() if not key.startswith(("model.w", "model.d"))
+    }
+    flags = {k: v for k, v in flags.items() if k not in {"data.name", "data.samples"}}
+    flags["data.path"] = ("--data", str(photos))
+    run = create_run(tmp_path, "test", "test", "run")
+
+    def trained(resume):
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        session.start()
+        assert session.wait(LIMIT_S)
+        return session.result
+
+    assert trained(resume=False).exit_code == 0
+    kept = {name: (run / name).read_bytes() for name in ("summary.json", "data.json", "run.toml")}
+    before = read_run(run)
+    (photos / "cat").rename(photos / "ant")
+    refused = trained(resume=True)
+    assert refused.exit_code == 3
+    assert refused.status == "failed"
+    assert {name: (run / name).read_bytes() for name in kept} == kept
+    after = read_run(run)
+    assert after.finished is not None
+    assert before.finished is not None
+    assert (after.finished.status, after.finished.step) == ("completed", before.finished.step)
+    assert after.step == before.step
+    warned = [event.message for event in read_journal(run) if isinstance(event, Warned)]
+    assert "this resume has not started: this run can't go on with this data" in warned[-1]
+    (photos / "ant").rename(photos / "cat")
+    flags["training.epochs"] = ("test", 2)
+    assert trained(resume=True).exit_code == 0
+    assert read_summary(run)["epochs"] == 2

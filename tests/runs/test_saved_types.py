@@ -141,3 +141,4 @@ def test_a_state_that_can_not_be_saved_is_refused_before_the_first_step(tmp_path
         train(network, name="run", epochs=1, **SMALL)
     assert why in refused.value.message
     assert refused.value.hint
+    assert not (tmp_path / "runs" / "run").exists()  # its name is free

@@ -10,7 +10,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
-from mptui.errors import ConfigError, DataError
+from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.processes.rank_place import RankPlace, rank_place
 from mptui.runs.launch.group_options import MOST_RESTARTS
 
@@ -131,7 +131,7 @@ def _train(
     session = Session(plan, path, resume=goes_on, force_compile=forced, ranks=ranks)
     try:
         return host(session, signals, as_json=as_json, quiet=quiet)
-    except (ConfigError, DataError):
+    except (ConfigError, DataError, OwnCodeError):
         if (
             not resumes and not in_background
         ):  # in the background, the error is recorded only in the directory

@@ -100,7 +100,8 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    blocked = {signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
+    forwarded = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    blocked = {*forwarded, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # until both processes have their handlers
     child = os.fork()
     if child == 0:
@@ -109,14 +110,20 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
         os.close(read)
         return train(partial(_detach_when_ready, write, not is_launcher), False, False)
     os.close(write)
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda number, _frame: os.kill(child, number))
+    for number in forwarded:
+        signal.signal(number, lambda number, _frame: _send_on(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
     with os.fdopen(read, encoding="utf-8") as pipe:
         directory = pipe.readline()
     if directory:
         return then(Started(Path(json.loads(directory)), child))
     return _exit_code_of(child)
+
+
+def _send_on(child: int, number: int) -> None:
+    """Send a signal to a child process; one that has ended needs none."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, number)
 
 
 def _is_alive(child: int) -> bool:
@@ -199,7 +206,7 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
     from mptui.runs.store.directory import status_of
 
     def send_on(number: int, _frame: FrameType | None) -> None:
-        os.kill(started.pid, number)
+        _send_on(started.pid, number)
 
     for forwarded in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(forwarded, send_on)

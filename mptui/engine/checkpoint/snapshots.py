@@ -13,9 +13,11 @@ import torch
 from mptui.config.dump import values_of
 from mptui.config.resume import changed
 from mptui.engine.checkpoint.files import Snapshot, host_copy
+from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.ranks.shards import as_shards, shard_of
 from mptui.engine.state import TrainState
 from mptui.errors import ConfigError, RunDirectoryError
+from mptui.registry.own_code import fault_of
 
 Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -99,6 +101,8 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
             tensors = as_shards(snapshot.tensors.get(name, {}), parameters)
             getattr(state, name).load_state_dict({**own, **tensors})
     except (KeyError, TypeError, RuntimeError) as error:
+        if is_out_of_memory(error) or fault_of(error) is not None:
+            raise
         raise _unfit(snapshot, given, error) from error
     if given & {"training.batch_size", "training.accumulate"}:
         state.cursor.recount(state.job.config.training)

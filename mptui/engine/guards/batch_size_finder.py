@@ -1,7 +1,8 @@
 """Finds the largest micro-batch that fits in memory, by trial before the run starts.
 
-A trial is a forward and a backward pass, as in training, over copies of the first samples. The state of the
-run is unchanged: weights, optimizer, random state and buffers stay bit for bit the same.
+A trial is a forward and a backward pass, as in training, over copies of the first samples, and an update
+that is refused. The state of the run is unchanged: weights, optimizer, random state and buffers stay bit for
+bit the same.
 """
 
 import math
@@ -82,3 +83,5 @@ def _pass(context: TrainContext, batch: Batch, count: int) -> None:
         outputs = context.model(*copies.inputs)
         loss = context.task.loss(outputs, copies, max(1, batch.valid), count)
     context.parts.precision.backward(loss)
+    if context.ranks.is_alone:  # an update meets other ranks, which may try another size
+        context.parts.updater.try_refused()

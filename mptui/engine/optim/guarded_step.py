@@ -154,6 +154,19 @@ class Updater:
         self._precision.forget()
         self.buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
+    def try_refused(self) -> None:
+        """Take a step with the current gradients that is refused, to see whether its memory is there.
+
+        Weights, optimizer and average stay as they are; call `forget` afterwards.
+        """
+        self.set_rate()
+        self.unscale()
+        self.clip()
+        self.found_inf.fill_(1)
+        self.apply()
+        if self._average is not None:
+            self._average.update(torch.zeros_like(self.found_inf), self._applied)
+
     def close(self) -> None:
         """Remove the gradient hooks, when another updater takes over the weights."""
         self._norm.close()

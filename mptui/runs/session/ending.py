@@ -2,6 +2,7 @@
 
 import contextlib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.engine.guards.oom_errors import is_host_full
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
-from mptui.events import RunFinished
+from mptui.events import Event, RunFinished, Warned
 from mptui.runs.planning.plan import Plan
 from mptui.runs.session.exit_status import RunResult, status_of_error
 from mptui.runs.store import directory
@@ -56,6 +57,31 @@ def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResul
     return RunResult(status_of_error(lost), lost.exit_code, summary, lost)
 
 
+def former_end(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that has ended, which stays if its resume doesn't start; else None."""
+    summary = directory.read_json(run / directory.SUMMARY)
+    return summary if isinstance(summary.get("exit_code"), int) and summary["status"] != "running" else None
+
+
+def ending_events(run: Path, finished: RunFinished, former: dict[str, Any] | None) -> Iterator[Event]:
+    """Yield the events that a journal ends with: with the former end again, if a resume has not started."""
+    if former is None or finished.status == "stopped":
+        yield finished
+        return
+    told = f"this resume has not started: {finished.message}; {finished.hint}"
+    yield Warned(step=finished.step, code="not_resumed", message=told)
+    error, seconds = former.get("error") or {}, (former.get("time") or {}).get("total_s")
+    yield RunFinished(
+        step=former.get("optimizer_steps") or 0,
+        status=str(former["status"]),
+        exit_code=former["exit_code"],
+        message=clean(str(error.get("message", "")), 5000),
+        hint=clean(str(error.get("hint", "")), 5000),
+        directory=str(run),
+        seconds=float(seconds or 0.0),
+    )
+
+
 def note_figures(records: Records, trainer: Trainer) -> None:
     """Write the figures into the summary that only the loop has."""
     context, document = trainer.context, records.summary.document
@@ -67,8 +93,13 @@ def note_figures(records: Records, trainer: Trainer) -> None:
     records.summary.measure(context.device)
 
 
-def write_files(run: Path, records: Records, ownership: Ownership, result: RunResult) -> None:
-    """Write summary and traceback; write errors don't hide the result of the run."""
+def write_files(
+    run: Path, records: Records, ownership: Ownership, result: RunResult, former: dict[str, Any] | None
+) -> None:
+    """Write summary and traceback; write errors don't hide the result of the run.
+
+    The summary is `former` if there is one: the run's before a resume that has not started.
+    """
     document, cause, is_final = result.summary, result.error or result.bug, result.is_final()
     if is_final:
         document["status"], document["exit_code"] = result.status, result.exit_code
@@ -77,6 +108,9 @@ def write_files(run: Path, records: Records, ownership: Ownership, result: RunRe
     if cause is not None and is_final:
         document["error"] = {"message": _message(result), "hint": _hint(result)}
     with contextlib.suppress(DiskError, RunDirectoryError):
+        if cause is not None and former is not None:
+            directory.write_json(run / directory.SUMMARY, former, ownership.change)
+            return
         if cause is not None and ownership.lost() is None:
             trace = redact("".join(traceback.format_exception(cause)))
             directory.write_text(run / TRACEBACK, trace, ownership.change)

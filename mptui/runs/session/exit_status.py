@@ -9,6 +9,7 @@ import torch
 
 from mptui.config.schema import ModelConfig
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
+from mptui.engine.ranks.group import Ranks
 from mptui.engine.trainer import Trainer
 from mptui.errors import (
     ConfigError,
@@ -21,7 +22,7 @@ from mptui.errors import (
 from mptui.processes.rank_place import is_of_launcher, restarts_left
 from mptui.registry.own_code import fault_in_library, fault_of, is_own
 
-_STATUS: dict[type[MptuiError], str] = {
+_STATUS: dict[type[BaseException], str] = {
     DivergedError: "diverged",
     MemoryExhaustedError: "out_of_memory",
 }
@@ -46,9 +47,18 @@ class RunResult:
         return restarts_left(environ) == 0
 
 
-def status_of_error(error: MptuiError) -> str:
+def status_of_error(error: BaseException) -> str:
     """Return the status of a run that ended with this error."""
     return _STATUS.get(type(error), "failed")
+
+
+def cause_of(
+    caught: BaseException, ranks: Ranks, model: ModelConfig, trainer: Trainer | None
+) -> BaseException:
+    """Return the error to tell of an exception that ended the run; the exception itself if it is a bug."""
+    if isinstance(caught, MptuiError):
+        return ranks.reason(caught)
+    return not_deterministic(caught) or out_of_memory(caught) or own_fault(caught, model, trainer) or caught
 
 
 def exit_code(signal: int | None) -> int:

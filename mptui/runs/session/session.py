@@ -41,13 +41,19 @@ from mptui.runs.planning.started import run_started
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
 from mptui.runs.session.checkpoint_space import check_space
-from mptui.runs.session.ending import last_event, note_figures, result_of_loss, with_lever, write_files
+from mptui.runs.session.ending import (
+    ending_events,
+    former_end,
+    last_event,
+    note_figures,
+    result_of_loss,
+    with_lever,
+    write_files,
+)
 from mptui.runs.session.exit_status import (
     RunResult,
+    cause_of,
     exit_code,
-    not_deterministic,
-    out_of_memory,
-    own_fault,
     status_of_error,
 )
 from mptui.runs.session.heartbeat import pulse
@@ -59,7 +65,7 @@ from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory
 from mptui.runs.store.data_record import learned_before, note_data
-from mptui.runs.store.environment import describe_environment, redact
+from mptui.runs.store.environment import redact, write_environment
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
 from mptui.runs.trackers.tracker_process import RunTrackers
@@ -128,6 +134,7 @@ class Session:
             DiskError: The run's directory can't be written.
         """
         self._before = settings_before(self.run, self.plan.config) if self._resume else None
+        self._former = former_end(self.run) if self._resume else None
         self._ownership = Ownership(self.run, self._give_up)
         self._started = time.monotonic()
         try:
@@ -177,30 +184,19 @@ class Session:
             self._work_to_the_end()
 
     def _work_to_the_end(self) -> None:
-        error: MptuiError | None = None
-        bug: BaseException | None = None
-        status, code = "completed", 0
+        status, code, cause = "completed", 0, None
         try:
             self._train()
         except Stopped as stop:
             status, code = "stopped", exit_code(stop.signal)
         except RunAbandoned:
             raise
-        except MptuiError as caught:
-            error = self._ranks.reason(caught)
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
-            error = (
-                not_deterministic(caught)
-                or out_of_memory(caught)
-                or own_fault(caught, self.plan.config.model, self._trainer)
-            )
-            if error is None:
-                bug, status, code = caught, "failed", 1
-        if error is not None:
-            status, code = status_of_error(error), error.exit_code
+            cause = cause_of(caught, self._ranks, self.plan.config.model, self._trainer)
+            status, code = status_of_error(cause), getattr(cause, "exit_code", 1)
         self.mailbox.early_exit.close()
-        leave(self._ranks, error or bug)
-        self._end(status, code, error, bug)
+        leave(self._ranks, cause)
+        self._end(status, code, cause)
 
     def _end_without_worker(self) -> None:
         """End a run that is asked to stop while it compiles, after saving its state."""
@@ -210,7 +206,7 @@ class Session:
             if self._trainer is not None:
                 note_figures(self._records, self._trainer)
         finally:
-            self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
+            self._end("stopped", exit_code(self.mailbox.stop_signal), None)
 
     def _train(self) -> None:
         plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
@@ -221,8 +217,7 @@ class Session:
         self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
             self._changes.take(plan)
-        environment = describe_environment(plan.device, plan.driver)
-        directory.write_json(self.run / directory.ENVIRONMENT, environment, guard)
+            write_environment(self.run, plan.device, plan.driver, guard)
         if goes_on:
             self._records.summary.go_on_from(directory.read_summary(self.run))
         self._records.write_summary()
@@ -247,7 +242,6 @@ class Session:
                 self._warn("precision", self.plan.precision.warning)
             with contextlib.ExitStack() as stack:
                 self._records.bad_samples.note(prepared.dataset.problems, self._warn)
-                note_data(self.run, prepared.dataset, self._warn)
                 saver = stack.enter_context(self._saver())
                 trainer = self._trainer = Trainer(
                     prepared.job,
@@ -266,6 +260,10 @@ class Session:
                 self._changes.take(self.plan)
                 self._check_space(prepared)
                 mailbox.poll()  # nothing to save yet
+                note_data(self.run, prepared.dataset, self._warn)
+                if goes_on:
+                    write_environment(self.run, plan.device, plan.driver, guard)
+                self._former = None  # this process makes the result now
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 if self._changes.paused:
                     self.mailbox.post(Command("pause"))
@@ -308,8 +306,9 @@ class Session:
         self._changes.switch(plan)
         self.plan = plan
 
-    def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
+    def _end(self, status: str, code: int, cause: BaseException | None) -> None:
         """Write the result, release the run and wake waiting threads, even if one of these fails."""
+        error, bug = (cause, None) if isinstance(cause, MptuiError) else (None, cause)
         result = RunResult(status, code, self._records.summary.document, with_lever(error, self.plan), bug)
         try:
             with contextlib.ExitStack() as stack:
@@ -333,7 +332,7 @@ class Session:
     def _write_files(self, result: RunResult) -> None:
         with self._lock:
             self._left = True  # drop later events of other threads
-            write_files(self.run, self._records, self._ownership, result)
+            write_files(self.run, self._records, self._ownership, result, self._former)
 
     def _write_end(self, result: RunResult) -> None:
         seconds = time.monotonic() - self._started
@@ -342,7 +341,8 @@ class Session:
             if not self._taken_over():
                 self._records.bad_samples.write()
                 if result.is_final():
-                    self._records.handle(finished)
+                    for event in ending_events(self.run, finished, self._former):
+                        self._records.handle(event)
             for listener in self._listeners:
                 listener.handle(finished)
             if result.is_final():

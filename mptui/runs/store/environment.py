@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mptui.hardware.devices import Device
-from mptui.runs.store.directory import VERSION
+from mptui.io.atomic import Guard
+from mptui.runs.store.directory import ENVIRONMENT, VERSION, write_json
 
 _PACKAGES = ("mptui", "torch", "torchvision", "numpy", "pillow", "safetensors", "textual", "nvidia-ml-py")
 _WORDS = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|credential)"
@@ -22,6 +23,11 @@ _NAMED = re.compile(
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
 _SHORTEST = 8
 """Length below which a value is too common to be treated as a secret."""
+
+
+def write_environment(run: Path, device: Device, driver: str | None, guard: Guard) -> None:
+    """Write environment.json, as `describe_environment` returns it; raises as `write_json`."""
+    write_json(run / ENVIRONMENT, describe_environment(device, driver), guard)
 
 
 def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:

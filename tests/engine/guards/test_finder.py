@@ -41,6 +41,28 @@ def test_it_finds_the_limit_less_a_tenth(tmp_path, limit):
     assert found(tmp_path, limit) == max(1, limit * 9 // 10)
 
 
+def test_the_update_counts_too(tmp_path, monkeypatch):
+    """Its temporary tensors are not there in forward and backward passes."""
+    trainer, _ = build(tmp_path)
+    updater, tried = trainer.context.parts.updater, []
+    before = bits(trainer)
+
+    def update(found_inf, whole=updater._fused.update):
+        assert bool(found_inf == 1)
+        tried.append(True)
+        if len(tried) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        whole(found_inf)
+
+    monkeypatch.setattr(updater._fused, "update", update)
+    trainer.context.begin()
+    end(trainer)
+    limit = trainer.context.micro_batches.limits["training"]
+    assert limit is not None
+    assert limit < BATCH
+    assert bits(trainer) == before
+
+
 def test_a_whole_batch_that_fits_with_room_to_spare_is_not_cut(tmp_path):
     assert found(tmp_path, math.ceil(BATCH / 0.9)) is None
     assert found(tmp_path, 10_000) is None

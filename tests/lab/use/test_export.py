@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from mptui.cli.main import app
-from mptui.errors import ConfigError, MptuiError
+from mptui.errors import ConfigError, DiskError, MptuiError
 from mptui.lab.use.export import export as exports
 from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compare
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS
@@ -127,6 +127,26 @@ def test_a_network_that_a_format_can_not_hold_is_an_error_and_no_file(classifier
     with pytest.raises(MptuiError, match=r"can't be exported as onnx: no such operator: aten::odd$"):
         exported(classifier, ask("onnx", tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("Error while serializing: I/O error: No space left on device (os error 28)", "no space left"),
+        ("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0", "no space left"),
+        ("Error while serializing: I/O error: Read-only file system (os error 30)", "read-only"),
+    ],
+)
+def test_a_disk_that_an_exporter_can_not_write_is_told_as_that(
+    classifier, tmp_path, monkeypatch, told, words
+):
+    def fail(*_):
+        raise RuntimeError(told)
+
+    format_ = EXPORT_FORMATS["safetensors"]
+    monkeypatch.setitem(EXPORT_FORMATS, "safetensors", replace(format_, write=fail))
+    with pytest.raises(DiskError, match=words):
+        exported(classifier, ask("safetensors", tmp_path))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), 0.5])

@@ -1,7 +1,9 @@
 """Exports a trained network: writes the file, loads it again, and keeps it only if it computes the same."""
 
+import errno
 import importlib.util
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -168,6 +170,8 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, fi
     except OSError:
         raise
     except Exception as error:  # exporters raise nearly anything for what they don't support
+        if (cause := _of_disk(error)) is not None:
+            raise cause from error
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise MptuiError(
             f"this network can't be exported as {spec.suffix[1:]}: {clean(first_line, 300)}",
@@ -175,6 +179,15 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, fi
             if spec is EXPORT_FORMATS["safetensors"]
             else "Use --format safetensors, which holds any network; --debug shows the exporter's error.",
         ) from error
+
+
+def _of_disk(error: Exception) -> OSError | None:
+    """Return the error of the disk that an exporter tells in an error of its own."""
+    told = re.search(r"os error (\d+)", str(error))  # Rust's words
+    if told is not None:
+        return OSError(int(told[1]), os.strerror(int(told[1])))
+    torchs = re.search("PytorchStreamWriter failed writing|unexpected pos", str(error))
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if torchs else None
 
 
 def _load(spec: ExportFormat, trained: Trained, file: Path, facts: str) -> Network:
