@@ -110,9 +110,6 @@ def test_gradients_that_fp16_made_zero_are_lost_and_the_scale_is_not_derived_fro
     assert ranking.best is not None
     assert ranking.best.lost is None
     assert ranking.best.scale > 1024.0  # those of the other layers alone would do with less
-    assert not [
-        layer for layer in look_at(model, precision="bf16").layers if layer.name == "0" and layer.lost
-    ]
 
 
 class Damped(nn.Module):
