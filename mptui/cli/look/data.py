@@ -54,9 +54,10 @@ def data(
     trust_code: o.TrustCode = False,
     as_json: o.Json = False,
 ) -> int:
-    """Show what a data set is understood to be: format, split, classes, masks, what is left out.
+    """Show what a data set is understood to be.
 
-    The same reading as that of `mptui run --data DATA` with the same settings.
+    Its format, split, classes, masks, and what is left out and why: the same reading as that of
+    `mptui run --data DATA` with the same settings.
     """
     from mptui.data.describe.document import document
     from mptui.data.describe.findings import data_findings

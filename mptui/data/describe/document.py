@@ -46,6 +46,28 @@ def reading_document(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+def reading_changes(before: object, now: dict[str, Any]) -> list[str]:
+    """Describe how a set is read otherwise than it was.
+
+    Args:
+        before: The document that was kept; anything else, as in records of early versions: unknown.
+        now: The present one.
+    """
+    if not isinstance(before, dict):
+        return []
+    told = [
+        f"its {word} is {now[key]!r} instead of {before[key]!r}"
+        for key, word in (("layout", "format"), ("split", "split"), ("orientation", "orientation of masks"))
+        if before.get(key) is not None and before[key] != now[key]
+    ]
+    codes = before.get("mask_code")
+    if isinstance(codes, list) and codes != now["mask_code"]:
+        gone = [str(code) for code in codes if code not in now["mask_code"]]
+        new = [str(code) for code in now["mask_code"] if code not in codes]
+        told.append(f"masks are read otherwise: {', '.join(new)} instead of {', '.join(gone)}")
+    return told
+
+
 def document(where: str, dataset: Dataset, findings: list[DataFinding]) -> dict[str, Any]:
     """Return the document of `mptui data --json`."""
     return {

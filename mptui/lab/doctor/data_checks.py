@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 
 from mptui.data.core.types import Dataset
+from mptui.data.describe.findings import data_findings
+from mptui.data.describe.lines import reading_lines
 from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
 from mptui.format import size
 from mptui.io.places import expanded
 from mptui.io.read_speed import READERS, measure_read_speed
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
-from mptui.registry.samples import SampleKind
 from mptui.runs.planning.plan import Plan
 
 _MOST_NAMED = 20
@@ -17,8 +18,6 @@ _SLOW_BYTES, _SLOW_FILES = 100 << 20, 1000
 """Bytes and files a second below both of which a disk holds back a classifier that trains on a GPU."""
 _MOSTLY_DISK = 0.1
 """Share of what is read from memory up to which the speed is that of the disk."""
-_UNEVEN = 10
-"""Ratio of images in the largest and the smallest class from which it is reported."""
 
 
 def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Finding]:
@@ -42,10 +41,11 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
         )
     except MptuiError as fault:
         return findings_of("data", "data", fault)
-    do = "see the layouts of data in the README"
+    do = "see what is understood: mptui data DATA"
     said = [advice("data", "warning", warning, do) for warning in warnings]
     return [
         _summary(dataset, plan.task),
+        *(ok("data", "reading", line) for line in reading_lines(dataset)),
         *_problems(dataset, config.data.bad_sample_budget),
         *said,
         *_fit(dataset, plan),
@@ -73,14 +73,8 @@ def _problems(dataset: Dataset, budget: float) -> Iterator[Finding]:
 
 
 def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
-    counts = [count for count in dataset.class_counts if count]
-    if dataset.kind is SampleKind.CLASS and counts and max(counts) > _UNEVEN * min(counts):
-        largest, smallest = (
-            dataset.classes[list(dataset.class_counts).index(pick(counts))] for pick in (max, min)
-        )
-        what = f"unbalanced classes: {largest} has {max(counts):,} images, {smallest} {min(counts):,}"
-        do = "--set data.sampler=balanced, with training.primary_metric=balanced_accuracy"
-        yield advice("data", "classes", what, do)
+    for finding in data_findings(dataset, plan.config.data.sampler):
+        yield advice("data", "classes", finding.what, finding.do)
     side = int(plan.config.data.image_size or 0)
     if dataset.sides is not None and dataset.sides[1] < side:
         what = f"half of the images are smaller than data.image_size = {side} and are enlarged"

@@ -8,6 +8,8 @@ from dataclasses import replace
 from mptui.config.merge import Resolved
 from mptui.data.core.parts import status_of, title_of
 from mptui.data.core.types import Dataset
+from mptui.data.describe.findings import data_findings
+from mptui.data.describe.lines import reading_lines
 from mptui.data.formats.open import open_dataset
 from mptui.data.formats.splits import FileSplit, MaskedSplit
 from mptui.data.scan.band_statistics import measure
@@ -89,6 +91,9 @@ def _scanned(plan: Plan, emit: Emit, mailbox: Mailbox) -> tuple[Dataset, Plan]:
             should_stop=should_stop,
             on_warning=lambda message: emit(Warned(code="data", message=message)),
         )
+        for finding in data_findings(dataset, config.data.sampler):
+            emit(Warned(code="data", message=f"{finding.what}: {finding.do}"))
+        plan = replace(plan, notes=(*plan.notes, *reading_lines(dataset)))
         return dataset, with_statistics(plan, dataset, progress, should_stop)
     except ScanCancelledError:
         mailbox.poll()

@@ -1,4 +1,4 @@
-"""data.json: a fingerprint of the data set of a run when it was last trained.
+"""data.json: a fingerprint of the data set of a run when it was last trained, and how it was read.
 
 A resume compares it with the current data and reports changes. What a network has learned from is in its
 checkpoint; only runs of earlier versions have it here.
@@ -12,6 +12,7 @@ from typing import Any
 
 from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import RGB, Dataset
+from mptui.data.describe.document import reading_changes, reading_document
 from mptui.data.formats.fingerprint import Fingerprint, changes, fingerprint
 from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
 from mptui.errors import DiskError, RunDirectoryError
@@ -32,20 +33,24 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
     Raises:
         DiskError: The file can't be written.
     """
-    before, now = _read(run / NAME), fingerprint(dataset)
-    if before is not None and (told := changes(before, now)):
+    before, now, reading = _read(run / NAME), fingerprint(dataset), reading_document(dataset)
+    recorded = directory.read_json(run / NAME).get("reading")
+    if before is not None and (told := [*changes(before, now), *reading_changes(recorded, reading)]):
         text = f"the data of this run has changed: {'; '.join(told)}"
         warn("data_changed", f"{text}. The run continues with the changed data.")
-    if before != now:
+    if before != now or recorded != reading:
         counts = [int(count) for count in dataset.class_counts]
-        document = {"version": directory.VERSION, **asdict(now), "class_counts": counts}
+        document = {"version": directory.VERSION, **asdict(now), "class_counts": counts, "reading": reading}
         directory.write_json(run / NAME, document)
 
 
 def data_changes(run: Path, dataset: Dataset) -> str | None:
     """Describe how the data of a run has changed since its last training; None: not at all, or unknown."""
     before = _read(run / NAME)
-    told = [] if before is None else changes(before, fingerprint(dataset))
+    if before is None:
+        return None
+    recorded = directory.read_json(run / NAME).get("reading")
+    told = [*changes(before, fingerprint(dataset)), *reading_changes(recorded, reading_document(dataset))]
     return "; ".join(told) or None
 
 
