@@ -66,6 +66,10 @@ def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
     )
 
 
+class _StackError(BadSampleError):
+    """A TIFF of several pages."""
+
+
 def check(sample: Sample, whole: bool, stored: bool = False) -> SampleCheck:
     """Check whether a sample can be read.
 
@@ -109,6 +113,8 @@ def _as_rgb(path: str, whole: bool) -> tuple[SampleCheck, Size, int]:
             image.draft(None, (1, 1))
             upright, orientation = load_upright(image)
             return replace(seen, finite=is_finite(upright)), size, orientation
+    except _StackError:
+        raise
     except BadSampleError as error:
         if (found := stored_tiff_format(path)) is None:
             raise
@@ -131,7 +137,7 @@ def _refuse_stack(path: str, image: Image.Image) -> None:
         pages += not image.tag_v2.get(_PAGE_TYPE, 0) & _NO_PAGE  # type: ignore[attr-defined]
     image.seek(0)
     if pages > 1:
-        raise BadSampleError(path, f"a stack of {pages} pages: save each as a file of its own")
+        raise _StackError(path, f"a stack of {pages} pages: save each as a file of its own")
 
 
 def main() -> None:

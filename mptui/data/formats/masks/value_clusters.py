@@ -31,7 +31,7 @@ _HIGHEST = 255
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Classes of grey values: the commonest value of each, and the class of each value from 0 to 255."""
+    """Classes of grey values: the mean value of each, and the class of each value from 0 to 255."""
 
     values: tuple[int, ...]
     of_value: tuple[int, ...]
@@ -87,7 +87,14 @@ def _clusters(
         return None
     cuts = [(before[-1] + after[0] + 1) // 2 for before, after in pairwise(clusters)]
     of_value = tuple(sum(value >= cut for cut in cuts) for value in range(_HIGHEST + 1))
-    return Clusters(tuple(max(cluster, key=total.__getitem__) for cluster in clusters), of_value)
+    return Clusters(tuple(_mean(cluster, total) for cluster in clusters), of_value)
+
+
+def _mean(values: Sequence[int], total: Counter[int]) -> int:
+    """Return the mean of the values of a class; at an end of the range, where values are clipped, the end."""
+    if values[0] == 0 or values[-1] == _HIGHEST:
+        return 0 if values[0] == 0 else _HIGHEST
+    return round(sum(value * total[value] for value in values) / sum(total[value] for value in values))
 
 
 def look_smoothed(surveys: Sequence[MaskSurvey]) -> bool:
