@@ -48,7 +48,8 @@ class ModelConfig(Table):
     `package.module:name` (with --trust-code); unset: that of the network and of the data."""
     weights: Annotated[str | None, Field(examples=["pretrained"])] = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
-    published weights of the network, downloaded once; unset: random weights."""
+    published weights of the network, downloaded once; unset: random weights. Images are prepared as for these
+    weights."""
     encoder: Annotated[
         str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"]), of_network("encoder")
     ] = None
@@ -157,7 +158,7 @@ class TrainingConfig(Table):
     sync_batch_norm: bool = False
     """Several processes: BatchNorm normalizes by the samples of all of them; off: each by its own. CUDA."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), of_task("label_smoothing")] = 0.0
-    """classification: share of the target spread over all classes."""
+    """classification: share of the target spread over all classes; also in the validation loss."""
     loss: Annotated[Annotated[str, OneOf(LOSSES)] | None, of_task("loss")] = None
     """segmentation: cross_entropy_dice (unset), cross_entropy, focal, focal_dice or dice, where focal is the
     focal loss with gamma 2, and dice the soft Dice loss. classification: cross_entropy."""
@@ -165,7 +166,8 @@ class TrainingConfig(Table):
         Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None, of_task("class_weights")
     ] = None
     """classification, segmentation: weight of each class in the loss, in the order of the classes; balanced:
-    inverse to its number of training samples or pixels. The mean of a batch is divided by its weights."""
+    inverse to its number of training samples or pixels. The mean of a batch is divided by its weights.
+    Also in the validation loss."""
     noise_schedule: Annotated[NoiseSchedule, of_task("noise_schedule", of_loss=False)] = "cosine"
     """diffusion: noise by timestep. cosine (Nichol & Dhariwal 2021), or linear (Ho et al. 2020)."""
     prediction: Annotated[Prediction, of_task("prediction", of_loss=False)] = "epsilon"

@@ -30,6 +30,7 @@ from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.ranks.rank_times import RankTimes
 from mptui.engine.ranks.unreadable import Unreadable
+from mptui.engine.reporting.first_loss import FirstLoss
 from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.memory_samples import MemorySamples
 from mptui.engine.reporting.prediction_pictures import PredictionPictures
@@ -47,6 +48,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "images": ImageGrids,
     "pictures": PredictionPictures,
     "memory samples": MemorySamples,
+    "first loss": FirstLoss,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 

@@ -20,6 +20,8 @@ _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _AUXILIARY_HEAD = re.compile(r"^(?:aux\d|AuxLogits)\.")
 _OLD_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED_IN_AN_ERROR = 3
+_LARGE_HEAD = 2.0
+"""A head whose weights are larger than torch's own by this factor is scaled down."""
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """Types of weights that can be cast to each other, apart from rounding."""
 
@@ -183,6 +185,20 @@ def head_names(model: nn.Module) -> list[str]:
         name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
     ]
     return layers[-1:]
+
+
+def limit_head(model: nn.Module) -> None:
+    """Scale random weights of the head down where they are larger than torch's own (variance 1 / 3 fan_in).
+
+    Networks that follow TensorFlow's initialization, as EfficientNet, draw them by the number of classes:
+    with two, the first loss may be 17 times that of chance.
+    """
+    for name in head_names(model):
+        weight = model.get_submodule(name).weight
+        if isinstance(weight, torch.Tensor) and weight.ndim >= 2:
+            with torch.no_grad():
+                usual, size = (3 * weight[0].numel()) ** -0.5, weight.square().mean().sqrt()
+                weight.mul_(torch.where(size > _LARGE_HEAD * usual, usual / size, torch.ones_like(size)))
 
 
 def _check_names(weights: State, own: State, path: Path) -> None:

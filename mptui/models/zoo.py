@@ -12,7 +12,7 @@ from mptui.models.bands import RGB_BANDS, adapt_first_convolution
 from mptui.models.convolutions import guard_convolutions
 from mptui.models.latent.frozen_vae import latent_shape
 from mptui.models.pretrained import Pretrained
-from mptui.models.weights import load_state, load_weights
+from mptui.models.weights import limit_head, load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import RECONSTRUCTION, TASKS
@@ -43,6 +43,8 @@ def build(
             hint="Use another network, or leave data.bands out.",
         )
     guard_convolutions(model)
+    if not is_own(config.name):
+        limit_head(model)
     return model
 
 
@@ -77,14 +79,23 @@ def pretrained(config: ModelConfig) -> Pretrained:
     Raises:
         ConfigError: There is no such network, or no weights of it.
     """
-    name, spec = _known(config.name)
-    found = spec.pretrained(**_settings(config, spec))
+    found = published(config)
     if found is None:
         raise ConfigError(
-            f"model.weights = {PRETRAINED}: there are no pretrained weights of {name}",
+            f"model.weights = {PRETRAINED}: there are no pretrained weights of {config.name}",
             hint="Leave --weights out, or give it a local weights file.",
         )
     return found
+
+
+def published(config: ModelConfig) -> Pretrained | None:
+    """Return what is known of the published weights of a network; None if there are none.
+
+    Raises:
+        ConfigError: There is no such network.
+    """
+    _, spec = _known(config.name)
+    return spec.pretrained(**_settings(config, spec))
 
 
 def weights_file(config: ModelConfig) -> Path | None:

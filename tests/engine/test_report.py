@@ -10,9 +10,9 @@ import torch
 from mptui.data.core.batch import Batch
 from mptui.engine.reporting.device_buffer import CAPACITY
 from mptui.engine.reporting.reporter import EpochSums, Reporter
-from mptui.events import Event, Step, StepSkipped
+from mptui.events import Event, Step, StepSkipped, Warned
 from mptui.tasks.accuracy import Accuracy
-from tests.engine.small import CPU, of
+from tests.engine.small import CPU, build_trainer, config, end, of, small_net
 
 HOUR = 3600.0
 
@@ -236,3 +236,19 @@ def test_the_parts_of_a_step_add_up_to_the_time_of_the_same_steps():
         spent += (latest.step_time_s or 0.0) * latest.steps
         taken += latest.steps
     assert sum(of(events, Step)[-1].split.values()) == pytest.approx(spent / taken, rel=1e-3)
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, 0), (200.0, 1)])
+def test_a_first_loss_far_above_chance_is_told_once(tmp_path, factor, told):
+    class Loud(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = small_net()
+
+        def forward(self, images):
+            return self.net(images) * factor
+
+    trainer, events = build_trainer(config(training={"epochs": 2, "lr": 1e-9}), tmp_path, model=Loud())
+    trainer.train()
+    end(trainer)
+    assert sum(each.code == "first_loss" for each in of(events, Warned)) == told

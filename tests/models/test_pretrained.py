@@ -134,3 +134,52 @@ def test_a_resumed_run_needs_neither_the_cache_nor_a_network(tmp_path):
     trained(tmp_path / "run", settings, epochs=1)
     place.unlink()
     trained(tmp_path / "run", settings, epochs=2, resume=True)
+
+
+FACTS = ("image_size", "interpolation", "crop_pct", "mean", "std")
+
+
+def test_a_file_for_a_named_network_gets_the_images_that_its_published_weights_have(capsys, tmp_path):
+    file = tmp_path / "weights.pth"
+    torch.save({"any": torch.zeros(1)}, file)
+    flags = "--model", "efficientnet_v2_l", "--device", "cpu", "--weights"
+    of_word, of_file = (
+        {line.partition(" = ")[0]: line.partition("#") for line in dry_run(capsys, *flags, each).splitlines()}
+        for each in ("pretrained", str(file))
+    )
+    for key in FACTS:
+        assert of_file[key][0].rstrip() == of_word[key][0].rstrip()
+        assert "published weights, efficientnet_v2_l IMAGENET1K_V1" in of_file[key][2]
+
+
+def test_a_file_of_a_run_gets_the_images_of_that_run(capsys, tmp_path):
+    run = tmp_path / "runs" / "first"
+    file = run / "checkpoints" / "best" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (run / "run.toml").write_text(
+        "[data]\nimage_size = 96\nmean = [0.1, 0.2, 0.3]\nstd = [0.4, 0.5, 0.6]\n"
+        'interpolation = "bicubic"\ncrop_pct = 0.9\n'
+    )
+    shown = dry_run(capsys, "--model", "resnet18", "--device", "cpu", "--weights", str(file))
+    told = {line.partition(" = ")[0]: line for line in shown.splitlines()}
+    assert told["image_size"].startswith("image_size = 96 ")
+    assert told["crop_pct"].startswith("crop_pct = 0.9 ")
+    assert all("the run first" in told[key] for key in FACTS)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "mnasnet0_5", "resnet18", "timm/tf_efficientnet_b0"])
+def test_a_new_head_begins_near_chance(name):
+    """Those after TensorFlow draw their heads by the number of classes: 17 times chance for two."""
+    torch.manual_seed(0)
+    model = zoo.build(ModelConfig(name=name), num_classes=2, task=CLASSIFICATION, side=64)
+    loss = torch.nn.functional.cross_entropy(model(torch.randn(16, 3, 64, 64)), torch.arange(16) % 2)
+    assert float(loss.detach()) < 1.5 * 0.693
+
+
+def test_a_head_of_usual_size_is_as_it_was_drawn():
+    torch.manual_seed(0)
+    ours = zoo.build(ModelConfig(name="resnet18"), num_classes=2, task=CLASSIFICATION, side=64)
+    torch.manual_seed(0)
+    theirs = torchvision.models.get_model("resnet18", weights=None, num_classes=2)
+    assert_same(ours, theirs)

@@ -1,24 +1,27 @@
 """Chooses what a configuration leaves open of the images: size, crops, interpolation, normalisation."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli
 
 from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.transforms.crop import CROP_PCT, default_crop_scale, default_resize
 from mptui.data.transforms.normalization import HALF, default_normalization
 from mptui.errors import ConfigError
 from mptui.registry.models import PRETRAINED
-from mptui.registry.samples import SampleKind
+from mptui.registry.samples import Interpolation, SampleKind
 from mptui.registry.tasks import TASKS
-
-if TYPE_CHECKING:
-    from mptui.models.pretrained import Pretrained
+from mptui.runs.store.directory import CONFIG
 
 Choices = dict[str, tuple[Any, str]]
 """Key of [data] -> value and source."""
 
 
 def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choices:
-    """Return the unset values of the images: of pretrained weights, else of the task.
+    """Return the unset values of the images: of the weights that it begins with, else of the task.
 
     Args:
         config: The configuration, with the name of the network.
@@ -32,7 +35,7 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
     """
     data, kind = config.data, TASKS[task].sample
     weights = _weights(config)
-    own = f"weights {weights.name}" if weights else ""
+    own = weights.source if weights else ""
     if data.image_size is not None:
         size: Choices = {}
     elif weights is not None and weights.side is not None:
@@ -48,15 +51,62 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
     )
 
 
-def _weights(config: RunConfig) -> "Pretrained | None":
-    """Return the weights that images are prepared for, if they leave something open."""
-    data = config.data
-    of_weights = (data.image_size, data.interpolation, data.crop_pct, data.mean, data.std)
-    if config.model.weights != PRETRAINED or None not in of_weights:
-        return None
-    from mptui.models.zoo import pretrained
+@dataclass(frozen=True, slots=True)
+class WeightsImages:
+    """The images that weights were trained on; see `Pretrained`."""
 
-    return pretrained(config.model)
+    source: str
+    mean: Sequence[float]
+    std: Sequence[float]
+    side: int | None
+    interpolation: Interpolation
+    crop_pct: float
+
+
+def _weights(config: RunConfig) -> WeightsImages | None:
+    """Return the images that the weights were trained on, if they leave something open.
+
+    Those of a run's file are the run's; those of any other file are taken to be of the network's published
+    weights.
+    """
+    data, file = config.data, config.model.weights
+    of_weights = (data.image_size, data.interpolation, data.crop_pct, data.mean, data.std)
+    if file is None or None not in of_weights:
+        return None
+    if file != PRETRAINED and (found := _of_run(Path(file))) is not None:
+        return found
+    from mptui.models.zoo import pretrained, published
+
+    weights = pretrained(config.model) if file == PRETRAINED else published(config.model)
+    if weights is None:
+        return None
+    return WeightsImages(
+        f"weights {weights.name}"
+        if file == PRETRAINED
+        else f"the network's published weights, {weights.name}",
+        weights.mean,
+        weights.std,
+        weights.side,
+        weights.interpolation,
+        weights.crop_pct,
+    )
+
+
+def _of_run(file: Path) -> WeightsImages | None:
+    """Return the images of a run whose checkpoint has the file; None if it is of no run."""
+    if len(file.parents) < 3:
+        return None
+    run = file.parents[2]
+    try:
+        data = DataConfig.model_validate(tomli.loads((run / CONFIG).read_text())["data"])
+    except (OSError, ValueError, KeyError):
+        return None
+    if data.mean is None or data.std is None or data.interpolation is None:
+        return None
+    crop = CROP_PCT if data.crop_pct is None else data.crop_pct
+    return WeightsImages(
+        f"the run {run.name}", data.mean, data.std, data.image_size, data.interpolation, crop
+    )
 
 
 def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
@@ -78,7 +128,7 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
     return choices
 
 
-def _resampling(data: DataConfig, kind: SampleKind, weights: "Pretrained | None", own: str) -> Choices:
+def _resampling(data: DataConfig, kind: SampleKind, weights: WeightsImages | None, own: str) -> Choices:
     """Return the unset ones of `interpolation` and of `crop_pct`, which only images with classes have."""
     source = own or "default"
     choices: Choices = {}
@@ -89,7 +139,7 @@ def _resampling(data: DataConfig, kind: SampleKind, weights: "Pretrained | None"
     return choices
 
 
-def _normalization(data: DataConfig, kind: SampleKind, weights: "Pretrained | None", own: str) -> Choices:
+def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | None, own: str) -> Choices:
     """Return the unset ones of `mean` and `std`.
 
     Raises:
