@@ -167,11 +167,40 @@ def test_what_cannot_be_followed_is_told(file, capsys):
     [
         ({"machines": 2, "processes": 3}, "num_processes: 3 on num_machines: 2"),
         ({"gpus": "!!python/object:os.system 1"}, "a tag is not allowed"),
+        ({"processes": "two"}, ":13: num_processes: two: not a number of processes"),
+        ({"processes": "2.5"}, "num_processes: 2.5: not a number of processes"),
+        ({"processes": "true"}, "num_processes: true: not a number of processes"),
+        ({"machines": "one"}, "num_machines: one: not a number of machines"),
+        ({"gpus": "0;1"}, "gpu_ids: 0;1: not GPUs by number"),
+        ({"on_cpu": "maybe"}, "use_cpu: maybe: not true or false"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(file, values, message, capsys):
     assert _exit_code(["run", "--accelerate-config", file(**values)], debug=False) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_empty_file_is_refused(tmp_path, capsys):
+    (tmp_path / "empty.yaml").touch()
+    assert _exit_code(["run", "--accelerate-config", str(tmp_path / "empty.yaml")], debug=False) == 2
+    assert "empty.yaml: no settings" in capsys.readouterr().err
+
+
+def test_fsdp_names_the_setting_that_shares_weights(file, capsys):
+    group_of("--accelerate-config", file(kind="FSDP"))
+    assert "DistributedDataParallel is used instead; memory.shard = true" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--device", "1,2"], ["--accelerate-config", "FILE"]], ids=" ".join)
+@pytest.mark.parametrize(("gpus", "here"), [(0, "no GPU"), (2, "2 GPUs")])
+def test_gpus_that_are_not_here_are_refused(arguments, gpus, here, file, monkeypatch, capsys):
+    devices = [*([SimpleNamespace(kind="cuda")] * gpus), SimpleNamespace(kind="cpu")]
+    machine = SimpleNamespace(devices=devices)
+    monkeypatch.setattr("mptui.hardware.devices.find_machine", lambda with_torch: machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    words = [file(gpus="1,2") if word == "FILE" else word for word in arguments]
+    assert _exit_code(["run", *words], debug=False) == 2
+    assert f"--device 1,2: this machine has {here}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ import pytest
 import torch
 from PIL import Image
 
+from mptui.engine.ranks.group import ALONE
+from tests.engine.test_metrics_once import until_stopped
 from tests.ranks.groups import in_group
 from tests.ranks.training import (
+    built,
     choose_precision,
     decide,
     dropout_masks,
     find_files,
+    resume_in_a_window,
     take_pictures,
     train,
     train_both_ways,
@@ -148,3 +152,24 @@ def test_ranks_draw_different_dropout_masks(tmp_path):
     first, last = in_group(2, dropout_masks, str(tmp_path))
     masks = [tuple(mask) for mask in (*first, *last)]
     assert len(set(masks)) == len(masks) == 4
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 5])
+def test_a_run_stopped_in_a_window_counts_each_sample_once_with_more_ranks(pieces, tmp_path):
+    """It stops after so many micro-batches of 4 samples, two of each batch, in windows of three batches."""
+    options = {
+        "training": {"epochs": 1, "batch_size": 8, "accumulate": 3},
+        "memory": {"micro_batch": 4},
+        "train": 42,
+    }
+    trainer, _ = built(ALONE, tmp_path / "1", **options)
+    until_stopped(trainer, pieces)
+    accuracies = []
+    for world_size in (1, 2, 3):
+        folder = tmp_path / f"on {world_size}"
+        shutil.copytree(tmp_path / "1", folder)
+        (counts, metrics), *others = in_group(world_size, resume_in_a_window, str(folder), options)
+        assert counts == [42]
+        assert all(each == [counts, metrics] for each in others)
+        accuracies.append(metrics["acc1"])
+    assert accuracies == [accuracies[0]] * 3

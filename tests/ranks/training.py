@@ -10,13 +10,15 @@ import torch
 from mptui.data.core.parts import status_of
 from mptui.data.core.types import BadSampleError, Decoded
 from mptui.data.formats.open import open_dataset
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.ranks.shards import whole
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
-from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
+from mptui.events import CommandAnswered, EpochFinished, Event, Paused, Resumed, Step, Validated
 from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning import find_data
 from mptui.runs.planning.plan import Request, plan_run
@@ -163,6 +165,31 @@ def dropout_masks(ranks, folder):
     trainer.train()
     end(trainer)
     return kept
+
+
+def resume_in_a_window(ranks, folder, options):
+    """Go on from the checkpoint in a folder to the end of the epoch; return the training metrics."""
+    trainer, events = built(ranks, folder, **options)
+    snapshots.restore(trainer.state, read_newest(Path(folder) / "checkpoints")[0])
+    counts: list[int] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, EpochFinished):
+            sums.update(event.train_metrics)
+
+    sums: dict[str, float] = {}
+    events.then = note
+    reset = trainer.state.metrics.reset
+    state = trainer.state.metrics.state_dict
+
+    def note_count() -> None:
+        counts.append(int(state()["count"]))
+        reset()
+
+    vars(trainer.state.metrics)["reset"] = note_count
+    trainer.train()
+    end(trainer)
+    return [counts, sums]
 
 
 def take_pictures(ranks, folder):

@@ -109,8 +109,15 @@ def _take_devices(given: dict[str, Any]) -> int:
     if len(set(numbers)) < len(numbers) or (seen and max(numbers) >= len(seen)):
         of = f" of {_VISIBLE}={os.environ[_VISIBLE]}" if seen else ""
         raise ConfigError(f"--device {device}: not different devices{of}", hint="see: mptui detect")
+    gpus = _gpus()
+    if gpus == 0 or (not seen and max(numbers) >= gpus):
+        here = f"{gpus} GPUs" if gpus else "no GPU"
+        raise ConfigError(
+            f"--device {device}: this machine has {here}",
+            hint="see: mptui detect; several processes on a CPU: --device cpu --nproc-per-node 2",
+        )
     os.environ[_VISIBLE] = ",".join(seen[number] if seen else str(number) for number in numbers)
-    given["device"] = "cuda" if _gpus() else None
+    given["device"] = "cuda"
     return len(numbers)
 
 

@@ -9,7 +9,7 @@ from mptui import errors
 from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.errors import MemoryExhaustedError, MptuiError, RankError
 from mptui.registry.own_code import fault_of
-from mptui.text import clean
+from mptui.text import clean, clean_lines
 
 _LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "ProcessGroup", "TCPStore")
 """Words of torch's errors about a group whose processes have ended."""
@@ -30,7 +30,7 @@ class RankFailure:
         known = error if isinstance(error, MptuiError) else fault_of(error)
         if known is not None:
             return cls(rank, type(known).__name__, known.message, known.hint)
-        words = clean(f"{type(error).__name__}: {error}", 500)
+        words = clean_lines(f"{type(error).__name__}: {error}", 500)
         if is_memory_full(error):
             return cls(rank, MemoryExhaustedError.__name__, words, "use a smaller --batch-size")
         return cls(rank, RankError.__name__, words, "see the traceback of that rank")
