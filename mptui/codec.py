@@ -22,8 +22,13 @@ def to_record(event: Event) -> dict[str, Any]:
         "event": event.kind,
         "time": round(values.pop("time"), 3),
         "step": values.pop("step"),
+        **_clock_of(values.pop("clock")),
         **{name: finite_json(value) for name, value in values.items()},
     }
+
+
+def _clock_of(clock: float | None) -> dict[str, float]:
+    return {} if clock is None else {"clock": round(clock, 3)}
 
 
 def from_record(record: Mapping[str, Any], kind: type[E]) -> E | None:
@@ -43,7 +48,7 @@ def from_record(record: Mapping[str, Any], kind: type[E]) -> E | None:
 
 @functools.cache
 def _readers(kind: type[Event]) -> list[tuple[str, Read]]:
-    return [(f.name, as_time if f.name == "time" else reader_of(f.type)) for f in fields(kind)]
+    return [(f.name, as_time if f.name in {"time", "clock"} else reader_of(f.type)) for f in fields(kind)]
 
 
 def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -44,6 +44,7 @@ VALUES: dict[object, st.SearchStrategy[object]] = {
 def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
     values = {f.name: values_of(f.type) for f in fields(kind)}
     values["time"] = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
+    values["clock"] = st.none() | values["time"]
     return st.builds(kind, **values)
 
 

@@ -167,7 +167,7 @@ def test_what_cannot_be_followed_is_told(file, capsys):
     [
         ({"machines": 2, "processes": 3}, "num_processes: 3 on num_machines: 2"),
         ({"gpus": "!!python/object:os.system 1"}, "a tag is not allowed"),
-        ({"processes": "two"}, ":13: num_processes: two: not a number of processes"),
+        ({"processes": "two"}, ":12: num_processes: two: not a number of processes"),
         ({"processes": "2.5"}, "num_processes: 2.5: not a number of processes"),
         ({"processes": "true"}, "num_processes: true: not a number of processes"),
         ({"machines": "one"}, "num_machines: one: not a number of machines"),

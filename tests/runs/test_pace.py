@@ -1,5 +1,7 @@
 """Pace of a run and its estimated end: each rule of the estimate separately."""
 
+from dataclasses import replace
+
 import pytest
 
 from mptui.events import Step
@@ -103,3 +105,10 @@ def test_a_run_without_validation_has_none_to_wait_for(steps_per_epoch, val_batc
 
 def test_the_constants_are_those_that_the_estimate_is_described_with():
     assert (HALF_LIFE_S, FORWARD_SHARE) == (30.0, 1 / 3)
+
+
+def test_a_jump_of_the_wall_clock_does_not_count():
+    pace = paced(
+        *(replace(step(100.0 + at + (86_400 if at > 2 else 0)), clock=7.0 + at) for at in range(5)),
+    )
+    assert pace.step_s() == pytest.approx(1.0)

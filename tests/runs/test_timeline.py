@@ -2,6 +2,8 @@ import dataclasses
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mptui.events import Paused, PhaseChanged, Resumed, RunFinished
 from mptui.runs.view.run_timeline import HAPPENINGS, SLICES, STATES, Timeline
@@ -143,3 +145,48 @@ def test_a_damaged_timeline_is_refused(change):
     assert Timeline.loaded(saved).saved() == saved
     with pytest.raises(ValueError, match=r"timeline|slices|reshape|base64|buffer|data"):
         Timeline.loaded(dataclasses.replace(saved, **change))
+
+
+def jumping(chance, seconds):
+    """Events of a run of so many seconds, one each: the wall's clock is set, and samples tell of earlier."""
+    wall, events = START, [run_started(time=START, clock=5.0)]
+    phases = ("training", "validating", "saving")
+    for second in range(1, seconds + 1):
+        wall += 1 + chance.choice([0, 0, 0, 86_400, -86_400, 2.5, -0.7])
+        at = {"time": wall, "clock": 5.0 + second}
+        sample = device_sample(wall - chance.uniform(0, 9), 1, chance)
+        late = dataclasses.replace(sample, clock=5.0 + second)
+        events += [late, PhaseChanged(phase=chance.choice(phases), **at)]
+    return events
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_the_parts_of_a_run_are_its_seconds_whatever_the_clock_of_the_wall_says(chance, seconds):
+    view = folded(*jumping(chance, seconds))
+    assert sum(seconds_of(view.timeline).values()) == pytest.approx(seconds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_late_events_of_an_older_journal_add_no_time(chance, seconds):
+    """It has no other clock: an event of an earlier time is no beginning of time that was counted."""
+    events = [run_started(time=START)]
+    for second in range(1, seconds + 1):
+        late = device_sample(START + second - chance.uniform(0, 9), 1, chance)
+        events += [late, PhaseChanged(time=START + second, phase="training")]
+    view = folded(*events)
+    assert sum(seconds_of(view.timeline).values()) == pytest.approx(seconds)
+
+
+def test_a_clock_that_starts_over_with_a_resume_loses_no_time(chance):
+    """After a restart of the machine, the monotonic clock begins anew."""
+    view = folded(
+        run_started(clock=9000.0),
+        PhaseChanged(time=START + 10, clock=9010.0, phase="training"),
+        PhaseChanged(time=START + 500, clock=3.0, phase="starting"),
+        run_started(time=START + 502, clock=5.0),
+        PhaseChanged(time=START + 505, clock=8.0, phase="training"),
+        step_event(3, START + 90_000, chance, clock=12.0),
+    )
+    assert sum(seconds_of(view.timeline).values()) == pytest.approx(10 + 3 + 4)

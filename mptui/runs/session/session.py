@@ -357,6 +357,7 @@ class Session:
         with self._lock:
             if self._left:
                 return
+            event = replace(event, clock=time.monotonic())  # under the lock: in the journal's order
             self._step = max(self._step, event.step)
             self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
             self._records.handle(event)

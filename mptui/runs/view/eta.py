@@ -23,11 +23,11 @@ class Pace:
 
     def stepped(self, event: Step) -> None:
         """Count the steps of `event`, timed since the previous one without an interruption."""
-        if self._previous is not None and event.time > self._previous:
-            self._add(event.time - self._previous, event.steps)
+        if self._previous is not None and event.instant > self._previous:
+            self._add(event.instant - self._previous, event.steps)
         elif event.step_time_s is not None and not self._steps:
             self._add(event.step_time_s * event.steps, event.steps)
-        self._previous = event.time
+        self._previous = event.instant
 
     def interrupted(self) -> None:
         """Exclude the next interval, in which other work took time."""

@@ -95,6 +95,7 @@ class SavedTimeline:
     time: float | None
     names: list[str]
     slices: str
+    clock: float | None = None
 
 
 class Timeline:
@@ -105,22 +106,44 @@ class Timeline:
         self._slice_s = _FIRST_S
         self._elapsed = 0.0
         self._time: float | None = None
+        self._clock: float | None = None
         self._names: list[str] = []
         self.version = 0
 
-    def advance(self, time: float, state: State, waiting: float = 0.0) -> None:
-        """Add the time until `time` to a state, and the share `waiting` of it to waiting for data."""
-        passed = 0.0 if self._time is None else time - self._time
+    def advance(self, time: float, state: State, waiting: float = 0.0, clock: float | None = None) -> None:
+        """Add the time that has passed to a state, and the share `waiting` of it to waiting for data.
+
+        Time never runs back: an event that tells of an earlier time adds none, and is no beginning of more.
+
+        Args:
+            time: Seconds since the epoch.
+            state: What the run did until now.
+            waiting: Share of the time, from 0 to 1.
+            clock: Seconds of the monotonic clock, which decides if it is known, whatever the time says.
+        """
+        passed = self._passed(time, clock)
+        if passed < 0:
+            return
         self._time = time
+        self._clock = self._clock if clock is None else clock
         if 0 < passed < math.inf:
             waiting = min(max(waiting, 0.0), 1.0) if state == "training" else 0.0
             self._spread(passed, {state: 1 - waiting, "waiting": waiting} if waiting else {state: 1.0})
             self._elapsed += passed
             self._set(time=time)
 
-    def skip_to(self, time: float) -> None:
-        """Leave out the time until `time`, in which nothing ran."""
-        self._time = time
+    def _passed(self, time: float, clock: float | None) -> float:
+        """Return the seconds since the last event; negative if this one tells of an earlier time."""
+        if self._time is None:
+            return 0.0
+        if self._clock is None:
+            return time - self._time
+        # what another process tells has no clock of this one: its time is in that of the events around it
+        return -1.0 if clock is None else clock - self._clock
+
+    def skip_to(self, time: float, clock: float | None = None) -> None:
+        """Leave out the time until now, in which nothing ran."""
+        self._time, self._clock = time, clock
 
     def reached(self, step: int, precision: str, profile: str) -> None:
         """Set step and settings of the current slice."""
@@ -209,7 +232,7 @@ class Timeline:
     def saved(self) -> SavedTimeline:
         """Return the timeline in the form for a file."""
         slices = base64.b64encode(self._slices[:, : self.used].astype("<f8").tobytes()).decode()
-        return SavedTimeline(self._slice_s, self._elapsed, self._time, self._names, slices)
+        return SavedTimeline(self._slice_s, self._elapsed, self._time, self._names, slices, self._clock)
 
     @classmethod
     def loaded(cls, saved: SavedTimeline) -> "Timeline":
@@ -220,7 +243,7 @@ class Timeline:
         """
         timeline = cls()
         slices = np.frombuffer(base64.b64decode(saved.slices, validate=True), "<f8").reshape(len(_ROWS), -1)
-        numbers = [saved.slice_s, saved.elapsed, saved.time or 0.0]
+        numbers = [saved.slice_s, saved.elapsed, saved.time or 0.0, saved.clock or 0.0]
         if not np.isfinite(numbers).all() or saved.slice_s < _FIRST_S or saved.elapsed < 0:
             raise ValueError("no timeline")
         sums, codes = slices[: len(_SUMS)], slices[_ROWS["precision"] : _ROWS["profile"] + 1]
@@ -229,7 +252,7 @@ class Timeline:
         if len(saved.names) > _NAMES or (codes >= len(saved.names)).any() or (codes < 0).any():
             raise ValueError("no names of a timeline")
         timeline._slice_s, timeline._elapsed, timeline._time = saved.slice_s, saved.elapsed, saved.time
-        timeline._names = list(saved.names)
+        timeline._names, timeline._clock = list(saved.names), saved.clock
         if slices.shape[1] != timeline.used:
             raise ValueError("another number of slices")
         timeline._slices[:, : timeline.used] = slices

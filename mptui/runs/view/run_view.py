@@ -38,10 +38,10 @@ class RunView(ViewState):
         """Add the time since the event before to what the run did, unless nothing ran then."""
         starts = isinstance(event, PhaseChanged) and event.phase == "starting"
         if starts or isinstance(event, RunStarted) or self.finished is not None:
-            self.timeline.skip_to(event.time)
+            self.timeline.skip_to(event.time, event.clock)
             return
         waiting = self.latest.data_wait_fraction if self.latest is not None else None
-        self.timeline.advance(event.time, self._state, waiting or 0.0)
+        self.timeline.advance(event.time, self._state, waiting or 0.0, event.clock)
 
     @property
     def _state(self) -> State:

@@ -229,14 +229,14 @@ def _watch_clocks(view: ViewState, event: Event, reasons: Iterable[str]) -> None
     """Open the alert of clocks that heat or a fault reduces, or end it."""
     harmful = sorted(HARMFUL_THROTTLING.intersection(reasons))
     if harmful:
-        view.throttled_until = event.time
-        view.throttled_since = view.throttled_since or event.time
+        view.throttled_until = event.instant
+        view.throttled_since = view.throttled_since or event.instant
         known = any(alert.code == THROTTLED for alert in view.alerts)
-        if not known and event.time - view.throttled_since >= SETTLED_S:
+        if not known and event.instant - view.throttled_since >= SETTLED_S:
             what = f"the clocks of the device are reduced ({', '.join(harmful)})"
             message = f"{what}: check its cooling and power supply"
             view.open_alert(event, THROTTLED, message, "warn")
-    elif view.throttled_until is not None and event.time - view.throttled_until >= SETTLED_S:
+    elif view.throttled_until is not None and event.instant - view.throttled_until >= SETTLED_S:
         view.throttled_since = view.throttled_until = None
         view.end_alerts(THROTTLED)
 
@@ -258,11 +258,11 @@ def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:
     if event.power_w is None:
         return
     energy = document["energy"]
-    seconds = event.time - energy["until"]
+    seconds = event.instant - energy["until"]
     if 0 < seconds <= _LONGEST_GAP_S:
         energy["watt_hours"] = (energy["watt_hours"] or 0.0) + event.power_w * seconds / 3600
         energy["seconds"] += seconds
-    energy["until"] = event.time
+    energy["until"] = event.instant
 
 
 TRAINING = (
