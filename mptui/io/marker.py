@@ -4,6 +4,7 @@ A run's folder has a marker, a small JSON file with the program's name. Runs of 
 and a copy may have lost it: these are recognized by a file that only a run has.
 """
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -38,6 +39,18 @@ def mark_run(folder: Path) -> None:
 def is_run(folder: Path) -> bool:
     """Whether the folder is that of a run, of this or an earlier version; no link is followed out of it."""
     return _is_marked(folder) or _has_traces(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of a run, for its owner alone, unless it is there.
+
+    Raises:
+        NotADirectoryError: A link or a file has its name: what is written would go elsewhere.
+        OSError: The disk is full or not writable.
+    """
+    if folder.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def is_checkpoint(folder: Path) -> bool:

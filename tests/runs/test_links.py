@@ -24,6 +24,9 @@ FILES = (
         "stacks.txt",
         "traceback.txt",
         "checkpoints",
+        "predictions",
+        "samples",
+        "tensorboard",
     ),
 )
 
@@ -33,7 +36,7 @@ FILES = (
 def test_a_run_with_a_link_or_a_special_file_in_it_is_not_owned(tmp_path, name, kind):
     run, target = tmp_path / "run", tmp_path / "target"
     run.mkdir()
-    if name == "checkpoints":
+    if name in FILES[-4:]:
         target.mkdir()
         (target / ".mine.partial").mkdir()
     else:
@@ -43,7 +46,7 @@ def test_a_run_with_a_link_or_a_special_file_in_it_is_not_owned(tmp_path, name, 
         claim(run)
     assert str(run / name) in caught.value.message
     assert [path.name for path in run.iterdir()] == [name]
-    assert (target / ".mine.partial").is_dir() if name == "checkpoints" else target.read_text() == "mine"
+    assert (target / ".mine.partial").is_dir() if name in FILES[-4:] else target.read_text() == "mine"
 
 
 def test_what_a_person_keeps_beside_the_run_s_files_is_no_fault(tmp_path):

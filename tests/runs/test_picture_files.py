@@ -103,3 +103,33 @@ def test_a_damaged_record_is_none(tmp_path, records, change):
     assert read(path) is None
     path.with_suffix(".json").unlink()
     assert read(path) is None
+
+
+def test_a_person_s_pictures_stay(tmp_path, records):
+    theirs = {}
+    for folder, names in {
+        FOLDER: ["epoch-0001-step-1.png", "epoch-0002-step-2.json", "mine.png"],
+        "samples": ["epoch-0001.png", "epoch-best.png", "epoch-1.png"],
+    }.items():
+        (tmp_path / folder).mkdir()
+        theirs |= {tmp_path / folder / name: b"precious" for name in names}
+    for path in theirs:
+        path.write_bytes(b"precious")
+    for epoch in range(1, 7):
+        records.write_pictures(pictures(epoch, epoch, best_epoch=0, keep=1))
+        records.write_images(epoch, np.zeros((4, 8, 8, 3), np.uint8), keep=1)
+    assert {path: path.read_bytes() for path in theirs if path.suffix == ".png"} == {
+        path: content for path, content in theirs.items() if path.suffix == ".png"
+    }
+    assert len(list((tmp_path / "samples").iterdir())) == 4
+    assert [path.name for path in (tmp_path / FOLDER).glob("*-step-[2-6].png")] == ["epoch-0006-step-6.png"]
+
+
+@pytest.mark.parametrize("folder", [FOLDER, "samples"])
+def test_a_folder_that_is_a_link_is_not_followed(tmp_path, records, folder):
+    target = tmp_path / "mine"
+    target.mkdir()
+    (tmp_path / folder).symlink_to(target)
+    assert records.write_pictures(pictures()) == "" or folder != FOLDER
+    assert records.write_images(1, np.zeros((4, 8, 8, 3), np.uint8), keep=1) == "" or folder == FOLDER
+    assert list(target.iterdir()) == []

@@ -8,7 +8,8 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, check_checkpoint, given_data, note, opened
+from mptui.cli.use.use_options import Checkpoint, Force, check_checkpoint, given_data, note, opened
+from mptui.io.written_files import OutputFiles
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def export(
     data: _Data = None,
     images: _Images = 200,
     licence: _Licence = None,
+    force: Force = False,
     trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
     as_json: o.Json = False,
@@ -84,6 +86,7 @@ def export(
         data=given_data(data),
         images=images,
         licence=licence,
+        output=OutputFiles(force=force),
     )
     with file_progress() as on_progress:
         exported = export_run(trained, request, on_progress=on_progress, note=note)

@@ -8,8 +8,18 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, head, note, opened, settings_of
+from mptui.cli.use.use_options import (
+    Budget,
+    Checkpoint,
+    Force,
+    check_checkpoint,
+    head,
+    note,
+    opened,
+    settings_of,
+)
 from mptui.errors import ConfigError
+from mptui.io.written_files import OutputFiles
 from mptui.text import clean, clean_name, shell_word
 
 if TYPE_CHECKING:
@@ -53,6 +63,7 @@ def predict(
     out: _Out = None,
     checkpoint: Checkpoint = None,
     mirror: _Mirror = False,
+    force: Force = False,
     budget: Budget = None,
     device: o.Device = None,
     trust_code: o.TrustCode = False,
@@ -85,12 +96,13 @@ def predict(
         )
     rows: list[dict[str, Any]] | None
     place: Path | None
+    output = OutputFiles(force=force, inputs=files.paths)
     with file_progress() as on_progress:
         work = PredictionRun(trained, files, mirror, on_progress, _tell_left_out, note)
         if kind is SampleKind.MASK:
-            rows, place = _masks(work, out)
+            rows, place = _masks(work, out, output)
         else:
-            rows, place = _classes(work, out, as_json=as_json)
+            rows, place = _classes(work, out, output, as_json=as_json)
     if as_json:
         print_json(_document(work, rows, place))
     _tell_end(work, place)
@@ -98,10 +110,9 @@ def predict(
 
 
 def _classes(
-    work: "PredictionRun", out: Path | None, *, as_json: bool
+    work: "PredictionRun", out: Path | None, output: OutputFiles, *, as_json: bool
 ) -> tuple[list[dict[str, Any]] | None, Path | None]:
     """Write the table; return its rows if they go into the JSON document, and its file."""
-    from mptui.lab.use.prediction.output_file import output_file
     from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
 
     classes = work.trained.classes
@@ -113,12 +124,13 @@ def _classes(
         work.classes(CsvTable(sys.stdout, classes))
         return None, None
     path = out if out.suffix in _CSV + _JSON_LINES and not out.is_dir() else out / _TABLE
-    with output_file(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
+    output.check(path)
+    with output.write(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
         work.classes((JsonLines if path.suffix in _JSON_LINES else CsvTable)(stream, classes))
     return None, path
 
 
-def _masks(work: "PredictionRun", out: Path | None) -> tuple[list[dict[str, Any]], Path]:
+def _masks(work: "PredictionRun", out: Path | None, output: OutputFiles) -> tuple[list[dict[str, Any]], Path]:
     """Write the masks; return their rows of the JSON document, and their folder or file."""
     if out is None:
         raise ConfigError(
@@ -138,7 +150,7 @@ def _masks(work: "PredictionRun", out: Path | None) -> tuple[list[dict[str, Any]
             "overlay": None if written.overlay is None else str(written.overlay),
             "shares": written.shares,
         }
-        for written in work.masks(out, single=single)
+        for written in work.masks(out, output, single=single)
     ]
     return rows, out
 

@@ -8,7 +8,8 @@ import typer
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import print_next
-from mptui.errors import ConfigError, DiskError
+from mptui.cli.use.use_options import Force
+from mptui.errors import ConfigError
 from mptui.text import clean
 
 _MOST = 8
@@ -38,10 +39,15 @@ def app_command(app: typer.Typer) -> None:
 
 
 def report(
-    runs: Runs, format: Format = "html", output: Output = None, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR
+    runs: Runs,
+    format: Format = "html",
+    output: Output = None,
+    force: Force = False,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
 ) -> None:
     """Write a page on one run or several: curves, facts, settings."""
-    from mptui.io.atomic import replace_file
+    from mptui.io.atomic import write_synced
+    from mptui.io.written_files import OutputFiles
     from mptui.lab.report.html_page import html_page
     from mptui.lab.report.markdown_page import markdown_page
     from mptui.lab.report.run_report import read_report
@@ -49,18 +55,17 @@ def report(
     from mptui.runs.store.directory import find_run
 
     kind = _kind(format)
+    place, files = output or Path(f"report.{kind}"), OutputFiles(force=force, option="--output")
+    files.check(place)
     if len(runs) > _MOST:
         raise ConfigError(f"{len(runs)} runs in one report", hint=f"name at most {_MOST}")
     paths = list(dict.fromkeys(find_run(runs_dir, run) for run in runs))
     reports = [read_report(path, _PICTURE_BYTES // len(paths)) for path in paths]
     compared = compare(paths) if len(paths) > 1 else None
     text = html_page(reports, compared) if kind == "html" else markdown_page(reports, compared)
-    place = output or Path(f"report.{kind}")
     content = text.encode(errors="backslashreplace")
-    try:
-        replace_file(place, content)
-    except OSError as error:
-        raise DiskError(f"{place}: {error.strerror}", hint="choose another file with --output") from error
+    with files.write(place) as fresh:
+        write_synced(fresh, [content])
     typer.echo(clean(f"{place}: {len(content) / 1000:,.0f} kB", 4096))
     print_next("compare runs on screen: mptui, then o")
 

@@ -8,7 +8,8 @@ import typer
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, check_checkpoint, head, note, opened, settings_of
+from mptui.cli.use.use_options import Checkpoint, Force, check_checkpoint, head, note, opened, settings_of
+from mptui.io.written_files import OutputFiles
 from mptui.registry.denoising import SamplingMethod
 from mptui.text import clean
 
@@ -86,6 +87,7 @@ def sample(
     device: o.Device = None,
     trust_code: o.TrustCode = False,
     batch_size: o.BatchSize = None,
+    force: Force = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
     as_json: o.Json = False,
 ) -> int:
@@ -118,6 +120,7 @@ def sample(
         method=chosen,
         class_name=class_name,
         guidance=guidance,
+        output=OutputFiles(force=force),
     )
     with file_progress() as on_progress:
         made = make_images(trained, request, on_progress=on_progress, note=note)

@@ -33,6 +33,10 @@ Budget = Annotated[
         show_default=False,
     ),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace files that mptui has not written, or that were changed since."),
+]
 
 _USED = ("device", "batch_size", "workers")
 

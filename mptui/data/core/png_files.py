@@ -5,14 +5,21 @@ Shapes: N images, H and W pixels, C channels.
 
 import io
 import math
+import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from mptui.regular import open_regular
 
 Pixels = npt.NDArray[np.uint8]
 
+_PROGRAM = "mptui"
+_HEAD = 4096
+"""Bytes at the beginning of a file, with its text."""
 _GAP = 1
 """Pixels between two images of a grid."""
 
@@ -39,7 +46,17 @@ def save_png(pixels_HWC: Pixels, path: Path) -> None:
 
 
 def png_bytes(image: Image.Image) -> memoryview:
-    """Return the content of a PNG file."""
-    content = io.BytesIO()
-    image.save(content, "PNG")
+    """Return the content of a PNG file, which names the program that made it; see `is_own_png`."""
+    content, words = io.BytesIO(), PngInfo()
+    words.add_text("Software", _PROGRAM)
+    image.save(content, "PNG", pnginfo=words)
     return content.getbuffer()
+
+
+def is_own_png(path: Path) -> bool:
+    """Whether a file is a picture of `png_bytes`; others are not to be removed or replaced."""
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return b"tEXtSoftware\0" + _PROGRAM.encode() in file.read(_HEAD)
+    except OSError:
+        return False

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from mptui.data.core.batch import Batch
 from mptui.data.core.png_files import Pixels, grid, save_png
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.errors import ConfigError
+from mptui.io.written_files import OutputFiles
 from mptui.lab.use.halving import HalvingBatches
-from mptui.lab.use.prediction.output_file import output_file
 from mptui.lab.use.trained import Trained
 from mptui.registry.denoising import SamplingMethod
 from mptui.registry.tasks import DIFFUSION, TASKS
@@ -41,6 +41,7 @@ class GenerationRequest:
         method: ddim or ancestral.
         class_name: With classes, that of all images; None: the classes in turn.
         guidance: As of `ImageSampler`; None: as of the run's own images.
+        output: Writes the files.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class GenerationRequest:
     method: SamplingMethod
     class_name: str | None = None
     guidance: float | None = None
+    output: OutputFiles = field(default_factory=OutputFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def make_images(
         note: Called once if a batch does not fit into memory.
 
     Raises:
-        ConfigError: The network makes no images, or has not learnt such a class.
+        ConfigError: The network makes no images, has not learnt such a class, or an image would replace a
+            file of another origin.
         DiskError: A file can't be written.
         MemoryExhaustedError: Not even one image fits into memory.
     """
@@ -107,6 +110,13 @@ def make_images(
     classes: list[str] = []
     shown: list[Pixels] = []
     began = time.perf_counter()
+
+    def save(pixels_HWC: Pixels, path: Path) -> Path:
+        with request.output.write(path) as fresh:
+            save_png(pixels_HWC, fresh)
+        return path
+
+    request.output.check(request.folder / GRID)
 
     def make(batch: Batch) -> None:
         done = len(files)
@@ -121,7 +131,7 @@ def make_images(
             classes.extend(trained.classes[label] for label in labels[:new])
         for pixels_HWC in pixels_BHWC[:new].cpu().numpy():
             name = f"-{_file_name(classes[len(files)])}" if classes else ""
-            files.append(_save(pixels_HWC, request.folder / f"{len(files):04}{name}.png"))
+            files.append(save(pixels_HWC, request.folder / f"{len(files):04}{name}.png"))
             shown.extend([pixels_HWC] if len(shown) < _MOST_IN_GRID else [])
 
     rows = trained.config.training.batch_size
@@ -129,7 +139,7 @@ def make_images(
         batch = trained.task.made_up_batch(torch.zeros(rows, 1, 1, 1))
         in_pieces(replace(batch, sample_indices=np.arange(first, first + rows)), make)
     seconds = time.perf_counter() - began
-    return MadeImages(files, classes, _save(grid(np.stack(shown)), request.folder / GRID), seconds)
+    return MadeImages(files, classes, save(grid(np.stack(shown)), request.folder / GRID), seconds)
 
 
 def _class_of(
@@ -180,9 +190,3 @@ def _sampler(trained: Trained, request: GenerationRequest) -> ImageSampler:
         seed=request.seed,
         guidance=config.sampling.guidance if guidance is None else guidance,
     )
-
-
-def _save(pixels: Pixels, path: Path) -> Path:
-    with output_file(path) as fresh:
-        save_png(pixels, fresh)
-    return path

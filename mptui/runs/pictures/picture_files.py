@@ -8,6 +8,7 @@ The newest ones are kept, and those of the best validation.
 
 import contextlib
 import json
+import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from mptui.data.core.predictions import SamplePrediction, ValidationPictures
 from mptui.errors import MptuiError
 from mptui.fields import reader_of
 from mptui.io.atomic import Guard, replace_file
+from mptui.io.marker import make_folder
 from mptui.regular import read_regular
 from mptui.text import clean, clean_name
 
@@ -61,12 +63,14 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
     """
     # they import Pillow, which readers of names do without
     from mptui.data.core.picture_sheet import draw
-    from mptui.data.core.png_files import png_bytes
+    from mptui.data.core.png_files import is_own_png, png_bytes
 
     name = f"epoch-{pictures.epoch:04}-step-{pictures.step}.png"
     path = run / FOLDER / name
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path.parent)
+        if os.path.lexists(path) and not is_own_png(path):
+            return ""
         sheet, boxes = draw(pictures)
         record = PictureRecord(
             version=VERSION,
@@ -115,13 +119,15 @@ def _prune(written: Path, pictures: ValidationPictures) -> None:
 
     Files of later steps, from before a return to an earlier state, count as newer ones.
     """
-    found = sorted(
-        (place, path) for path in written.parent.iterdir() if (place := _place_of(path)) is not None
-    )
+    from mptui.data.core.png_files import is_own_png
+
+    pictures_there = ((_place_of(path), path) for path in written.parent.iterdir())
+    found = sorted((place, path) for place, path in pictures_there if place and is_own_png(path))
     best = [path for (epoch, _), path in found if epoch == pictures.best_epoch][-1:]
     for _, path in found[: -pictures.keep or None]:
         if path not in (written, *best):
-            path.with_suffix(".json").unlink(missing_ok=True)
+            if read(path) is not None:
+                path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
 

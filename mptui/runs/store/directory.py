@@ -44,7 +44,7 @@ RANKS = "ranks"
 """Folder with the output of each rank of a run in several processes, and the lock of their launcher."""
 _OF_A_RUN = (CONFIG, f"{RANKS}/{LOCK}")
 """Files that tell a run: its settings, or the lock of a launcher whose ranks have not started yet."""
-_FOLDERS = frozenset({CHECKPOINTS, RANKS})
+_FOLDERS = frozenset({CHECKPOINTS, RANKS, "predictions", "samples", "tensorboard"})
 LARGEST = 64 << 20
 """Largest size of a file of a run, except for its journal."""
 _SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log", ".csv"})

@@ -7,6 +7,8 @@ failed writes are repeated the next time.
 import contextlib
 import csv
 import io
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +16,14 @@ from pathlib import Path
 
 from PIL import Image
 
-from mptui.data.core.png_files import Pixels, grid, png_bytes
+from mptui.data.core.png_files import Pixels, grid, is_own_png, png_bytes
 from mptui.data.core.predictions import ValidationPictures
 from mptui.engine.checkpoint.disk_space import DiskWatch
 from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
 from mptui.io.atomic import Guard, replace_file
+from mptui.io.marker import make_folder
 from mptui.runs.pictures import picture_files
 from mptui.runs.store import directory
 from mptui.runs.store.bad_samples import BadSampleList
@@ -31,6 +34,7 @@ from mptui.runs.view.line_files import DeviceCsv, TrainLog
 
 CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
 """The best validation by class, and its confusion matrix."""
+_GRID = re.compile(r"epoch-\d{4,}\.png")
 IMAGES = "samples"
 """Folder of the images that a diffusion model makes."""
 WRITTEN_EVERY_S = 30.0
@@ -142,9 +146,14 @@ class Records:
         """
         path = self._run / IMAGES / f"epoch-{epoch:04}.png"
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_folder(path.parent)
+            if os.path.lexists(path) and not is_own_png(path):
+                return ""
             replace_file(path, png_bytes(Image.fromarray(grid(pixels))), self._guard)
-            for old in sorted(path.parent.glob("epoch-*.png"), key=_epoch_of)[:-keep]:
+            grids = [
+                each for each in path.parent.iterdir() if _GRID.fullmatch(each.name) and is_own_png(each)
+            ]
+            for old in sorted(grids, key=_epoch_of)[:-keep]:
                 old.unlink()
         except (OSError, MptuiError):
             return ""
@@ -185,8 +194,7 @@ class Records:
 
 
 def _epoch_of(path: Path) -> int:
-    number = path.stem.partition("-")[2]
-    return int(number) if number.isdecimal() else -1
+    return int(path.stem.partition("-")[2])
 
 
 def validation_texts(result: ValidationResult) -> dict[str, str]:

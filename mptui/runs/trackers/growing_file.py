@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from mptui.io.marker import make_folder
 from mptui.registry.tracker import Kept
 from mptui.regular import open_regular
 
@@ -23,7 +24,7 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path, kept: Kept) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path.parent)
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
         self._waiting = bytearray()
         size = kept.get("size")

@@ -130,7 +130,11 @@ def test_images_from_the_command_line(tmp_path, generator):
     document = json.loads(ended.stdout)
     assert ended.returncode == 0, ended.stderr
     assert document["files"] == [str(tmp_path / "out" / f"{n:04}.png") for n in range(2)]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0000.png", "0001.png", "grid.png"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == [
+        "0000.png",
+        "0001.png",
+        "grid.png",
+    ]
     wrong = run_to_end("sample", generator, "--out", tmp_path / "out", "--sampler", "euler")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "--sampler euler: neither ddim nor ancestral" in wrong.stderr

@@ -11,6 +11,7 @@ from PIL import Image
 from mptui.data.core.class_colours import palette
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.errors import DataError
+from mptui.io.written_files import OutputFiles
 from mptui.lab.use.evaluation.evaluation import evaluate_run
 from mptui.lab.use.prediction.inputs import find_inputs
 from mptui.lab.use.prediction.masks import mask_of
@@ -95,7 +96,7 @@ def test_masks_have_the_size_of_their_images_and_hold_numbers_of_classes(tmp_pat
     photo(31, 90).save(tmp_path / "in" / "a.png")
     save_oriented(tmp_path / "in" / "deep" / "turned.jpg", 6, photo(64, 48))
     work = work_on(segmenter, tmp_path / "in")
-    written = list(work.masks(tmp_path / "out", single=False))
+    written = list(work.masks(tmp_path / "out", OutputFiles(), single=False))
     names = [str(each.mask.relative_to(tmp_path / "out")) for each in written]
     assert names == ["masks/a.jpg.png", "masks/a.png.png", "masks/deep/turned.png"]
     for each, size in zip(written, [(70, 50), (31, 90), (64, 48)], strict=True):

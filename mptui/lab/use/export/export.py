@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from torch import nn
 
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
 from mptui.io.atomic import sync_folder
+from mptui.io.written_files import OutputFiles
 from mptui.lab.use.course import Course, course_of
 from mptui.lab.use.evaluation.evaluation_data import open_samples
 from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_classes, real_inputs
 from mptui.lab.use.export.facts import as_text, facts_of
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
-from mptui.lab.use.export.model_card import CARD, CURVES, card, curves, is_card
+from mptui.lab.use.export.model_card import CARD, CURVES, card, curves
 from mptui.lab.use.trained import Trained, new_network
 from mptui.models.latent.autoencoder import Autoencoder
 from mptui.text import clean
@@ -50,6 +51,7 @@ class ExportRequest:
         data: Values of [data] that a person gave for the images to compare on; empty: the run's own data.
         images: Images to compare on, at most.
         licence: SPDX identifier of the file's licence; None: not stated.
+        output: Writes the files.
     """
 
     format: str
@@ -57,6 +59,7 @@ class ExportRequest:
     data: Mapping[str, Any]
     images: int
     licence: str | None
+    output: OutputFiles = field(default_factory=OutputFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +90,6 @@ def check_format(name: str) -> ExportFormat:
     return spec
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder with a README of another origin, which the model card would replace."""
-    path = folder / CARD
-    if path.exists() and not is_card(path):
-        raise ConfigError(
-            f"{path} is no model card of mptui, and would be replaced",
-            hint="Use --out with a folder of its own.",
-        )
-
-
 def _either() -> str:
     *first, last = EXPORT_FORMATS
     return f"{', '.join(first)} or {last}"
@@ -109,7 +102,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     network on real images. It takes its place only if they agree.
 
     Raises:
-        ConfigError: The format can't be written here, or the folder has a README of another origin.
+        ConfigError: The format can't be written here, or a file of another origin would be replaced.
         DataError: The images are missing or unreadable.
         DiskError: The disk is full or not writable.
         MptuiError: The network can't be exported in this format, or the file computes other outputs.
@@ -120,7 +113,9 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
             f"--format {request.format} is for --model {spec.model}, not for {trained.config.model.name}",
             hint="Use --format safetensors.",
         )
-    _check_folder(request.folder)
+    name = spec.file or trained.run.name + spec.suffix
+    for planned in (name, CARD, CURVES):
+        request.output.check(request.folder / planned)
     for region in trained.fp32_regions:
         region.remove()
     model = trained.model.to(memory_format=torch.contiguous_format)
@@ -129,7 +124,6 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     facts = facts_of(trained, course, data.dataset.pixels, request.licence)
     if not len(data.split):
         raise DataError(f"{data.dataset.name}: no images to compare on", hint="Use --data with images.")
-    name = spec.file or trained.run.name + spec.suffix
     try:
         request.folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -154,7 +148,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
             if not agreement.close:
                 raise _other_outputs(request.format, agreement)
             _describe(Path(partial), name, spec, facts, course, agreement)
-            _put_in_place(Path(partial), request.folder)
+            _put_in_place(Path(partial), request)
     except OSError as error:
         raise DiskError(
             f"{request.folder}: cannot write: {(error.strerror or str(error)).lower()}",
@@ -220,11 +214,14 @@ def _describe(
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
-def _put_in_place(partial: Path, folder: Path) -> None:
+def _put_in_place(partial: Path, request: ExportRequest) -> None:
     """Move each file to its place by one rename; a large ONNX file has its weights beside it."""
-    for path in sorted(partial.iterdir()):
+    files = sorted(partial.iterdir())
+    for path in files:
+        request.output.check(request.folder / path.name)
+    for path in files:
         path.chmod(0o644)
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        path.replace(folder / path.name)
-    sync_folder(folder)
+        request.output.put(path, request.folder / path.name)
+    sync_folder(request.folder)

@@ -6,7 +6,6 @@ The front matter follows the Hugging Face Hub's model cards
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,13 +15,11 @@ from mptui.lab.use.course import Course
 from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
 from mptui.lab.use.export.facts import NOT_STATED
 from mptui.registry.tasks import TASKS
-from mptui.regular import read_regular
 from mptui.text import clean
 
 CARD, CURVES = "README.md", "curves.svg"
 
 _TAG = "mptui"
-_LARGEST = 1 << 20
 """Largest model card in bytes."""
 _MOST_CLASSES = 50
 _MOST_EPOCHS = 12
@@ -44,17 +41,6 @@ def card(
         "## Licences\n\n" + _table(("part", "licence"), list(facts["licences"].items())),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def is_card(path: Path) -> bool:
-    """Whether a file is a model card from `card`, by its front matter; False if it can't be read."""
-    try:
-        front, _, _ = read_regular(path, _LARGEST).decode().removeprefix("---\n").partition("\n---\n")
-        entries = yaml.safe_load(front)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return False
-    tags = entries.get("tags") if isinstance(entries, dict) else None
-    return isinstance(tags, list) and _TAG in tags
 
 
 def curves(course: Course) -> str | None:

@@ -47,7 +47,8 @@ def find_inputs(inputs: Sequence[str]) -> InputFiles:
         DataError: An input does not exist or can't be listed, or there is no image.
     """
     roots: list[str] = []
-    paths = PathTable(dict.fromkeys(path for given in inputs for path in _files(given, roots)))
+    found = {os.path.abspath(path): path for given in inputs for path in _files(given, roots)}  # noqa: PTH100
+    paths = PathTable(found.values())
     if not len(paths):
         raise DataError(
             f"{', '.join(map(clean_name, inputs))}: no images", hint="give image files, or folders of images"

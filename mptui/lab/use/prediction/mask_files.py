@@ -21,8 +21,8 @@ from mptui.data.core.class_colours import BACKGROUND, Palette, palette
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import read_rgb
 from mptui.data.formats.masks.class_file import CLASS_FILE
+from mptui.io.written_files import OutputFiles
 from mptui.lab.use.prediction.inputs import InputFiles
-from mptui.lab.use.prediction.output_file import output_file
 
 MASKS, OVERLAYS = "masks", "overlays"
 
@@ -53,13 +53,24 @@ class MaskFiles:
         folder: The output folder; or with `single`, the file of the only mask, without an overlay.
         files: The images.
         classes: Names of the classes.
+        output: Writes the files.
         single: Write one mask to `folder` itself.
+
+    Raises:
+        ConfigError: A mask would replace a file of another origin: nothing is written.
     """
 
-    def __init__(self, folder: Path, files: InputFiles, classes: Sequence[str], *, single: bool) -> None:
+    def __init__(
+        self, folder: Path, files: InputFiles, classes: Sequence[str], output: OutputFiles, *, single: bool
+    ) -> None:
         self._folder, self._files, self._classes, self._single = folder, files, classes, single
+        self._output = output
         self._palette = palette(classes)
-        self._shared_stems = _shared(files)
+        self._names = mask_names([files.relative(index) for index in range(len(files.paths))])
+        for index in range(len(files.paths)):
+            output.check(self._mask(index))
+            if not single:
+                output.check(self._folder / OVERLAYS / f"{self._names[index]}.png")
         self._threads = ThreadPoolExecutor(_THREADS)
         self._coming: deque[Future[WrittenMask]] = deque()
         if not single:
@@ -89,33 +100,35 @@ class MaskFiles:
             yield self._coming.popleft().result()
 
     def _write(self, index: int, mask_HW: Mask) -> WrittenMask:
-        stem = self._stem(index)
-        mask = self._folder if self._single else self._folder / MASKS / f"{stem}.png"
-        _save(_picture(mask_HW, self._palette), mask)
-        overlay = None if self._single else self._overlay(index, mask_HW, stem)
+        mask = self._mask(index)
+        self._save(_picture(mask_HW, self._palette), mask)
+        overlay = None if self._single else self._overlay(index, mask_HW)
         counts = np.bincount(mask_HW.reshape(-1), minlength=len(self._classes)) / max(1, mask_HW.size)
         shares = {name: float(share) for name, share in zip(self._classes, counts, strict=True) if share}
         return WrittenMask(index, mask, overlay, shares)
 
-    def _overlay(self, index: int, mask_HW: Mask, stem: str) -> Path | None:
+    def _mask(self, index: int) -> Path:
+        return self._folder if self._single else self._folder / MASKS / f"{self._names[index]}.png"
+
+    def _overlay(self, index: int, mask_HW: Mask) -> Path | None:
         try:
             image_HW3 = read_rgb(self._files.paths[index], _OVERLAY_SIDE)
         except BadSampleError:  # of many bands: there is nothing to see
             return None
-        path = self._folder / OVERLAYS / f"{stem}.png"
-        _save(overlay(image_HW3, mask_HW, self._palette, shows_first=self._classes[0] != BACKGROUND), path)
+        path = self._folder / OVERLAYS / f"{self._names[index]}.png"
+        shows_first = self._classes[0] != BACKGROUND
+        self._save(overlay(image_HW3, mask_HW, self._palette, shows_first=shows_first), path)
         return path
 
-    def _stem(self, index: int) -> str:
-        """Return the name of a file without its extension, unless another file has the same."""
-        name = self._files.relative(index)
-        stem = name.removesuffix(Path(name).suffix)
-        return name if stem in self._shared_stems else stem
+    def _save(self, picture: Image.Image, path: Path) -> None:
+        with self._output.write(path) as fresh:
+            picture.save(fresh, "PNG", compress_level=_FAST)
 
     def _write_classes(self) -> None:
         path = self._folder / MASKS / CLASS_FILE
         numbers = {name: number for number, name in enumerate(self._classes)}
-        with output_file(path) as fresh:
+        self._output.check(path)
+        with self._output.write(path) as fresh:
             fresh.write_text(tomli_w.dumps(numbers), "utf-8")
 
 
@@ -143,13 +156,14 @@ def _picture(mask_HW: Mask, colours: Palette) -> Image.Image:
     return picture
 
 
-def _save(picture: Image.Image, path: Path) -> None:
-    with output_file(path) as fresh:
-        picture.save(fresh, "PNG", compress_level=_FAST)
+def mask_names(names: Sequence[str]) -> list[str]:
+    """Return the names of the masks of files without their `.png`, each once.
 
-
-def _shared(files: InputFiles) -> frozenset[str]:
-    """Return the names without extension that several files have."""
-    names = (files.relative(index) for index in range(len(files.paths)))
-    stems = Counter(name.removesuffix(Path(name).suffix) for name in names)
-    return frozenset(stem for stem, count in stems.items() if count > 1)
+    A mask has the name of its image without extension (`a` for a.jpg), or with it where two would be alike.
+    """
+    stems = [name.removesuffix(Path(name).suffix) for name in names]
+    counts = Counter(stems)
+    taken = {name for name, stem in zip(names, stems, strict=True) if counts[stem] > 1}
+    while more := {name for name, stem in zip(names, stems, strict=True) if stem in taken} - taken:
+        taken |= more  # `a.jpg.png` beside a.jpg and a.png
+    return [name if name in taken else stem for name, stem in zip(names, stems, strict=True)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from mptui.data.core.types import Problem
 from mptui.data.formats.splits import FileSplit
 from mptui.data.loading.loader import Loader
+from mptui.io.written_files import OutputFiles
 from mptui.lab.use.prediction.inputs import InputFiles
 from mptui.lab.use.prediction.mask_files import MaskFiles, WrittenMask
 from mptui.lab.use.prediction.masks import MaskMaker
@@ -68,10 +69,11 @@ class PredictionRun:
                     table.write(self.files.paths[index], row)
             self._count(predicted.kept.sum(), int(predicted.indices[-1]) + 1)
 
-    def masks(self, folder: Path, *, single: bool) -> Iterator[WrittenMask]:
+    def masks(self, folder: Path, output: OutputFiles, *, single: bool) -> Iterator[WrittenMask]:
         """Write the masks of all files; yield what is on disk, in the order of the files.
 
         Raises:
+            ConfigError: A mask would replace a file of another origin: nothing is written.
             DataError: Too many files can't be read.
             DiskError: A mask can't be written.
             MemoryExhaustedError: Not even one image fits into memory.
@@ -80,7 +82,7 @@ class PredictionRun:
         predictor = Predictor(self.trained, mirror=self.mirror, note=self.note)
         with (
             MaskMaker(self.files) as maker,
-            MaskFiles(folder, self.files, self.trained.classes, single=single) as written,
+            MaskFiles(folder, self.files, self.trained.classes, output, single=single) as written,
             loader_of(self.trained, self._samples(), self._leave_out) as loader,
         ):
             for predicted in predictor(loader, maker):
