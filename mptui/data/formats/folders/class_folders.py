@@ -125,7 +125,7 @@ def names_are_classes(path: str) -> bool:
     names = [name for name, at in subfolders(path).items() if has_images(at)]
     if len(split_folders(names)) > 1:
         return False
-    return any(not folder_words(name).exact for name in names) or len(names) > 2
+    return len(names) > 1 or any(not folder_words(name).exact for name in names)
 
 
 def _photographs(walk: FolderWalk, table: PathTable) -> PathTable:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import walk_images
 from mptui.data.formats.folders.split_words import same_text
@@ -11,13 +12,14 @@ BESIDE = "is a mask by its name, beside its image"
 MASK_WORDS = (b"mask", b"segmentation", b"annotation", b"groundtruth", b"gt")
 """What a name holds that may be a mask's; in lower case."""
 
+_LOOKED_AT = 4096
 _MASK = re.compile(r"(?ai)[-_. ](?:masks?|segmentation|annotation|groundtruth|gt)(?P<number>[-_]?[0-9]+)?\Z")
 
 
 def has_masks_beside(path: str) -> bool:
-    """Whether images in a folder have masks beside them, by the first folder with images."""
+    """Whether images in a folder have masks beside them, by the first images of one."""
     first: list[str] = []
-    for image in walk_images(path):
+    for image in islice(walk_images(path), _LOOKED_AT):
         if first and os.path.dirname(image) != os.path.dirname(first[0]):  # noqa: PTH120
             break
         first.append(image)
