@@ -56,6 +56,7 @@ class TrainContext:
         rollback: Snapshots of the last good states, in host memory.
         outcome: Figures for the summary.
         phase: Current phase of the run.
+        on_trial: The last switch of settings as a command, and its step, until its first steps are done.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
     """
 
@@ -85,6 +86,7 @@ class TrainContext:
         self.outcome = Outcome()
         self.phase = ""
         self.left_epoch = False
+        self.on_trial: tuple[Command, int] | None = None
         self._agreed_report, self.save_is_due = self.report_due_here, self.save_due_here
         if isinstance(mailbox, RanksMailbox):
             self._agreed_report, self.save_is_due = mailbox.take_report, mailbox.take_save

@@ -2,16 +2,24 @@
 
 A checkpoint is saved before each switch, under the name `undo`. Undoing the switch restores the run from it:
 weights, optimizer, schedule and position in the data.
+
+The first steps after a switch belong to it: if the new settings can't be had, such as a batch that no memory
+holds, it is undone, and the run goes on with the settings before.
 """
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
+from mptui.engine.guards.oom_errors import release
 from mptui.engine.job import Job, ProfileSwitch
-from mptui.engine.mailbox import Command
+from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.optim.lr_schedule import ScheduleContinuation, ScheduleProgress, rate_change
 from mptui.engine.torch_setup import limit_memory, set_switches
-from mptui.errors import ConfigError, DiskError
-from mptui.events import PrecisionChanged, PresetSwitched
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.events import PrecisionChanged, PresetSwitched, Recovered
+from mptui.text import clean
+
+FIRST_STEPS = 2
+"""Steps that a switch is on trial for: the second needs what the first has allocated."""
 
 
 def switch(context: TrainContext, command: Command) -> str | None:
@@ -44,10 +52,60 @@ def switch(context: TrainContext, command: Command) -> str | None:
     if (refusal := context.ranks.broadcast(refusal)) is not None:
         _close_loaders(wanted.job, but_of=context.job)
         return refusal
-    if wanted.changes or wanted.back_to is not None:
-        _take(context, wanted)
+    context.on_trial = None
+    if wanted.changes and wanted.back_to is None:
+        context.on_trial = command, context.state.step
+    reason = None
+    try:
+        if wanted.changes or wanted.back_to is not None:
+            _take(context, wanted)
+            _read_validation(context)
+    except Exception as error:
+        if not may_undo(context, error):
+            raise
+        reason = reason_of(error)
+    if reason is not None:  # outside the except block, since the traceback holds tensors
+        undo_trial(context, reason)
+        return reason
     _report(context, wanted, command, before, precision)
     return None
+
+
+def may_undo(context: TrainContext, error: Exception) -> bool:
+    """Whether a switch is undone after `error`: in its first steps, in a run of one process."""
+    if context.on_trial is None or not context.ranks.is_alone:
+        return False
+    is_over = context.state.step >= context.on_trial[1] + FIRST_STEPS
+    return not is_over and not isinstance(error, (Stopped, RunDirectoryError))
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error, for a message."""
+    return clean(f"{type(error).__name__}: {error}".splitlines()[0], 300)
+
+
+def undo_trial(context: TrainContext, reason: str) -> None:
+    """Undo the switch that is on trial, whose settings can't be had.
+
+    Raises:
+        ConfigError: It can't be undone either.
+    """
+    assert context.on_trial is not None, "see may_undo"
+    (command, _), context.on_trial = context.on_trial, None
+    context.parts.updater.forget()
+    release(context.device)
+    words = f"{command.name} {command.argument or ''}".rstrip()
+    if (refusal := switch(context, Command("undo"))) is not None:
+        raise ConfigError(f"{words}: {reason}", hint=f"it could not be undone: {refusal}")
+    action = f"{words} is undone: {reason}"
+    context.emit(Recovered(step=context.state.step, problem="switch", action=action))
+
+
+def _read_validation(context: TrainContext) -> None:
+    """Read the first validation batch of a switch: the first validation may be hours away."""
+    if context.on_trial is not None:
+        with context.job.val_loader.window_at(0, 1, 0) as window:
+            next(iter(window), None)
 
 
 def _take(context: TrainContext, wanted: ProfileSwitch) -> None:

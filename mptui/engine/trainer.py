@@ -35,6 +35,7 @@ from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.memory_samples import MemorySamples
 from mptui.engine.reporting.prediction_pictures import PredictionPictures
 from mptui.engine.reporting.speed_advice import SpeedAdvice
+from mptui.engine.switching import may_undo, reason_of, undo_trial
 from mptui.events import Recovered
 
 HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
@@ -113,7 +114,7 @@ class Trainer:
             while has_more(context):
                 context.mailbox.check_stop()
                 started = time.perf_counter()
-                self._train_epoch()
+                self._try_epoch()
                 if not context.left_epoch:  # else continue from the cursor
                     finish_epoch(context, started)
         except Stopped:
@@ -134,6 +135,18 @@ class Trainer:
         context.save("end")
         context.enter("finished")
         return context.outcome
+
+    def _try_epoch(self) -> None:
+        """Train to the end of the epoch; a switch of settings whose first steps fail is undone."""
+        reason = None
+        try:
+            self._train_epoch()
+        except Exception as error:
+            if not may_undo(self.context, error):
+                raise
+            reason = reason_of(error)
+        if reason is not None:  # outside the except block, since the traceback holds tensors
+            undo_trial(self.context, reason)
 
     def _train_epoch(self) -> None:
         context, state = self.context, self.state

@@ -11,7 +11,15 @@ from mptui.config.dump import to_toml
 from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.memory.footprint import footprint
-from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step, Warned
+from mptui.events import (
+    CommandAnswered,
+    EpochFinished,
+    Paused,
+    PresetSwitched,
+    Recovered,
+    Step,
+    Warned,
+)
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, plan_run
@@ -276,3 +284,57 @@ def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_sa
     assert answer(events, "set").state == "done"
     saved = tomllib.loads((run / "run.toml").read_text())["memory"]
     assert saved["micro_batch"] == 3
+
+
+def test_a_batch_of_more_samples_than_there_are_is_one_of_all(asked):
+    """A validation batch was padded to it, which no memory holds."""
+    events, _run = asked("set", "training.batch_size=1000000000")
+    assert answer(events, "set").state == "done"
+    epochs = [event for event in events if isinstance(event, EpochFinished)]
+    assert len(epochs) == 3
+    assert all(event.val_loss is not None for event in epochs)
+
+
+def test_a_validation_batch_that_can_not_be_read_is_found_at_the_switch(asked, monkeypatch):
+    from mptui.data.loading.loader import Loader
+
+    window_at = Loader.window_at
+
+    def full(loader, *place):
+        if loader._batch_size == 4:
+            raise RuntimeError("can't allocate memory: you tried to allocate 1228800000000 bytes")
+        return window_at(loader, *place)
+
+    monkeypatch.setattr(Loader, "window_at", full)
+    events, run = asked("set", "training.batch_size=4")
+    answered = answer(events, "set")
+    assert answered.state == "refused"
+    assert "can't allocate memory" in answered.detail
+    undone = next(event for event in events if isinstance(event, Recovered))
+    assert undone.problem == "switch"
+    assert undone.action.startswith("set training.batch_size=4 is undone: RuntimeError: can't allocate")
+    assert tomllib.loads((run / "run.toml").read_text())["training"]["batch_size"] == 8
+    steps = [event.step for event in events if isinstance(event, Step)]
+    assert steps == list(range(1, 3 * 4 + 1))
+
+
+def test_a_setting_whose_first_step_fails_is_undone_and_the_run_goes_on(asked, monkeypatch):
+    """As a batch that fits in host memory and not on the device, or a bug of a fast path."""
+    from mptui.engine.optim.guarded_step import Updater
+
+    clip = Updater.clip
+
+    def fails(updater):
+        if updater._clip == 0.125:
+            raise RuntimeError("no such kernel")
+        clip(updater)
+
+    monkeypatch.setattr(Updater, "clip", fails)
+    events, run = asked("set", "training.clip_grad_norm=0.125")
+    undone = next(event for event in events if isinstance(event, Recovered))
+    assert undone.action == "set training.clip_grad_norm=0.125 is undone: RuntimeError: no such kernel"
+    assert (
+        "clip_grad_norm" not in (run / "run.toml").read_text()
+        or "0.125" not in (run / "run.toml").read_text()
+    )
+    assert [event.step for event in events if isinstance(event, Step)][-1] == 3 * 4

@@ -297,7 +297,8 @@ class LoaderMaker:
             kind=TASKS[self.plan.task].sample,
             pixels=self.dataset.pixels,
             labelled=labelled,
-            batch_size=training.batch_size,
+            # a short last batch is padded in validation, and memory for more than the set has is not there
+            batch_size=training.batch_size if train else min(training.batch_size, max(1, len(split))),
             side=side,
             resize=data.resize,
             crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
