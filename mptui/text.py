@@ -16,6 +16,9 @@ _MOST_NAMED = 10
 _UNSEEN = _BIDI | _JOINING
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MARKUP = re.compile(r"[\\|<>*_`\[\]~]")
 _LIKE_AN_ESCAPE = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
@@ -44,6 +47,20 @@ def clean(text: str, limit: int = 1000) -> str:
         return text
     safe = "".join(_escaped(c) for c in text[: limit + 1])
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
+
+
+def cell(text: str) -> str:
+    """Return a cell of a CSV file for text from elsewhere, which a spreadsheet doesn't take for a formula.
+
+    An apostrophe is put before it, as https://owasp.org/www-community/attacks/CSV_Injection has it. A number
+    stays as it is.
+    """
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+
+
+def markdown(text: str) -> str:
+    """Escape what Markdown would read as a column, HTML, a link or emphasis."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def clean_lines(text: str, limit: int = 1000) -> str:

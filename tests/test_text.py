@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.text import clean, clean_name, shell_word
+from mptui.text import cell, clean, clean_name, markdown, shell_word
 
 DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -88,3 +88,17 @@ def test_what_is_too_long_ends_with_an_ellipsis(length):
 @pytest.mark.parametrize("path", ["runs/one", "my runs/one", "it's $HOME/`x`", "a;b", "-n"])
 def test_a_path_in_a_command_is_one_word_of_a_shell(path):
     assert shlex.split(f"mptui resume {shell_word(path)}") == ["mptui", "resume", path]
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(A1)", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "\tx", "\r=1"])
+def test_a_cell_is_no_formula(text):
+    assert cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "cat", "-1", "+2.5e-3", "-.5", "a=b", "'quoted"])
+def test_a_cell_that_is_no_formula_stays(text):
+    assert cell(text) == text
+
+
+def test_markdown_shows_the_text_and_does_nothing():
+    assert markdown("<b>a|b</b> [x](http://y)\n# c") == r"\<b\>a\|b\</b\> \[x\](http://y) # c"

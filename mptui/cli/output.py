@@ -1,6 +1,7 @@
 """Output on stdout (results) and stderr (progress and next steps)."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +19,14 @@ OnProgress = Callable[[int, int], None]
 """Receives the samples that are done, and all of them."""
 
 _LINE_EVERY_S = 10.0
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def print_json(document: object) -> None:
-    """Print the JSON document of a command with --json; NaN and infinities are refused."""
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print the JSON document of a command with --json, in UTF-8; NaN and infinities are refused."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    # a byte of a name that is not UTF-8 would be written as it is; JSON has an escape for what stands for it
+    typer.echo(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_next(command: str) -> None:

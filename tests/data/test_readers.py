@@ -1,6 +1,7 @@
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 
@@ -151,6 +152,48 @@ def test_a_header_that_claims_too_many_pixels_is_refused_in_silence(tmp_path, si
     path = tmp_path / "bomb.png"
     path.write_bytes(png_header(*size))
     assert "too large" in refused(path)
+
+
+def icon(inside, width=16, height=16):
+    """Return an icon whose header says one size, around an image."""
+    entry = struct.pack("<BBBBHHII", width, height, 0, 0, 1, 32, len(inside), 22)
+    return struct.pack("<HHH", 0, 1, 1) + entry + inside
+
+
+def bitmap(width, height):
+    """Return the header of a bitmap inside an icon, with almost no data."""
+    return struct.pack("<IiiHHIIiiII", 40, width, 2 * height, 1, 32, 0, 0, 0, 0, 0, 0) + b"\0" * 16
+
+
+@pytest.mark.parametrize("inside", [png_header(9000, 9000), bitmap(9000, 9000)], ids=["png", "bitmap"])
+def test_an_image_inside_an_icon_is_refused_by_its_own_size_before_it_is_decoded(
+    tmp_path, inside, monkeypatch
+):
+    path = tmp_path / "small.ico"
+    path.write_bytes(icon(inside))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+
+    with pytest.raises(BadSampleError, match="9000x9000 pixels is too large"):
+        read_rgb(str(path))
+    with pytest.raises(BadSampleError, match="9000x9000 pixels is too large"):
+        read_rgb(str(path), content=path.read_bytes())
+
+
+@pytest.mark.parametrize("cut_at", [4, 8, 22, 30])
+def test_an_icon_that_is_cut_off_is_no_image(tmp_path, cut_at):
+    path = tmp_path / "cut.ico"
+    path.write_bytes(icon(png_header(16, 16))[:cut_at])
+
+    with pytest.raises(BadSampleError):
+        read_rgb(str(path))
+
+
+@pytest.mark.parametrize("bitmap_format", ["png", "bmp"])
+def test_an_icon_is_read(tmp_path, bitmap_format):
+    path = tmp_path / "good.ico"
+    Image.new("RGBA", (48, 48), (200, 10, 10, 255)).save(path, sizes=[(48, 48)], bitmap_format=bitmap_format)
+
+    assert read_rgb(str(path)).tolist() == [[[200, 10, 10]] * 48] * 48
 
 
 def test_odd_files_write_nothing_to_the_terminal(tmp_path):

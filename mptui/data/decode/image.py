@@ -1,13 +1,14 @@
 """Reads an image file as upright RGB, or reports a short reason why it can't be read.
 
 The format is detected from the content, never from the name, and only those in `FORMATS` are tried: an EPS
-named `.jpg` would start Ghostscript. The size is checked in the header, before any pixel is decoded. The EXIF
-orientation is applied, transparency is composited over white, only the first frame of an animation is read,
-and grey of more than 8 bits is scaled, not clipped.
+named `.jpg` would start Ghostscript. The size is checked in the header, before any pixel is decoded, also
+of each image in an icon. The EXIF orientation is applied, transparency is composited over white, only the
+first frame of an animation is read, and grey of more than 8 bits is scaled, not clipped.
 """
 
 import os
 import stat
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from mptui.data.core.parts import is_part, open_binary, status_of
 from mptui.data.core.read_errors import reason_of
 from mptui.data.core.types import BadSampleError, Pixels
 from mptui.data.decode import jpeg
+from mptui.data.decode.icon import icon_sizes
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 EXTENSIONS = frozenset(
     "." + ending
     for ending in (
@@ -65,7 +67,7 @@ def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     try:
-        with Image.open(_source(path, content), formats=FORMATS) as image:
+        with _open(path, content) as image:
             check_size(path, *image.size)
             yield image
     except BadSampleError:
@@ -75,6 +77,26 @@ def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
     except Exception as error:
         # A damaged file makes Pillow's parsers raise anything.
         raise BadSampleError(path, reason_for(error)) from error
+
+
+def _open(path: str, content: bytes | None) -> ImageFile:
+    """Open an image of a format that Pillow opens without decoding it, or an icon whose images are no larger.
+
+    Raises:
+        UnidentifiedImageError: It is neither.
+        BadSampleError: An image of the icon is empty or too large.
+    """
+    try:
+        return Image.open(_source(path, content), formats=FORMATS)
+    except UnidentifiedImageError as unidentified:
+        with BytesIO(content) if content is not None else open_binary(path) as file:
+            try:
+                sizes = icon_sizes(file)
+            except (SyntaxError, struct.error):
+                raise unidentified from None
+        for size in sizes:
+            check_size(path, *size)
+        return Image.open(_source(path, content), formats=("ICO",))
 
 
 def _source(path: str, content: bytes | None) -> str | IO[bytes]:

@@ -6,13 +6,14 @@ from typing import Any
 from mptui import format as fmt
 from mptui.lab.report.html_page import comparison_rows
 from mptui.lab.report.run_report import RunReport
+from mptui.text import markdown
 
 _BARS = 32
 
 
 def markdown_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> str:
     """Return the page on one run or several; see `html_page`."""
-    blocks = [f"# {_escaped(' · '.join(report.name for report in reports))}"]
+    blocks = [f"# {markdown(' · '.join(report.name for report in reports))}"]
     if compared is not None:
         blocks += _titled("## Differences", comparison_rows(compared))
     for report in reports:
@@ -26,14 +27,14 @@ def _section(report: RunReport) -> list[str]:
         for name, history in report.view.by_epoch.items()
     ]
     return [
-        *_titled(f"## {_escaped(report.name)}", _headed(report.facts)),
+        *_titled(f"## {markdown(report.name)}", _headed(report.facts)),
         *_titled("### Curves", [("by epoch", "", "last"), *curves] if curves else []),
         *_titled("### Time", _headed(report.time)),
         *_titled("### Precision", report.precision),
         *_titled("### Loss scale", _headed(report.scale)),
         *_titled("### Memory", _headed(report.memory)),
         *_titled("### Numerics, the last probe", report.numerics),
-        *([_escaped(report.numerics_words)] if report.numerics else []),
+        *([markdown(report.numerics_words)] if report.numerics else []),
         *_titled("### Classes, the last validation", report.classes),
         "### Settings",
         f"```toml\n{report.settings.strip()}\n```",
@@ -53,11 +54,4 @@ def _titled(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
-
-
-def _escaped(text: str) -> str:
-    """Escape what Markdown would read as a column, HTML or emphasis."""
-    for character in "\\|<>*_`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())
+    return f"| {' | '.join(markdown(cell) for cell in cells)} |"

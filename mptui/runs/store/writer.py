@@ -31,6 +31,7 @@ from mptui.runs.store.index import Index
 from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
 from mptui.runs.view.line_files import DeviceCsv, TrainLog
+from mptui.text import cell
 
 CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
 """The best validation by class, and its confusion matrix."""
@@ -223,5 +224,5 @@ def _text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([cell(value) if isinstance(value, str) else value for value in row] for row in rows)
     return lines.getvalue()

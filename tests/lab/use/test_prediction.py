@@ -133,6 +133,13 @@ def test_the_background_is_black_and_other_classes_are_not():
     assert len({tuple(colour) for colour in palette(("background", "cat")).tolist()}) == 256
 
 
+def test_a_spreadsheet_takes_no_name_of_a_class_or_a_file_for_a_formula():
+    stream = io.StringIO()
+    CsvTable(stream, ("=HYPERLINK(A1)", "-1")).write("@home.png", (0.75, 0.25))
+
+    assert stream.getvalue().splitlines()[1].startswith("'@home.png,'=HYPERLINK(A1),0.75")
+
+
 def test_tables_hold_the_same_numbers():
     csv, lines = io.StringIO(), io.StringIO()
     for table in (CsvTable(csv, ("a", 'b "c", d')), JsonLines(lines, ("a", 'b "c", d'))):

@@ -15,7 +15,7 @@ from mptui.lab.use.course import Course
 from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
 from mptui.lab.use.export.facts import NOT_STATED
 from mptui.registry.tasks import TASKS
-from mptui.text import clean
+from mptui.text import clean, markdown
 
 CARD, CURVES = "README.md", "curves.svg"
 
@@ -33,7 +33,7 @@ def card(
     run = facts["run"]
     parts = [
         _front_matter(facts),
-        f"# {clean(run['name'])}\n\n{_sentence(facts)}",
+        f"# {markdown(clean(run['name']))}\n\n{_sentence(facts)}",
         "## Use\n\n```python\n" + usage.format(file=file) + "\n```\n\n" + _input(facts),
         "## Results\n\n" + _results(facts, course),
         "## Training\n\n" + _training(facts, course, has_curves),
@@ -99,7 +99,7 @@ def _sentence(facts: dict[str, Any]) -> str:
     weights = "the moving average of its weights" if run["ema"] else "its weights"
     return (
         f"`{clean(facts['model']['name'])}` for {facts['task']}{classes}, trained on"
-        f" {clean(str(run['data']))}:"
+        f" {markdown(clean(str(run['data'])))}:"
         f" {weights} at step {run['step']:,} ({run['checkpoint']} checkpoint). It computes in float32."
     )
 
@@ -112,7 +112,7 @@ def _input(facts: dict[str, Any]) -> str:
         if len(facts["classes"]) > len(shown)
         else ""
     )
-    classes = ", ".join(f"{number} {clean(name, 60)}" for number, name in enumerate(shown))
+    classes = ", ".join(f"{number} {markdown(clean(name, 60))}" for number, name in enumerate(shown))
     return _table(("input", "value"), rows) + (f"\n\nOutputs, in order: {classes}{more}." if classes else "")
 
 
@@ -158,9 +158,7 @@ def _check(agreement: Agreement) -> str:
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+    return "\n".join("| " + " | ".join(markdown(str(cell)) for cell in line) + " |" for line in lines)
 
 
 def _words(value: object) -> str:

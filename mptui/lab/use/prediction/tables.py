@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol, TextIO
 
-from mptui.text import clean_name
+from mptui.text import cell, clean_name
 
 _LONGEST = 4096
 _DIGITS = 6
@@ -24,7 +24,7 @@ class CsvTable:
     """CSV: file, class, its probability, and a column for the probability of each class, called p_CLASS."""
 
     def __init__(self, stream: TextIO, classes: Sequence[str]) -> None:
-        self._rows, self._classes = csv.writer(stream, lineterminator="\n"), classes
+        self._rows, self._classes = csv.writer(stream, lineterminator="\n"), [cell(name) for name in classes]
         # formatted at once: of a thousand classes, one by one would take longer than the network
         self._template = ",".join([f"%.{_DIGITS}g"] * len(classes))
         self._rows.writerow([*COLUMNS, *(f"p_{name}" for name in classes)])
@@ -32,7 +32,7 @@ class CsvTable:
     def write(self, file: str, probabilities: Sequence[float]) -> None:
         """Append the row of a file."""
         texts, best = (self._template % tuple(probabilities)).split(","), _best(probabilities)
-        self._rows.writerow([clean_name(file, _LONGEST), self._classes[best], texts[best], *texts])
+        self._rows.writerow([cell(clean_name(file, _LONGEST)), self._classes[best], texts[best], *texts])
 
 
 class JsonLines:
