@@ -251,7 +251,7 @@ def test_precision_scale_memory_and_numerics_have_tables(tmp_path):
         "| skipped steps | 4 (0.04 %), at most 2 in a row |",
         "| peak, allocated | 50.0 GiB |",
         "| layer4.2.conv3 | gradient |",
-        "65,536 would lose 0.2 %; 150 more layers lose up to 4.0 %",
+        "65,536 is the largest that they allow; 150 more layers lose up to 4.0 %",
     ):
         assert row in text, text
     page = report(tmp_path, "one")
