@@ -27,7 +27,7 @@ FIXED: Mapping[str, str] = {
     "model.vae_sha256": "its network has learnt the latents of this VAE",
     "model.task": "its loss and its best epoch depend on it",
     "data.bands": _WEIGHTS.replace("network", "images"),
-    "model.weights": "it continues from its own weights",
+    **dict.fromkeys(("model.weights", "model.weights_key"), "it continues from its own weights"),
     "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",
     **dict.fromkeys(("training.noise_schedule", "training.prediction"), "its network has learnt by it"),

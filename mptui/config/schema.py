@@ -50,6 +50,9 @@ class ModelConfig(Table):
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights. Images are prepared as for these
     weights."""
+    weights_key: str | None = None
+    """Key of the weights in a checkpoint of another program (`state_dict_ema`), or the prefix of their names
+    (`encoder_q`); unset: the weights as they were trained, not their average."""
     encoder: Annotated[
         str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"]), of_network("encoder")
     ] = None

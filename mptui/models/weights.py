@@ -1,8 +1,9 @@
 """Loads weights files without running code from them."""
 
+import argparse
 import re
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -20,13 +21,19 @@ _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _AUXILIARY_HEAD = re.compile(r"^(?:aux\d|AuxLogits)\.")
 _OLD_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED_IN_AN_ERROR = 3
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar")
+"""Endings of weights files."""
+_KEYS = ("state_dict", "model", "model_state_dict", "model_state", "net", "network", "weights", "params")
+"""Keys of the weights as they were trained, in the checkpoints of other programs."""
+_AVERAGED = re.compile(r"(?i)(?:^|[._])(?:ema|swa|avg|averaged|average|teacher|momentum|encoder_k)(?:$|[._])")
+_FOREIGN = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")
 _LARGE_HEAD = 2.0
 """A head whose weights are larger than torch's own by this factor is scaled down."""
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """Types of weights that can be cast to each other, apart from rounding."""
 
 
-def load_weights(model: nn.Module, path: str | Path) -> list[str]:
+def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> list[str]:
     """Load the weights in a file into `model`.
 
     Prefixes of DataParallel, DDP and torch.compile and the auxiliary heads of googlenet and inception_v3 are
@@ -35,8 +42,10 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
 
     Args:
         model: The network, on any device.
-        path: A .safetensors file, or a .pth or .pt file with tensors only: a state dict, or one under the key
-            `state_dict` or `model`.
+        path: A .safetensors file, or one of torch (`SUFFIXES`) with tensors only: a state dict, or a
+            checkpoint that has one under a key.
+        key: The key of the state dict in the checkpoint, or the prefix of the names to take; None: the
+            weights as they were trained, and the prefix that fits the network.
 
     Returns:
         Warnings for the user; empty if all weights were used.
@@ -45,7 +54,10 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
         ConfigError: The file is missing, can't be read safely, belongs to another network, or holds tensors
             that are not plain floating point weights: sparse, quantised, without data, integer, NaN.
     """
-    return load_state(model, read_state(Path(path)), Path(path))
+    path = Path(path)
+    state, notes = read_weights(path, key)
+    weights, more = _fitting(_canonical(state), model, path, key)
+    return [*notes, *more, *load_state(model, weights, path)]
 
 
 def load_state(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) -> list[str]:
@@ -70,9 +82,9 @@ def check_file(path: Path) -> None:
     Raises:
         ConfigError: It is missing or of another kind.
     """
-    if path.suffix not in {".safetensors", ".pth", ".pt"}:
+    if not path.name.endswith(SUFFIXES):
         raise ConfigError(
-            f"model.weights: {path}: not a .safetensors, .pth or .pt file",
+            f"model.weights: {path}: not one of {', '.join(SUFFIXES)}",
             hint="Use a weights file of one of these kinds.",
         )
     if not path.is_file():
@@ -80,7 +92,19 @@ def check_file(path: Path) -> None:
 
 
 def read_state(path: Path) -> Mapping[str, torch.Tensor]:
+    """Read the tensors of a weights file by name, as `read_weights` does."""
+    return read_weights(path, None)[0]
+
+
+def read_weights(path: Path, key: str | None) -> tuple[Mapping[str, torch.Tensor], list[str]]:
     """Read the tensors of a weights file by name, without running code from it.
+
+    Args:
+        path: The file.
+        key: The key of the state dict in a checkpoint; None: of the weights as they were trained.
+
+    Returns:
+        The tensors, and warnings for the user.
 
     Raises:
         ConfigError: It is missing, can't be read safely, or holds anything else.
@@ -94,24 +118,69 @@ def read_state(path: Path) -> Mapping[str, torch.Tensor]:
                 f"model.weights: {path}: cannot read: {(error.strerror or str(error)).lower()}",
                 hint="Check the permissions of the file and its disk, then try again.",
             ) from error
+        if found := _FOREIGN.search(str(error)):
+            raise ConfigError(
+                f"model.weights: {path}: holds Python objects ({found[1]}), whose code is not run",
+                hint="Save model.state_dict() with torch.save, where the model can be loaded.",
+            ) from error
         raise ConfigError(
             f"model.weights: {path}: damaged, or not only tensors ({type(error).__name__})",
             hint="Download the file again, or save only the weights as .safetensors.",
         ) from error
-    if not _is_state(content):
-        raise ConfigError(
-            f"model.weights: {path}: not a state dict",
-            hint="Save model.state_dict() instead.",
+    return _chosen(content, path, key)
+
+
+def _unpickled(path: Path) -> object:
+    with torch.serialization.safe_globals(
+        [argparse.Namespace]
+    ):  # the flags of the training, as timm saves them
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _chosen(content: object, path: Path, key: str | None) -> tuple[Mapping[str, torch.Tensor], list[str]]:
+    """Return the state dict in a checkpoint, and a warning where it has others of the same network."""
+    states = dict(_states(content))
+    if key in states:
+        return states[key], []
+    if not states:
+        keys = (
+            f", but a dict with the keys {_first(map(str, content))}" if isinstance(content, Mapping) else ""
         )
-    return content
+        raise ConfigError(
+            f"model.weights: {path}: not a state dict{keys}", hint="Save model.state_dict() instead."
+        )
+    names = (_WRAPPERS.sub("", name) for state in states.values() for name in state)
+    if key is not None and not any(name.startswith(f"{key}.") for name in names):
+        raise ConfigError(
+            f"model.weights_key = {key}: {path} has none of that name, but {_first(filter(None, states))}",
+            hint="Choose one of these, a prefix of the names in it, or leave it unset.",
+        )
+    averaged = [name for name in states if _AVERAGED.search(name)]
+    trained = [name for name in states if name not in averaged]
+    known = [name for name in trained if name.rpartition(".")[2] in _KEYS]
+    taken = known or trained or averaged
+    if len(taken) > 1:
+        raise ConfigError(
+            f"model.weights: {path}: has several state dicts: {_first(taken)}",
+            hint=f"Choose one: --set model.weights_key={taken[0]}",
+        )
+    others = [name for name in averaged if name != taken[0]]
+    told = f"the weights of {taken[0]} are taken; averaged ones are there, too"
+    return states[taken[0]], [
+        f"{clean(path.name)}: {told}: --set model.weights_key={name}" for name in others[:1]
+    ]
 
 
-def _unpickled(path: Path) -> Mapping[str, torch.Tensor]:
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    for key in ("state_dict", "model"):
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    return content  # type: ignore[no-any-return] # checked by the caller
+def _states(
+    content: object, key: str = "", depth: int = 2
+) -> Iterator[tuple[str, Mapping[str, torch.Tensor]]]:
+    """Yield the state dicts in a checkpoint by their keys, joined by dots."""
+    if _is_state(content):
+        yield key, content  # type: ignore[misc] # as was just checked
+    elif isinstance(content, Mapping) and depth:
+        for name, value in content.items():
+            if isinstance(name, str) and not name.startswith(("optim", "scaler", "amp")):
+                yield from _states(value, f"{key}.{name}" if key else name, depth - 1)
 
 
 def _is_state(content: object) -> bool:
@@ -130,6 +199,48 @@ def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
         if not _AUXILIARY_HEAD.match(bare) and not _is_counter(bare) and bare != "n_averaged":
             canonical[bare] = tensor
     return canonical
+
+
+def _fitting(weights: State, model: nn.Module, path: Path, key: str | None) -> tuple[State, list[str]]:
+    """Take a common prefix of names away that the network's names lack, such as `model.` of Lightning.
+
+    Raises:
+        ConfigError: Several prefixes fit, or `key` is neither a key nor a prefix.
+    """
+    own = {name for name in model.state_dict() if not _is_counter(name)}
+    counts: Counter[str] = Counter()
+    for name in weights:
+        counts.update(name[: -len(rest)] for rest in _tails(name) if rest in own)
+    fitting = [prefix for prefix, count in counts.items() if count == max(counts.values())]
+    if key is not None and any(name.startswith(f"{key}.") for name in weights):
+        fitting = [f"{key}."]
+    if "" in fitting or not fitting or (key is None and 2 * counts[fitting[0]] < len(own)):
+        return weights, []
+    averaged = [prefix for prefix in fitting if _AVERAGED.search(prefix)]
+    taken = [prefix for prefix in fitting if prefix not in averaged] or averaged
+    if len(taken) > 1:
+        raise ConfigError(
+            f"model.weights: {path}: has the weights of the network several times: {_first(taken)}",
+            hint=f"Choose one: --set model.weights_key={taken[0][:-1]}",
+        )
+    inside = {
+        name.removeprefix(taken[0]): each for name, each in weights.items() if name.startswith(taken[0])
+    }
+    outside = [name for name in weights if not name.startswith(taken[0])]
+    told = f"{clean(path.name)}: the weights of {taken[0][:-1]} are taken"
+    notes = [f"{told}, and not {_first(outside)}"] if outside else []
+    others = [prefix for prefix in averaged if prefix not in taken]
+    notes += [f"{told}; averaged ones: --set model.weights_key={prefix[:-1]}" for prefix in others[:1]]
+    return inside, notes[-1:]
+
+
+def _tails(name: str) -> Iterator[str]:
+    """Yield a name, and what is left of it after each of its first parts."""
+    yield name
+    for _ in range(3):
+        name = name.partition(".")[2]
+        if name:
+            yield name
 
 
 def _resized_positions(model: nn.Module, weights: State) -> State:

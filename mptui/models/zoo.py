@@ -125,7 +125,7 @@ def load(model: nn.Module, config: ModelConfig, path: Path, side: int) -> list[s
         ConfigError: As `mptui.models.weights.load_weights`.
     """
     if config.weights != PRETRAINED:
-        return load_weights(model, path)
+        return load_weights(model, path, config.weights_key)
     found = pretrained(config)
     return load_state(model.get_submodule(found.part), found.read(path, side), path)
 
