@@ -1,5 +1,6 @@
 """Class folders and images alone as people have them: each half, or a refusal whose remedy works."""
 
+import json
 import shutil
 import unicodedata
 
@@ -262,6 +263,15 @@ def test_what_mptui_wrote_is_no_data(tmp_path):
     assert (dataset.classes, len(dataset.train) + len(dataset.val)) == (("a", "b"), 8)
     assert any("was written by mptui" in line for line in heard)
     assert len(opened(tmp_path, SampleKind.IMAGE)[0].train) <= 8
+
+
+def test_results_beside_the_data_are_no_data(tmp_path):
+    photos(tmp_path, "a:4 b:4 overlays:3")
+    lines = [json.dumps({"file": f"{number}.png", "sha256": "0" * 64}) for number in range(3)]
+    (tmp_path / "overlays" / ".mptui-files.jsonl").write_text("\n".join(lines) + "\n")
+    dataset, heard = opened(tmp_path, SampleKind.CLASS)
+    assert (dataset.classes, len(dataset.train) + len(dataset.val)) == (("a", "b"), 8)
+    assert any("was written by mptui" in line for line in heard)
 
 
 def test_a_class_without_validation_images_is_named(tmp_path):

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 
@@ -122,10 +122,13 @@ def find_images(path: str) -> Found:
 
 def names_are_classes(path: str) -> bool:
     """Whether the names of the folders in a folder can be those of classes, not of splits or of masks."""
-    names = [name for name, at in subfolders(path).items() if has_images(at)]
-    if len(split_folders(names)) > 1:
+    inside = subfolders(path)
+    splits = split_folders(inside).values()
+    if sum(any(has_images(inside[name]) for name in names) for names in splits) > 1:
         return False
-    return len(names) > 1 or any(not folder_words(name).exact for name in names)
+    filled = (name for name, at in inside.items() if has_images(at))
+    first = list(islice(filled, 2))
+    return len(first) > 1 or any(not folder_words(name).exact for name in first)
 
 
 def _photographs(walk: FolderWalk, table: PathTable) -> PathTable:

@@ -7,13 +7,13 @@ that mptui wrote itself, such as a directory of runs among the data, are no data
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import EXTENSIONS, opened
-from mptui.data.formats.folders.own_output import is_output_folder
+from mptui.data.formats.folders.own_output import OUTPUT_SIGNS, is_output_folder, written_names
 from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError
 from mptui.text import clean_name
@@ -57,6 +57,8 @@ class FolderWalk:
         """Warnings of the reading, beside those of what is left out."""
         self.quiet: set[str] = set()
         """Reasons that notes, or problems of samples, say already."""
+        self.named: set[str] = set()
+        """Folders that are data although mptui wrote files in them, as masks that it predicted."""
         self._root = root
         self._real_root = os.path.realpath(root)
         self._entered: set[tuple[int, int]] = set()
@@ -205,20 +207,26 @@ class FolderWalk:
     def _visible(self, folder: str) -> list["os.DirEntry[str]"]:
         """Return the entries of a folder that may be data; the others are left out."""
         entries = self._listed(folder)
-        names = {entry.name for entry in entries}
-        if is_output_folder(folder, names):
+        signs = {entry.name for entry in entries if entry.name in OUTPUT_SIGNS}
+        if signs and is_output_folder(folder):
             self._unseen.append((folder, WRITTEN))
             return []
-        seen = []
+        written = written_names(folder, signs) if folder not in self.named else frozenset()
+        seen = [
+            entry
+            for entry in entries
+            if not entry.name.startswith(".") and entry.name not in _OF_SYSTEM and entry.name not in written
+        ]
+        if len(seen) < len(entries):
+            self._leave_unseen(set(entries).difference(seen), written)
+        return seen
+
+    def _leave_unseen(self, entries: Iterable["os.DirEntry[str]"], written: Collection[str]) -> None:
         for entry in entries:
-            hidden = entry.name.startswith(".") or entry.name in _OF_SYSTEM
-            if not hidden:
-                seen.append(entry)
-            elif entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
                 self._unseen.append((entry.path, HIDDEN))
             elif leads_to(entry.is_file):
-                self.left[HIDDEN].append(entry.path)
-        return seen
+                self.left[WRITTEN if entry.name in written else HIDDEN].append(entry.path)
 
     def _listed(self, folder: str) -> list["os.DirEntry[str]"]:
         try:

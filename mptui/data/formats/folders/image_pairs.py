@@ -154,6 +154,7 @@ def _by_lists(walk: FolderWalk, pairs: _Pairs, lists: Mapping[str, frozenset[str
 def _pairs_of(walk: FolderWalk, folders: PairFolders) -> _Pairs:
     if folders.each:
         return _folder_an_image(walk, folders)
+    walk.named.add(folders.masks)
     images, masks = (_by_stem(walk, folder) for folder in (folders.images, folders.masks))
     masks = _of_one_kind(walk, masks)
     if not images or not masks:
