@@ -22,6 +22,7 @@ class RankPlace:
         local_world_size: Processes of the group on this node.
         node: Number of the node, from 0.
         nodes: Machines of the group.
+        source: The variables that say so.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class RankPlace:
     local_world_size: int
     node: int = 0
     nodes: int = 1
+    source: str = "RANK and WORLD_SIZE"
 
 
 def rank_place(environ: MutableMapping[str, str]) -> RankPlace | None:
@@ -78,6 +80,7 @@ def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
         local_world_size=_of_node(by_node, node) or world_size,
         node=node,
         nodes=_number(nodes, 1),
+        source="SLURM_PROCID and SLURM_STEP_NUM_TASKS",
     )
 
 

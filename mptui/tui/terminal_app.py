@@ -5,9 +5,11 @@ import os
 import signal
 from types import FrameType
 
+from rich.console import RenderableType
 from textual.events import Print
 
 from mptui.tui.app import MptuiApp
+from mptui.tui.terminal import supervisor
 from mptui.tui.terminal.stdio import Terminal
 
 SIGNALS_A_SECOND = 4
@@ -27,6 +29,11 @@ class TerminalApp(MptuiApp):
         """Redirect output of libraries to the log."""
         with contextlib.suppress(OSError):  # a full disk must not end the screen
             os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Close the screen for an error; the program then ends as one that has failed."""
+        self._return_code = 1  # Textual leaves that of a fault in its own threads at 0
+        super().panic(*renderables)
 
     def take_signal(self, number: int) -> None:
         """Record a signal that ends the screen; safe in a signal handler."""
@@ -58,6 +65,7 @@ def catch_signals(app: TerminalApp, terminal: Terminal) -> None:
         app.take_save()
 
     def hang_up(number: int, _frame: FrameType | None) -> None:
+        supervisor.restore_alone()
         terminal.hang_up()
         app.take_signal(number)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptui.engine.checkpoint.files import checkpoints, read_newest
+from mptui.engine.mailbox import INSIST_S
 from mptui.events import CheckpointSaved, EpochFinished, Step
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.remote.attached_run import Connection
@@ -138,7 +139,17 @@ def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_
     child.send(signal.SIGUSR2)
     wait_for(child, tmp_path / "run", lambda events: any(isinstance(e, CheckpointSaved) for e in events))
     child.send(signal.SIGINT)
-    child.send(signal.SIGINT)
+    time.sleep(INSIST_S)
+    if child.poll() is None:
+        child.send(signal.SIGINT)
     assert child.wait(LIMIT_S) == 130
     assert checkpoints(tmp_path / "run" / "checkpoints")
     assert read_newest(tmp_path / "run" / "checkpoints")[1] == []
+
+
+def test_an_interrupt_that_reaches_all_processes_is_one_request(fork_server, tmp_path):
+    """As of a terminal or a launcher, by two ways: from the group, and passed on by the parent."""
+    child = started(fork_server, LONG, tmp_path, "run")
+    wait_for(child, tmp_path / "run", stepped(2))
+    child.send(signal.SIGINT)
+    ends(child, tmp_path / "run", signal.SIGINT, 130)

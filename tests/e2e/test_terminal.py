@@ -22,6 +22,7 @@ from mptui.events import (
     RunFinished,
     Step,
 )
+from tests.e2e.native_exit import ENDS
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
 
 pytestmark = pytest.mark.slow
@@ -197,6 +198,43 @@ def test_a_killed_screen_leaves_a_terminal_that_works(terminal):
     assert program.exit_code() == 128 + signal.SIGKILL
     assert program.is_restored()
     assert "mptui was killed by signal 9" in program.text
+
+
+def test_native_code_that_ends_the_process_leaves_a_terminal_that_works(terminal):
+    program = terminal(call="tests.e2e.native_exit:main")
+    program.shows("q leave")
+    log = program.folder / "state" / "mptui" / "console.log"
+    log.write_bytes(b"the last words of a library\x1b[?1049h\n")
+    program.child.send_signal(ENDS)
+    assert program.exit_code() == 1
+    assert program.is_restored()
+    assert "ended from within, with exit code 0" in program.text
+    assert "the last words of a library" in program.text
+
+
+def test_a_killed_parent_leaves_a_terminal_that_works_and_no_screen_that_draws_on(terminal):
+    program = terminal(call="tests.e2e.native_exit:under_a_shell")
+    program.shows("q leave")
+    (child,) = program.child.children()
+    program.child.kill()
+    program.until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")
+    while program.read():
+        pass
+    assert program.is_restored()
+
+
+def test_bytes_that_are_no_text_end_nothing(terminal):
+    program = terminal(size=(140, 40))
+    program.shows("q leave")
+    for typed in (b"\x1b[200~caf\xe9\x1b[201~", b"\x1b[M\x20\xc8\xc8", b"\xff\xfe\x80", b"\x1b[<999999;;M"):
+        os.write(program.fd, typed)
+    program.press("question_mark")
+    program.shows("everywhere")
+    program.press("escape")
+    program.until(lambda: "everywhere" not in program.text, "the screen without help")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert "Traceback" not in program.text
 
 
 def is_stopped(process: psutil.Process) -> bool:

@@ -10,13 +10,16 @@ import time
 import pytest
 
 from mptui.events import PhaseChanged, RunFinished, Warned
+from mptui.io.marker import mark_run
 from mptui.runs.store.directory import read_summary, status_of, write_json
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
 
 LAUNCH = """
 import json, sys
+from functools import partial
 from pathlib import Path
+from mptui.cli.train.run_host import told_wait
 from mptui.cli.train.signals import Signals
 from mptui.errors import MptuiError
 from mptui.runs.launch import agent
@@ -27,7 +30,8 @@ run, code, group = json.loads(sys.argv.pop(1))
 signals = Signals()
 try:
     group = Group(**group)
-    sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach))
+    waits = partial(told_wait, signals=signals)
+    sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach, waits))
 except MptuiError as error:
     print(json.dumps([error.message, error.hint]), flush=True)
     sys.exit(error.exit_code)
@@ -47,6 +51,7 @@ def wait():
 def run(tmp_path):
     path = tmp_path / "run"
     (path / "ranks").mkdir(parents=True)
+    mark_run(path)
     return path
 
 

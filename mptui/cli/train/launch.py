@@ -204,10 +204,23 @@ def _launch(
     else:
         words = [*command, "--no-tui", str(path)]
     _prepare(group, path)
-    ready(path)
+    from mptui.cli.train.run_host import told_wait
+    from mptui.processes.interruptible import still_waits
     from mptui.runs.launch.launcher import train_in_group
+    from mptui.runs.session.shutdown import end_now
 
-    return train_in_group(group, words, path, signals.attach)
+    is_ready: list[bool] = []
+
+    def on_start() -> None:
+        if not is_ready:
+            is_ready.append(True)
+            ready(path)  # until the nodes have met, the terminal has what is said of it
+
+    waits = partial(told_wait, signals=signals)
+    code = train_in_group(group, words, path, signals.attach, waits, on_start)
+    if still_waits():
+        end_now(code)
+    return code
 
 
 def _directory(group: Group, given: Mapping[str, Any], profile: str, model: str) -> Path:

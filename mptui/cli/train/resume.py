@@ -124,7 +124,7 @@ def _train(request: "Request", path: Path, ready: spawn.Ready, as_json: bool, qu
     place = rank_place(os.environ)
     plan = plan_run(request, place=place)
     signals.leave_if_stopped()
-    ranks = joined(plan, place)
+    ranks = joined(plan, place, signals)
     if not ranks.is_first:
         return follow(plan, ranks, signals)
     ready(path)

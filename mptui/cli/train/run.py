@@ -112,7 +112,7 @@ def _train(
 
     check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()
-    ranks = joined(plan, place)
+    ranks = joined(plan, place, signals)
     if not ranks.is_first:
         return follow(plan, ranks, signals)
     if name is not None:

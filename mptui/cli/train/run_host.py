@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mptui.cli.output import console, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.codec import finite_json
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
+from mptui.processes.interruptible import interruptible
 from mptui.runs.session.shutdown import end_now, worker_left
 from mptui.runs.store.directory import CHECKPOINTS
 from mptui.streams import drop_unwritten, is_gone
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mptui.runs.view.event_buffer import EventBuffer
 
 POLL_S = 1.0
+SOON_S = 3.0
+"""Seconds of a wait for other processes that need no word."""
 _INTERRUPTED = 130
 ICONS = ("🚀", "📊")
 ASCII_ICONS = ("on", "fp32")
@@ -75,17 +79,42 @@ def _tell_losses(lost: dict[str, int | None] | None) -> None:
             typer.echo(f"warning: {lost_words(lost)}", err=True)
 
 
-def joined(plan: "Plan", place: "RankPlace | None") -> "Ranks":
+def joined(plan: "Plan", place: "RankPlace | None", signals: Signals) -> "Ranks":
     """Join the other processes of the run, if a launcher started several; waits for all of them.
+
+    Says whom it waits for if that takes more than `SOON_S`; a signal to stop ends the process at once.
 
     Raises:
         RankError: They can't be reached.
     """
     import torch
 
-    from mptui.engine.ranks.group import join
+    from mptui.engine.ranks.group import Arrivals, join
 
-    return join(place, torch.device(plan.device.torch_name))
+    device = torch.device(plan.device.torch_name)
+    if place is None:
+        return join(place, device)
+    arrivals = Arrivals(place)
+    look = told_wait(lambda: str(arrivals), signals)
+    return interruptible(lambda: join(place, device, arrivals), look)
+
+
+def told_wait(words: Callable[[], str], signals: Signals) -> Callable[[], None]:
+    """Return what to call again and again in a wait: it says `words` after `SOON_S`, and if they change.
+
+    A signal to stop ends the process: there is nothing to save, and the wait itself can't be ended.
+    """
+    said, since = "", time.monotonic()
+
+    def look() -> None:
+        nonlocal said
+        if signals.stop is not None:
+            end_now(128 + signals.stop)
+        if time.monotonic() - since > SOON_S and (now := words()) != said:
+            said = now
+            typer.echo(clean(said, 400), err=True)
+
+    return look
 
 
 def follow(plan: "Plan", ranks: "Ranks", signals: Signals) -> int:

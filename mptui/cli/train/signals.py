@@ -2,18 +2,22 @@
 
 Handlers are installed before torch is imported, so that signals work from the start:
 
-    SIGINT           save and stop (130); a second one ends the process at once
+    SIGINT           save and stop (130); a second one, `INSIST_S` or more later, ends the process at once
     SIGTERM, SIGUSR1 save and stop (143); SLURM can send SIGUSR1 before it ends a job
     SIGUSR2          save and continue
     SIGHUP           ignored: closing the terminal doesn't end the run
     SIGTSTP          with a live display: restore the terminal, and stop until SIGCONT
 """
 
+import math
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import typer
+
+from mptui.engine.mailbox import INSIST_S
 
 
 class Receiver(Protocol):
@@ -45,6 +49,7 @@ class Signals:
     def __init__(self) -> None:
         self._receiver: Receiver | None = None
         self.stop: signal.Signals | None = None
+        self._stopped_at = math.inf
         self._save = False
         self._suspend = False
         handlers: dict[signal.Signals, Any] = {
@@ -88,8 +93,11 @@ class Signals:
             raise typer.Exit(128 + self.stop)
 
     def _stopped(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.stop is not None:
+        now = time.monotonic()
+        # before, it is the same one, sent to all processes of a group and passed on by one of them
+        if number == signal.SIGINT and now - self._stopped_at >= INSIST_S:
             raise KeyboardInterrupt
+        self._stopped_at = min(self._stopped_at, now)
         self.stop = _STOPS[signal.Signals(number)]
         self._pass_on()
 

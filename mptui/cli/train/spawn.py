@@ -100,7 +100,7 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    forwarded = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    forwarded = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
     blocked = {*forwarded, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # until both processes have their handlers
     child = os.fork()

@@ -12,6 +12,8 @@ makes up for them (`mptui.engine.ranks.lockstep`).
 
 import json
 import os
+import socket
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import timedelta
@@ -26,8 +28,14 @@ from mptui.engine.ranks.rank_failure import RankFailure, lost
 from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.errors import ConfigError, MptuiError, RankError
 from mptui.processes.rank_place import RankPlace
+from mptui.text import clean
 
 T = TypeVar("T")
+
+JOIN_TIMEOUT = timedelta(minutes=10)
+"""Longest wait for the other ranks at the start."""
+
+_LOOK_S = 0.1
 
 HOST_TIMEOUT = timedelta(days=1)
 """Longest wait of a host for another: a disk that is full may hold rank 0 for hours. The end of a process
@@ -240,30 +248,53 @@ ALONE = Ranks.alone()
 """The group of a single process."""
 
 
-def join(place: RankPlace | None, device: torch.device) -> Ranks:
+class Arrivals:
+    """How many ranks have come to where they meet; read by another thread than that which waits for them.
+
+    Args:
+        place: The place of this process.
+    """
+
+    def __init__(self, place: RankPlace) -> None:
+        self.place, self.count = place, 0
+        self.address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        self.fault = ""
+
+    def __str__(self) -> str:
+        place, fault = self.place, f" ({self.fault})" if self.fault else ""
+        if not self.count:
+            return f"waiting for rank 0 at {self.address}{fault} (from {place.source})"
+        missing = place.world_size - self.count
+        return f"waiting for {missing} of {place.world_size} ranks at {self.address} (from {place.source})"
+
+
+def join(place: RankPlace | None, device: torch.device, arrivals: Arrivals | None = None) -> Ranks:
     """Join the group of `place`, by the address in MASTER_ADDR and MASTER_PORT; waits for all its ranks.
 
     Args:
         place: The place of this process; None: it is alone.
         device: The device that this rank trains on.
+        arrivals: Is told how many ranks have come.
 
     Raises:
         ConfigError: The address is not set.
-        RankError: The other ranks can't be reached.
+        RankError: The other ranks can't be reached, or don't come in `JOIN_TIMEOUT`.
     """
     if place is None:
         return Ranks.alone()
-    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+    if "MASTER_ADDR" not in os.environ or not os.environ.get("MASTER_PORT", "").isdecimal():
         raise ConfigError(
             f"this is rank {place.rank} of {place.world_size}, but MASTER_ADDR and MASTER_PORT are not set",
-            hint="start the processes by --nproc-per-node, torchrun or srun; or unset RANK and WORLD_SIZE",
+            hint=f"start the processes by --nproc-per-node, torchrun or srun; or {_unset(place)}",
         )
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
+    store = _meeting_place(arrivals or Arrivals(place))
     with lost():
         dist.init_process_group(
             "nccl" if cuda else "gloo",
+            store=store,
             rank=place.rank,
             world_size=place.world_size,
             device_id=device if cuda else None,
@@ -278,3 +309,69 @@ def join(place: RankPlace | None, device: torch.device) -> Ranks:
     )
     ranks.beat()
     return ranks
+
+
+def _meeting_place(arrivals: Arrivals) -> Any:  # noqa: ANN401 - a store of torch, whose types it does not export
+    """Return the store by which the ranks find each other, once all have come to it.
+
+    torch waits for them in the constructor of its store, where nobody learns who is missing.
+
+    Raises:
+        RankError: They don't come in `JOIN_TIMEOUT`, or another program uses the port.
+    """
+    place, until = arrivals.place, time.monotonic() + JOIN_TIMEOUT.total_seconds()
+    of_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    _wait_for_host(host, arrivals, until)
+    try:
+        opened = dist.TCPStore(  # type: ignore[attr-defined]
+            host,
+            port,
+            place.world_size,
+            is_master=place.rank == 0 and not of_launcher,
+            timeout=JOIN_TIMEOUT,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"mptui/{attempt}", opened)  # type: ignore[attr-defined]
+        arrivals.count = store.add("came", 1)
+        while arrivals.count < place.world_size and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            arrivals.count = store.add("came", 0)
+    except RuntimeError as error:
+        arrivals.fault = clean(str(error).strip().splitlines()[0], 200)
+        if "EADDRINUSE" in str(error):
+            arrivals.fault = "another program uses this port"
+        raise _nobody_came(arrivals) from error
+    if arrivals.count < place.world_size:
+        raise _nobody_came(arrivals)
+    return store
+
+
+def _wait_for_host(host: str, arrivals: Arrivals, until: float) -> None:
+    """Wait until the name of a host is known: that of a job's first node may become so a little later."""
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            arrivals.fault = f"{host}: {error.strerror}"
+            if time.monotonic() >= until:
+                raise _nobody_came(arrivals) from error
+            time.sleep(1.0)
+        else:
+            arrivals.fault = ""
+            return
+
+
+def _nobody_came(arrivals: Arrivals) -> RankError:
+    return RankError(
+        f"rank {arrivals.place.rank} could not join its group: {str(arrivals).replace('waiting', 'waited')}"
+        + (f": {arrivals.fault}" if arrivals.fault and arrivals.count else ""),
+        hint=f"start the other ranks within {JOIN_TIMEOUT.total_seconds() / 60:.0f} minutes with the same "
+        f"MASTER_ADDR and MASTER_PORT; or, to train in this process alone, {_unset(arrivals.place)}",
+    )
+
+
+def _unset(place: RankPlace) -> str:
+    return f"unset {place.source}"

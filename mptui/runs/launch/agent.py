@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -68,6 +69,7 @@ class Agent(LocalElasticAgent):
     Args:
         spec: The ranks of this node, and how often they may restart.
         logs: Where they write.
+        meet: Calls what waits for other nodes; a signal may raise in it.
         may_restart: Returns whether another start may get further than one that this rank ended.
         on_loss: Called after all local ranks have ended because of one, with that one, others that were
             killed, and whether all will restart.
@@ -78,11 +80,13 @@ class Agent(LocalElasticAgent):
         self,
         spec: WorkerSpec,
         logs: RankLogs,
+        meet: Callable[[Callable[[], None]], None],
         may_restart: Callable[[LostRank], bool],
         on_loss: Callable[[LostRank, Sequence[LostRank], bool], None],
         on_start: Callable[[int], None],
     ) -> None:
         super().__init__(spec, logs)
+        self._meet = meet
         self._folder, self._may_restart = Path(logs.root_log_dir), may_restart
         self._on_loss, self._on_start = on_loss, on_start
         self._stop: int | None = None
@@ -119,7 +123,7 @@ class Agent(LocalElasticAgent):
         try:
             if self._stop is not None:
                 self.stop(self._stop)
-            super()._rendezvous(worker_group)
+            self._meet(partial(super()._rendezvous, worker_group))
         finally:
             self._in_rendezvous = False
 

@@ -9,16 +9,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from mptui.engine.checkpoint.pointers import target_of
-from mptui.errors import MptuiError, error_of_code
+from mptui.errors import MptuiError, RankError, error_of_code
 from mptui.hardware.host import read_host
+from mptui.processes.interruptible import interruptible, still_waits
 from mptui.processes.rank_place import RUN_ID
 from mptui.runs.launch.account import record_end, record_losses, record_stop
 from mptui.runs.launch.agent import Agent, RankLogs
@@ -27,12 +30,22 @@ from mptui.runs.launch.losses import SAVED, LostRank
 from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS
 from mptui.runs.store.index import read_run
 from mptui.runs.store.lock import Claim
+from mptui.text import clean
+
+T = TypeVar("T")
 
 _LOCAL = "127.0.0.1"
 _LOOK_S = 0.2
 
 
-def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Callable[[Agent], None]) -> int:
+def train_in_group(
+    group: Group,
+    command: Sequence[str],
+    run: Path,
+    attach: Callable[[Agent], None],
+    told_wait: Callable[[Callable[[], str]], Callable[[], None]],
+    on_start: Callable[[], None] = lambda: None,
+) -> int:
     """Train in a group until it ends; return the exit code.
 
     Args:
@@ -40,12 +53,20 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
         command: Command line of a rank, after the interpreter.
         run: The run directory.
         attach: Called with the agent, to which signals go from then on.
+        told_wait: Returns what to call again and again in a wait, given the words about it.
+        on_start: Called before each start of the ranks, when the nodes have met.
 
     Raises:
+        RankError: The nodes of the group did not meet.
         MptuiError: The group failed; the journal has the reason.
     """
-    guard = _Guard(run, group)
-    agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.may_restart, guard.lost, guard.starting)
+    guard = _Guard(run, group, on_start)
+    words = f"waiting for {group.nodes} nodes to meet at {group.endpoint} (from --nnodes and --rdzv-endpoint)"
+    if group.nodes == 1:
+        words = "waiting for the processes of this machine to meet"
+    meet = partial(_met, group, lambda: told_wait(lambda: words))
+    spec = meet(lambda: _spec(group, command))
+    agent = Agent(spec, RankLogs(run / RANKS), meet, guard.may_restart, guard.lost, guard.starting)
     attach(agent)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
     # of torch's shared store, a restarted rank reads the addresses of the ranks before (pytorch issue 135712)
@@ -58,11 +79,29 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
         except SignalException as stopped:
             return guard.stopped(stopped.sigval)
         finally:
-            with contextlib.suppress(Exception):  # other nodes may be gone
-                agent.get_worker_group().spec.rdzv_handler.shutdown()
+            if not still_waits():
+                with contextlib.suppress(Exception):  # other nodes may be gone
+                    agent.get_worker_group().spec.rdzv_handler.shutdown()
         if not result.is_failed():
             return 0
         return guard.code_of_end() if agent.stopped_by is None else guard.stopped(agent.stopped_by)
+
+
+def _met(group: Group, look: Callable[[], Callable[[], None]], call: Callable[[], T]) -> T:
+    """Call what waits for other nodes, so that signals end the wait.
+
+    Raises:
+        RankError: The nodes did not meet.
+    """
+    try:
+        return interruptible(call, look())
+    except RendezvousError as error:
+        cause = str(error.__cause__ or error).strip().splitlines()[0]
+        raise RankError(
+            f"the {group.nodes} nodes of the group did not meet at {group.endpoint}: {clean(cause, 200)}",
+            hint="start mptui with the same --nnodes and --rdzv-endpoint on all nodes within 10 minutes; "
+            "the endpoint is a free port of one of them",
+        ) from error
 
 
 def _spec(group: Group, command: Sequence[str]) -> WorkerSpec:
@@ -93,9 +132,11 @@ class _Guard:
     Args:
         run: The run directory.
         group: The ranks.
+        on_start: Called before each start of the ranks.
     """
 
-    def __init__(self, run: Path, group: Group) -> None:
+    def __init__(self, run: Path, group: Group, on_start: Callable[[], None]) -> None:
+        self._on_start = on_start
         self._run, self._restarts, self._started = run, group.max_restarts, 0
         self._is_first, self._since = group.nodes == 1, time.time()
         self._claim: Claim | None = None
@@ -104,6 +145,7 @@ class _Guard:
 
     def starting(self, node: int) -> None:
         """Hold the group's lock on the first node, so that the run counts as running between two starts."""
+        self._on_start()
         self._started += 1
         self._is_first = not node
         if self._claim is not None and node:

@@ -9,6 +9,7 @@ from mptui.errors import ConfigError
 from mptui.regular import open_regular
 from mptui.runs.remote.daemonize import leave_session
 from mptui.streams import lossy_stream
+from mptui.tui.terminal import supervisor
 
 _STANDARD = (1, 2)
 
@@ -45,6 +46,7 @@ class Terminal:
 
     def __init__(self, log: Path) -> None:
         self._log = log
+        supervisor.tell_log(str(log.absolute()))
         self._copies: list[int] = []
         self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self.lost = False
@@ -68,6 +70,7 @@ class Terminal:
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+        supervisor.tell_left()
         if not self.lost:
             for copy, number in zip(self._copies, _STANDARD, strict=True):
                 os.dup2(copy, number)
@@ -78,6 +81,7 @@ class Terminal:
         May be called from any thread, and before the context is entered.
         """
         self._log = path
+        supervisor.tell_log(str(path.absolute()))
         if self._copies:
             self._redirect()
 
