@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from mptui.engine.mailbox import INSIST_S
 from mptui.events import EpochFinished, PhaseChanged
 from mptui.lab.crash.run_server import MAIN
 from mptui.runs.store.directory import read_summary
@@ -186,6 +188,7 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
     look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
     process.send_signal(signal.SIGINT)
     look_until(lambda: any(map(is_stop, read_journal(tmp_path / "run"))))
+    time.sleep(INSIST_S)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
     reader.join()
