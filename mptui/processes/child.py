@@ -12,6 +12,8 @@ from typing import Any
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import {} as call; sys.exit(call())"
 )
+_SAFE_PATH = "-P" if sys.version_info >= (3, 11) else "-I"
+"""Keeps the current folder out of the module path."""
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
@@ -41,8 +43,11 @@ def function_of(call: str) -> Callable[[], int | None]:
 
 
 def mptui_command(*arguments: str) -> list[str]:
-    """The command line of this program with this interpreter, as a person would type it."""
-    return [sys.executable, "-m", "mptui", *arguments]
+    """The command line of this program with this interpreter, for processes in any folder.
+
+    Without `-P` a `json.py` in the current folder, of a data set for example, would be run.
+    """
+    return [sys.executable, _SAFE_PATH, "-m", "mptui", *arguments]
 
 
 def exit_code_name(code: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptui.runs.store.directory import read_summary
+from mptui.runs.store.lock import PRIVATE
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
 
 
@@ -26,7 +27,7 @@ def frozen(child, run):
 
 def can_be_taken(run):
     """Whether no thread of a stopped process stands in a change of the directory."""
-    folder = os.open(run, os.O_RDONLY)
+    folder = os.open(run / PRIVATE, os.O_RDWR)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

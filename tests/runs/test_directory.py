@@ -4,6 +4,7 @@ import json
 import math
 import re
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -98,7 +99,20 @@ def test_a_run_is_found_by_name_by_start_and_by_path(runs, monkeypatch):
     assert find_run(runs, "20260101") == first
     assert find_run(runs / "elsewhere", str(first)) == first
     monkeypatch.chdir(runs)
-    assert find_run(runs / "elsewhere", "20260101-fast").resolve() == first
+    assert find_run(runs / "elsewhere", "./20260101-fast").resolve() == first
+    assert find_run(Path(), "20260101-fast") == first  # absolute: it is told to a person as a path
+
+
+def test_a_word_is_a_name_in_the_folder_of_the_runs_and_never_a_path(runs, monkeypatch):
+    other = runs / "other"
+    other.mkdir()
+    monkeypatch.chdir(runs)
+    with pytest.raises(RunDirectoryError, match="in the current folder") as caught:
+        find_run(other, "20260101-fast")
+    assert caught.value.hint == "name it as a path: ./20260101-fast"
+    (other / "20260101-fast").mkdir()
+    (other / "20260101-fast" / CONFIG).write_text("")
+    assert find_run(other, "20260101-fast") == other / "20260101-fast"
 
 
 @pytest.mark.parametrize(("run", "says"), [("20260102", "2 runs start with this"), ("notes", "no such run")])

@@ -1,9 +1,11 @@
 """Ownership of a run: exactly one process has it, and notices when it loses it."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ import pytest
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.runs.store import lock as locks
 from mptui.runs.store.directory import claim, status_of
-from mptui.runs.store.lock import LOST_AFTER_S, holder_of, owner_of
+from mptui.runs.store.lock import LOST_AFTER_S, PRIVATE, holder_of, owner_of
 
 
 @pytest.fixture
@@ -388,4 +390,41 @@ def test_a_change_in_a_directory_that_is_gone_is_a_fault_of_the_disk(tmp_path):
 def test_who_takes_a_run_over_removes_what_was_left_half_written(tmp_path):
     (tmp_path / ".summary.json.7-0123abcd.partial").write_text("{")
     claim(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "lock.json"]
+
+
+# -- the private file
+
+
+def test_who_may_only_read_a_run_can_not_hold_it_up(tmp_path):
+    reader = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        mine = claim(tmp_path)
+        with mine.change(lambda: True):
+            pass
+    finally:
+        os.close(reader)
+    assert stat.S_IMODE((tmp_path / PRIVATE).stat().st_mode) == 0o600
+    mine.release()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_lock_that_fails_takes_no_run(tmp_path, monkeypatch, number):
+    def flock(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(DiskError, match="can't be locked") as caught:
+        claim(tmp_path)
+    assert os.strerror(number) in caught.value.message
+    assert "free disk space" not in caught.value.hint
+    assert not (tmp_path / "lock.json").exists()
+
+
+def test_a_private_file_that_was_removed_does_not_make_two_owners(tmp_path):
+    mine = claim(tmp_path)
+    (tmp_path / PRIVATE).unlink()
+    with mine.change(lambda: True):
+        assert (tmp_path / PRIVATE).exists()
+    mine.release()

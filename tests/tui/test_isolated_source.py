@@ -25,7 +25,7 @@ def test_what_was_picked_is_asked_for_in_flags(tmp_path):
     }
     words = command(Request("fast", flags, ("training.seed=4",), {}), tmp_path)
     assert words[1:] == [
-        *("-m", "mptui", "run", "--detach", "--json", "--runs-dir", str(tmp_path), "--profile", "fast"),
+        *("-P", "-m", "mptui", "run", "--detach", "--json", "--runs-dir", str(tmp_path), "--profile", "fast"),
         *("--device", "cpu", "--data", "/data/a b", "--set", "training.epochs=3"),
         *("--set", "training.lr=0.5", "--set", "speed.channels_last=true"),
         *("--set", 'model.name="quo\\"ted"', "--set", "training.seed=4"),
@@ -35,13 +35,13 @@ def test_what_was_picked_is_asked_for_in_flags(tmp_path):
 def test_several_processes_are_asked_for_in_the_flags_of_their_launcher(tmp_path):
     request = Request("fast", {"hardware.device": ("picked", "cuda")}, (), {})
     words = command(request, tmp_path, ("--device", "0,2"))
-    assert words[3:] == [
+    assert words[4:] == [
         *("run", "--detach", "--json", "--device", "0,2", "--runs-dir", str(tmp_path), "--profile", "fast")
     ]
     flags = {"hardware.device": ("--device", "cpu"), "training.epochs": ("--epochs", 3)}
     request = Request(str(tmp_path / "run.toml"), flags, ("training.lr=0.1",), {}, trust_code=True)
     words = command(request, tmp_path, Group(processes=2, max_restarts=0).flags, tmp_path / "one")
-    assert words[3:] == [
+    assert words[4:] == [
         *("resume", "--detach", "--json", "--nproc-per-node", "2", "--max-restarts", "0", "--trust-code"),
         *(str(tmp_path / "one"), "--device", "cpu", "--set", "training.epochs=3", "--set", "training.lr=0.1"),
     ]

@@ -12,6 +12,7 @@ import typer
 from mptui.cli.train import spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError
+from mptui.processes.child import mptui_command
 from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.group_options import Group
 
@@ -164,7 +165,7 @@ def rank_flags(ctx: typer.Context, without: Collection[str] = OURS) -> list[str]
 def begin(ctx: typer.Context, group: Group, request: "Request", *, path: Path | None = None) -> int:
     """Start a group for `run`, or for `resume` of the run in `path`; follow it unless it is detached."""
     given = ctx.params
-    command = ["-m", "mptui", str(ctx.info_name)]
+    command = mptui_command(str(ctx.info_name))[1:]
     launch = partial(_launch, group, request, [*command, *rank_flags(ctx)], path, given)
     return spawn.begin(
         launch,

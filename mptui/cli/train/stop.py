@@ -44,7 +44,8 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
     The run can be in any process of this machine. The exit code is 0 if it is saved, else that of the run.
     """
     from mptui.runs.store.directory import RANKS, find_run
-    from mptui.runs.store.lock import holder_of, owner_of
+    from mptui.runs.store.lock import NAME as LOCK
+    from mptui.runs.store.lock import holder_of, is_open_in, owner_of
 
     path = find_run(runs_dir, run)
     holder = holder_of(path) or holder_of(path / RANKS)  # no rank lives while a launcher restarts them
@@ -55,6 +56,11 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
         raise RunDirectoryError(
             f"{path}: process {holder.pid} on {holder.host} trains this run",
             hint=f"stop it there: mptui stop {path.name}",
+        )
+    if not any(is_open_in(place, holder.pid) for place in (path, path / RANKS)):
+        raise RunDirectoryError(
+            f"{path}: its lock names process {holder.pid}, which has no file of this run open",
+            hint=f"nothing was stopped; if no process trains this run, remove {path / LOCK}",
         )
     connection = _ask(path, holder.pid)
     typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)

@@ -23,6 +23,7 @@ from mptui.runs.store.directory import (
     write_json,
 )
 from mptui.runs.store.lock import NAME as LOCK
+from mptui.runs.store.lock import PRIVATE
 from mptui.text import shell_word
 
 
@@ -67,7 +68,7 @@ def delete_run(run: Path) -> None:
     """
     with _owned(run):
         for path in run.iterdir():
-            if path.name not in {CONFIG, LOCK, RUN_MARKER}:
+            if path.name not in {CONFIG, LOCK, PRIVATE, RUN_MARKER}:
                 _remove(path)
         shutil.rmtree(run)
 

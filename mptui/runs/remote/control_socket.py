@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mptui.runs.store.lock import is_open_in
+
 NAME = "control.sock"
 LONGEST = 103
 """Longest path of a socket on all systems, in bytes: Linux 107, macOS 103."""
@@ -78,15 +80,17 @@ def connect(run: Path, timeout: float) -> socket.socket:
     Raises:
         OSError: There is no socket, no process listens, or it belongs to another user.
     """
-    path = run.resolve() / NAME
+    path, is_link = run.resolve() / NAME, False
     with contextlib.suppress(OSError):  # no link
-        path = path.readlink()
+        path, is_link = path.readlink(), True
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)
         connection.connect(str(path))
         if not is_own(connection):
             raise PermissionError("the socket belongs to another user")
+        if is_link and (pid := peer(connection)[0]) is not None and not is_open_in(run, pid):
+            raise PermissionError("the link leads to the socket of another run")
     except OSError:
         connection.close()
         raise
@@ -101,11 +105,16 @@ def is_own(connection: socket.socket) -> bool:
 
 def peer_uid(connection: socket.socket) -> int | None:
     """Return the user id of the process at the other end; None if the system can't tell it."""
+    return peer(connection)[1]
+
+
+def peer(connection: socket.socket) -> tuple[int | None, int | None]:
+    """Return process id and user id of the other end; None if the system can't tell them."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return None
+        return None, None
     answer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _pid, uid, _gid = _CREDENTIALS.unpack(answer)
-    return int(uid)
+    pid, uid, _gid = _CREDENTIALS.unpack(answer)
+    return int(pid), int(uid)
 
 
 def _listener(path: Path) -> socket.socket:

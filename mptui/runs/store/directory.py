@@ -24,7 +24,7 @@ from mptui.io.atomic import Guard, is_partial, replace_file
 from mptui.io.marker import is_run, mark_run
 from mptui.regular import read_regular
 from mptui.runs.store.lock import NAME as LOCK
-from mptui.runs.store.lock import Claim, is_held
+from mptui.runs.store.lock import PRIVATE, Claim, is_held
 from mptui.text import clean
 
 VERSION = 1
@@ -105,7 +105,7 @@ def create_run(
     except OSError as error:
         raise _not_made(folder, error) from error
     for attempt in range(100):
-        path = folder / (chosen if not attempt else f"{chosen}-{attempt + 1}")
+        path = _with_separator(folder / (chosen if not attempt else f"{chosen}-{attempt + 1}"))
         try:
             path.mkdir(mode=0o700)
             mark_run(path)
@@ -152,21 +152,37 @@ def has_started(run: Path) -> bool:
 def find_run(folder: Path, run: str) -> Path:
     """Find the directory of a run by its path, its name, or an unambiguous start of its name.
 
+    A word without a separator is a name in `folder`; `./NAME` is a path.
+
     Raises:
         RunDirectoryError: No run or several runs match.
     """
-    direct = Path(run)
-    for path in (direct, folder / run) if os.sep not in run else (direct,):
-        # pathlib raises for a name that is too long
-        if any(os.path.isfile(path / name) for name in _OF_A_RUN):  # noqa: PTH113
-            return path
+    is_path = os.sep in run or run in {os.curdir, os.pardir}
+    path = _with_separator(Path(run) if is_path else folder / run)
+    if _is_run_here(path):
+        return path
+    if not is_path and _is_run_here(Path(run)):
+        raise RunDirectoryError(
+            f"{run}: no such run in {folder}, but there is one in the current folder",
+            hint=f"name it as a path: .{os.sep}{run}",
+        )
     matches = [p for p in list_runs(folder) if p.name.startswith(run)]
     if len(matches) == 1:
-        return matches[0]
+        return _with_separator(matches[0])
     found = f"{len(matches)} runs start with this" if matches else "no such run"
     raise RunDirectoryError(
         f"{run}: {found} in {folder}", hint="mptui runs lists them; --runs-dir names their folder"
     )
+
+
+def _is_run_here(path: Path) -> bool:
+    # pathlib raises for a name that is too long
+    return any(os.path.isfile(path / name) for name in _OF_A_RUN)  # noqa: PTH113
+
+
+def _with_separator(path: Path) -> Path:
+    """Return a path that `find_run` takes for one: of a run in the current folder its absolute path."""
+    return path if os.sep in str(path) else path.absolute()
 
 
 def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[Path]:
@@ -355,7 +371,7 @@ def check_is_run(folder: Path) -> None:
         DiskError: It can't be read.
     """
     try:
-        others = {entry.name for entry in os.scandir(folder) if not is_partial(entry.name)} - {LOCK}
+        others = {entry.name for entry in os.scandir(folder) if not is_partial(entry.name)} - {LOCK, PRIVATE}
     except OSError as error:
         raise _cant_read(folder, error) from error
     if others and not is_run(folder):

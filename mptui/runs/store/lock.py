@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import is_partial, replace_file
-from mptui.regular import OddFileError, read_regular
+from mptui.regular import OddFileError, open_regular, read_regular
 from mptui.text import clean
 
 NAME = "lock.json"
@@ -39,6 +39,13 @@ machine sleeps."""
 DIRECTORY_WAIT_S = 10.0
 """Time limit in seconds for locking a run directory, which others lock only for one rename."""
 
+PRIVATE = ".lock"
+"""Name of the file that is locked, by `flock`, while a name in a run's directory changes.
+
+Only its owner can open it, and the process that has the run keeps it open."""
+
+_WITHOUT_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+"""Errors of a file system without locks: lock.json is all that is relied on."""
 _POLL_S = 0.005
 _LARGEST = 1 << 16
 _HAS_PROC = sys.platform == "linux"
@@ -80,7 +87,10 @@ class Claim:
         place = {"namespace": _namespace(), "host": platform.node()}
         self._content = json.dumps({"version": VERSION, **mine, **place}).encode()
         self._released = False
+        self._open: int | None = None
         self._take()
+        with contextlib.suppress(OSError):
+            self._open = _open_private(run)  # tells others whose run it is; see `is_open_in`
 
     def _take(self) -> None:
         try:
@@ -89,9 +99,7 @@ class Claim:
         except TimeoutError as error:
             raise _busy(self._run) from error
         except OSError as error:
-            raise DiskError(
-                f"{self._run}: {error.strerror}", hint="choose another folder with --runs-dir"
-            ) from error
+            raise _cant_lock(self._run, error) from error
 
     def _take_alone(self) -> None:
         holder = holder_of(self._run)
@@ -196,6 +204,9 @@ class Claim:
     def release(self) -> None:
         """Release the run. If the disk can't be written, the lock becomes stale when this process ends."""
         self._released = True
+        if self._open is not None:
+            os.close(self._open)
+            self._open = None
         with contextlib.suppress(OSError), _alone_with(self._run):
             if read_regular(self._path, _LARGEST) == self._content:
                 self._path.unlink()
@@ -220,6 +231,15 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
     )
 
 
+def _cant_lock(run: Path, error: OSError) -> DiskError:
+    hint = {
+        errno.ENOLCK: "start the lock service of this network disk, or choose another folder with --runs-dir",
+        errno.ESTALE: "mount the disk again, then repeat the command",
+        errno.EIO: "check the disk and its connection; nothing was changed",
+    }.get(error.errno or 0, "choose another folder with --runs-dir")
+    return DiskError(f"{run}: can't be locked: {error.strerror}", hint=hint)
+
+
 def _busy(run: Path) -> RunDirectoryError:
     return RunDirectoryError(
         f"{run}: another process has been writing to this directory for {DIRECTORY_WAIT_S:.0f} s",
@@ -229,35 +249,51 @@ def _busy(run: Path) -> RunDirectoryError:
 
 @contextlib.contextmanager
 def _alone_with(run: Path) -> Iterator[None]:
-    """Lock the run directory for lock.json; the kernel releases it when the process ends.
+    """Lock the run's private file for a change; the kernel releases it when the process ends.
 
     Raises:
-        TimeoutError: Another process keeps the directory.
-        OSError: The run's directory can't be opened.
+        TimeoutError: Another process keeps it locked.
+        OSError: It can't be opened or locked: then nothing may be changed.
     """
-    folder = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _lock_directory(folder)
-        try:
-            yield
-        finally:  # closing is not enough: a forked child has it open, too
-            with contextlib.suppress(OSError):
-                fcntl.flock(folder, fcntl.LOCK_UN)
-    finally:
-        os.close(folder)
-
-
-def _lock_directory(folder: int) -> None:
     until = time.monotonic() + DIRECTORY_WAIT_S
     while True:
+        file = _open_private(run)
         try:
-            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(file, until)
+            if _is_in_place(file, run):  # else it was removed meanwhile: another one counts
+                try:
+                    yield
+                finally:  # closing is not enough: a forked child has it open, too
+                    with contextlib.suppress(OSError):
+                        fcntl.flock(file, fcntl.LOCK_UN)
+                return
+        finally:
+            os.close(file)
+
+
+def _open_private(run: Path) -> int:
+    return open_regular(run / PRIVATE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+
+
+def _is_in_place(file: int, run: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), (run / PRIVATE).lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock_file(file: int, until: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise TimeoutError(errno.ETIMEDOUT, "another process keeps the directory locked") from None
+                raise TimeoutError(errno.ETIMEDOUT, "another process keeps the run locked") from None
             time.sleep(_POLL_S)
-        except OSError:  # a file system without locks: rely on the file
-            return None
+        except OSError as error:
+            if error.errno in _WITHOUT_LOCKS:
+                return None
+            raise
 
 
 def owner_of(run: Path) -> int | None:
@@ -268,6 +304,27 @@ def owner_of(run: Path) -> int | None:
     """
     holder = holder_of(run)
     return holder.pid if holder is not None and holder.host is None else None
+
+
+def is_open_in(run: Path, pid: int) -> bool:
+    """Whether a process of this machine has the private file or the journal of the run open, as an owner has.
+
+    A lock file alone proves nothing: it can name any process. True where the system can't tell.
+    """
+    if not _HAS_PROC:
+        return True
+    own = {os.path.join(os.path.realpath(run), name) for name in (PRIVATE, "events.jsonl")}  # noqa: PTH118
+    try:
+        files = list(os.scandir(f"/proc/{pid}/fd"))
+    except FileNotFoundError:
+        return False
+    except PermissionError:  # of another user, who alone can send it signals
+        return True
+    for file in files:
+        with contextlib.suppress(OSError):
+            if os.readlink(file.path) in own:  # noqa: PTH115 - no file
+                return True
+    return False
 
 
 def is_held(run: Path) -> bool:
