@@ -139,7 +139,7 @@ class Parts:
         """
         going = continue_schedule(self.schedule, left, before)
         self.schedule = going.schedule
-        self.updater.take_table(going.schedule.table())
+        self.updater.take_rates(going.schedule.rates)
         self.updater.seek(going.position)
         if going.gain >= RAMP_FACTOR:
             shrink_momentum(self.optimizer, self.job.config.training.optimizer, 1 / going.gain)
@@ -189,7 +189,7 @@ def build_parts(
         optimizer,
         precision,
         lr=lr,
-        lr_table=schedule.table(),
+        rates=schedule.rates,
         clip_grad_norm=training.clip_grad_norm,
         average=average,
         shared_by=job.ranks if job.is_sharded else ALONE,

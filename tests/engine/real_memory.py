@@ -37,7 +37,7 @@ def really_alive(config, task, dtype):
         optimizer,
         Precision("fp32", torch.device("cpu")),
         lr=torch.zeros(()),
-        lr_table=np.zeros(2, np.float32),
+        rates=lambda applied: np.zeros(2, np.float32),
         clip_grad_norm=None,
         average=None,
     )

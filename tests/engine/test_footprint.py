@@ -124,7 +124,7 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
         build_optimizer(network, config.training, lr, fused=True),
         computes,
         lr=lr,
-        lr_table=np.zeros(4, np.float32),
+        rates=lambda applied: np.zeros(4, np.float32),
         clip_grad_norm=None,
         average=None,
     )

@@ -32,7 +32,7 @@ def stepped(training, *, fused):
         build_optimizer(model, training, lr, fused=fused),
         build_precision("fp32", CPU, GradScalerConfig()),
         lr=lr,
-        lr_table=np.full(2, training.lr, np.float32),
+        rates=lambda applied: np.full(2, training.lr, np.float32),
         clip_grad_norm=None,
         average=None,
     )

@@ -31,7 +31,7 @@ def group(trainer: Trainer, name: str) -> Any:
 
 # setting, value in the run, requested value, and value that the trainer then uses
 TAKEN: list[tuple[str, Any, Any, Callable[[Trainer], Any]]] = [
-    ("training.lr", 0.05, 0.01, lambda t: pytest.approx(float(t.context.parts.updater._lr_table[0]))),
+    ("training.lr", 0.05, 0.01, lambda t: pytest.approx(float(t.context.parts.schedule.rates(0)[0]))),
     ("training.momentum", 0.9, 0.5, lambda t: group(t, "momentum")),
     ("training.weight_decay", 1e-4, 0.5, lambda t: group(t, "weight_decay")),
     ("training.clip_grad_norm", None, 2.0, lambda t: t.context.parts.updater._clip),

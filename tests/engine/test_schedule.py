@@ -13,7 +13,9 @@ SPE = 10
 
 
 def table(total, peak=1.0, steps_per_epoch=SPE, **training):
-    return Schedule(TrainingConfig(**training), peak, total, steps_per_epoch).table()
+    return Schedule(TrainingConfig(**training), peak, total, steps_per_epoch).rates(
+        0, total + steps_per_epoch + 1
+    )
 
 
 def test_cosine_falls_from_the_peak_to_zero():
@@ -96,11 +98,14 @@ def test_without_a_batch_that_the_rate_was_chosen_for_nothing_is_scaled():
     assert scaled_lr(TrainingConfig(lr=0.1, batch_size=4096)) == 0.1
 
 
-def test_ten_million_steps_are_forty_megabytes():
+def test_the_cost_of_a_schedule_does_not_grow_with_its_steps():
+    schedule = Schedule(TrainingConfig(warmup_epochs=1.0), 1.0, 10**15, 5000)
     tracemalloc.start()
-    rates = table(10_000_000, steps_per_epoch=5000, warmup_epochs=1.0)
-    kept, peak = tracemalloc.get_traced_memory()
+    rates = [schedule.rates(position) for position in (0, 10**9, 10**15 + 5000)]
+    planned = schedule.planned(10**9, 10**9)
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert rates.nbytes < 41e6
-    assert kept < 45e6
-    assert peak < 500e6
+    assert peak < 2e6
+    assert rates[1][0] == np.float32(schedule.rate_at(10**9))
+    assert (rates[2] == 0).all()
+    assert planned[-1] == [10**15, 0.0]

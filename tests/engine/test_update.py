@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -189,11 +190,14 @@ def test_gradients_that_are_kept_have_memory_of_their_own_from_the_first_step_on
     assert all(p.grad is None for p in trainer.context.model.parameters())
 
 
-def test_the_rate_is_the_tables_next_one_for_each_applied_step(tmp_path):
+@pytest.mark.parametrize("steps_of_a_table", [1, 2, 4, 100])
+def test_the_rate_is_the_schedules_next_one_for_each_applied_step(tmp_path, steps_of_a_table):
     for fused in (True, False):
         trainer = build(tmp_path, fused=fused, training={"warmup_epochs": 0.5})
         training, parts = trainer.context.job.config.training, trainer.context.parts
-        table = Schedule(training, training.lr, parts.schedule_steps, parts.steps_per_epoch).table()
+        parts.updater.take_rates(partial(parts.schedule.rates, count=steps_of_a_table))
+        parts.updater.seek(0)
+        table = Schedule(training, training.lr, parts.schedule_steps, parts.steps_per_epoch).rates(0)
         used = []
         for number, bad in enumerate([None, "nan image", None, "nan image", None]):
             take_step(trainer, number, bad)

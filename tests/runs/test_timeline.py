@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.events import Paused, PhaseChanged, Resumed, RunFinished
+from mptui.events import Event, Paused, PhaseChanged, Resumed, RunFinished
 from mptui.runs.view.run_timeline import HAPPENINGS, SLICES, STATES, Timeline
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, demo, device_sample, run_started, step_event
@@ -149,7 +149,8 @@ def test_a_damaged_timeline_is_refused(change):
 
 def jumping(chance, seconds):
     """Events of a run of so many seconds, one each: the wall's clock is set, and samples tell of earlier."""
-    wall, events = START, [run_started(time=START, clock=5.0)]
+    wall = START
+    events: list[Event] = [run_started(time=START, clock=5.0)]
     phases = ("training", "validating", "saving")
     for second in range(1, seconds + 1):
         wall += 1 + chance.choice([0, 0, 0, 86_400, -86_400, 2.5, -0.7])
@@ -171,7 +172,7 @@ def test_the_parts_of_a_run_are_its_seconds_whatever_the_clock_of_the_wall_says(
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_late_events_of_an_older_journal_add_no_time(chance, seconds):
     """It has no other clock: an event of an earlier time is no beginning of time that was counted."""
-    events = [run_started(time=START)]
+    events: list[Event] = [run_started(time=START)]
     for second in range(1, seconds + 1):
         late = device_sample(START + second - chance.uniform(0, 9), 1, chance)
         events += [late, PhaseChanged(time=START + second, phase="training")]

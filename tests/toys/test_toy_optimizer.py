@@ -81,7 +81,7 @@ def test_a_step_that_is_refused_moves_nothing():
         optimizer,
         build_precision("fp32", CPU, GradScalerConfig()),
         lr=lr,
-        lr_table=np.full(9, 0.01, np.float32),
+        rates=lambda applied: np.full(9, 0.01, np.float32),
         clip_grad_norm=None,
         average=None,
     )

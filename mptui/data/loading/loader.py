@@ -287,7 +287,7 @@ class Loader:
             indices=self._order.of(epoch),
             batches=[self._reads(places, part) for places, parts in windows for part in parts],
             ahead=self._ahead,
-            held=accumulate,
+            held=max((len(parts) for _, parts in windows), default=1),
         )
         self._transfer.pin()
         with cleaned_up_by(lambda: self._abandon(stream)):

@@ -106,7 +106,7 @@ class StepTimer:
             optimizer,
             computing,
             lr=lr,
-            lr_table=np.zeros(_STEPS, dtype=np.float32),
+            rates=lambda applied: np.zeros(_STEPS, np.float32),
             clip_grad_norm=self._config.training.clip_grad_norm,
             average=None,
         )

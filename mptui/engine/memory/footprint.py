@@ -292,7 +292,7 @@ def _update_memory(network: _Network, training: TrainingConfig, *, fused: bool) 
             optimizer,
             Precision("fp32", device),
             lr=lr,
-            lr_table=np.zeros(2, np.float32),
+            rates=lambda applied: np.zeros(2, np.float32),
             clip_grad_norm=training.clip_grad_norm,
             average=average,
         )

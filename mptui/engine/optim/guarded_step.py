@@ -6,7 +6,10 @@ stays on the device: a fused optimizer reads `found_inf` inside its kernel, and 
 with it, so that no step synchronizes. An optimizer without a fused kernel syncs once per step.
 """
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mptui.engine.optim.buffers import RevertibleBuffers
@@ -15,6 +18,8 @@ from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import ALONE, Ranks
+
+Rates = Callable[[int], npt.NDArray[np.float32]]
 
 
 class Updater:
@@ -28,7 +33,7 @@ class Updater:
         optimizer: From `build_optimizer`, with `lr` as its rate if it is fused.
         precision: The precision that scaled the loss.
         lr: 0-dim float32 tensor on the device, the rate of the next step.
-        lr_table: Rate of each applied step, float32, shape (steps,).
+        rates: Returns the rates of the steps after a number of applied ones, float32, shape (steps,).
         clip_grad_norm: Maximum L2 norm of the gradients; None: no clipping.
         average: The average of the weights, if there is one.
         shared_by: The ranks that update a shard of each weight; by default this process updates all of it.
@@ -45,7 +50,7 @@ class Updater:
         precision: Precision,
         *,
         lr: torch.Tensor,
-        lr_table: np.ndarray,
+        rates: Rates,
         clip_grad_norm: float | None,
         average: AveragedWeights | None,
         shared_by: Ranks = ALONE,
@@ -64,8 +69,9 @@ class Updater:
         device = lr.device
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
-        self.take_table(lr_table)
+        self.take_rates(rates)
         self._applied = torch.zeros(1, dtype=torch.int64, device=device)
+        self._place = torch.zeros_like(self._applied)  # in the table of rates
         self.found_inf = torch.zeros((), device=device)
         self.norm = self._zero_or_nan = torch.zeros((), device=device)
         self.buffers = RevertibleBuffers(model, sync=device.type == "cpu")
@@ -73,14 +79,21 @@ class Updater:
             average.follow(self.buffers)
         self.seek(0)
 
-    def take_table(self, lr_table: np.ndarray) -> None:
-        """Replace the rates of each applied step, float32, shape (steps,)."""
-        self._lr_table = torch.from_numpy(lr_table).to(self.lr)
+    def take_rates(self, rates: Rates) -> None:
+        """Replace what returns the rates, from the next `seek` on."""
+        self._rates = rates
 
     def seek(self, applied: int) -> None:
         """Set the schedule's position to `applied` steps, and accept the model's current buffers."""
         self._applied.fill_(applied)
+        self._read_rates(applied)
         self.buffers.refresh()
+
+    def _read_rates(self, applied: int) -> None:
+        """Put the rates of the steps after `applied` ones into the table on the device."""
+        self._lr_table = torch.from_numpy(self._rates(applied)).to(self.lr)
+        self._place.zero_()
+        self._rates_left = len(self._lr_table)
 
     def keep_grads(self, kept: bool) -> None:
         """Set whether gradients are zeroed in place instead of freed.
@@ -104,8 +117,15 @@ class Updater:
         self.commit(loss)
 
     def set_rate(self) -> None:
-        """Set `lr` to the schedule's rate of this step."""
-        torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
+        """Set `lr` to the schedule's rate of this step.
+
+        Once in a table's length it waits for the device: only there it is known how many steps were applied,
+        and that they are no more than the steps of the table that were taken.
+        """
+        if self._rates_left == 0:
+            self._read_rates(self.position())
+        self._rates_left -= 1
+        torch.index_select(self._lr_table, 0, self._place, out=self._lr_out)
 
     def unscale(self) -> None:
         """Unscale the gradients; set `norm`, and `found_inf` if a gradient is not finite."""
@@ -144,6 +164,7 @@ class Updater:
         if self._average is not None:
             self._average.update(good.float(), self._applied)
         self._applied.add_(good)
+        self._place.add_(good)
         self.applying = False
         self._clear_grads()
 

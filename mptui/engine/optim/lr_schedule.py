@@ -1,8 +1,8 @@
 """The learning rate as a closed-form function of the applied optimizer steps. Imports no torch.
 
 A skipped step does not advance the schedule, and the device knows that a step was skipped long before the
-host: so the whole schedule is a table on the device, indexed by the count of applied steps. It takes four
-bytes per step, or 40 MB for 10 million steps.
+host: so the rates of the next `TABLE_STEPS` steps are a table on the device, indexed by the count of applied
+steps. Its size does not depend on the length of the run.
 
 Every rate that is shown or used, of a running or a planned run, comes from `Schedule`.
 """
@@ -24,6 +24,10 @@ RAMP_STEPS = 30
 96 % (0.9^30 = 0.04). The linear form is the gradual warm-up of Goyal et al. (2017)."""
 RAMP_SHARE = 0.25
 """Maximum share of the remaining steps that a ramp takes, so that a short rest of a run still trains."""
+
+TABLE_STEPS = 16_384
+"""Steps whose rates are computed at once: a wait for the device in each so many is not noticed, and they take
+64 KiB."""
 
 PLANNED_POINTS = 97
 """Points of the planned rates on a chart: about one for each two of its columns."""
@@ -64,17 +68,18 @@ class Schedule:
     warmup: int | None = None
     ramp: Ramp | None = None
 
-    def table(self) -> npt.NDArray[np.float32]:
-        """Return the rate of each step, float32, one epoch longer than the schedule.
+    def rates(self, position: int, count: int = TABLE_STEPS) -> npt.NDArray[np.float32]:
+        """Return the rates of the `count` steps after `position` applied ones, float32.
 
-        A change of batch size during a run rounds its steps, so that it may take more at the final rate.
+        They go on for an epoch after the schedule, and stay as they are then: a change of batch size during a
+        run rounds its steps, so that it may take more at the final rate.
         """
-        return self._rates(np.arange(self.total_steps + self.steps_per_epoch + 1, dtype=np.float64))
+        last = self.total_steps + self.steps_per_epoch
+        return self._rates(np.minimum(np.arange(position, position + count, dtype=np.float64), last))
 
     def rate_at(self, position: int) -> float:
         """Return the rate of the step after `position` applied ones."""
-        last = self.total_steps + self.steps_per_epoch
-        return float(self._rates(np.array([min(position, last)], dtype=np.float64))[0])
+        return float(self.rates(position, 1)[0])
 
     def target_at(self, position: int) -> float:
         """Return the rate after `position` applied steps without the ramp."""
