@@ -52,7 +52,7 @@ def predicting(trained: Trained, split: Split, loader: Loader, out: TextIO) -> C
 
     def run() -> None:
         work = PredictionRun(trained, files, False, lambda done, total: None, print, print)
-        work.classes_from(loader, CsvTable(out, trained.classes))
+        work.classes_from(loader, CsvTable(out, trained.classes, trained.precision.name))
 
     return run
 

@@ -33,7 +33,7 @@ def build_own_task(name: str, base: Task, num_classes: int) -> Task:
         num_classes: Number of classes.
 
     Raises:
-        ConfigError: There is no such thing, or it has no loss.
+        ConfigError: There is no such thing, it has no loss, or it has parameters of its own to train.
         Exception: Whatever the person's code raises.
     """
     code: Any = load(name)
@@ -41,6 +41,7 @@ def build_own_task(name: str, base: Task, num_classes: int) -> Task:
         make: Callable[..., Any] = code
         takes = "num_classes" in inspect.signature(make).parameters
         code = call(name, make, num_classes=num_classes) if takes else call(name, make)
+    _refuse_parameters(name, code)
     if hasattr(code, "loss_sums"):
         return cast(Task, code)
     loss = getattr(code, "loss", code)
@@ -55,6 +56,25 @@ def build_own_task(name: str, base: Task, num_classes: int) -> Task:
     primary = base.primary if measure is None else str(code.primary)
     module = code if isinstance(code, torch.nn.Module) else None
     return OwnTask(name, loss, measure, primary, base, module)
+
+
+def _refuse_parameters(name: str, code: object) -> None:
+    """Refuse a loss with parameters: the optimizer, the average and checkpoints hold those of the network."""
+    held = {"": code} if isinstance(code, torch.nn.Module) else getattr(code, "__dict__", {})
+    trained = [
+        ".".join(filter(None, (attribute, parameter)))
+        for attribute, part in held.items()
+        for parameter, weight in (
+            part.named_parameters() if isinstance(part, torch.nn.Module) else [("", part)]
+        )
+        if isinstance(weight, torch.nn.Parameter) and weight.requires_grad
+    ]
+    if trained:
+        raise ConfigError(
+            f"{name}: parameters of a loss are not trained: {', '.join(trained)}",
+            hint="make them a part of the network, whose outputs the loss is given; or constants: "
+            "register_buffer, or requires_grad_(False)",
+        )
 
 
 class OwnTask:

@@ -101,6 +101,43 @@ def test_a_complete_task_is_used_as_it_is(task):
     assert type(task(Mine)) is Mine
 
 
+class Margin(torch.nn.Module):
+    """A loss with a parameter to learn."""
+
+    def __init__(self):
+        super().__init__()
+        self.margin = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, outputs, targets):
+        return cross_entropy(outputs * self.margin, targets)
+
+
+class HoldsOne:
+    """A loss that keeps such a module as an attribute."""
+
+    def __init__(self):
+        self.inner = Margin()
+
+    def loss(self, outputs, targets):
+        return self.inner(outputs, targets)
+
+
+@pytest.mark.parametrize(("code", "named"), [(Margin, "margin"), (HoldsOne, r"inner\.margin")])
+def test_a_loss_with_parameters_to_learn_is_refused_and_names_them(task, code, named):
+    with pytest.raises(ConfigError, match=f"parameters of a loss are not trained: {named}"):
+        task(code)
+
+
+def test_a_frozen_parameter_of_a_loss_is_a_constant(task):
+    def frozen():
+        loss = Margin()
+        loss.requires_grad_(False)
+        return loss
+
+    learnt = task(frozen())
+    assert torch.isfinite(learnt.loss(torch.randn(2, 3), labelled(torch.tensor([0, 1])), 2, 2))
+
+
 def test_what_is_no_loss_is_refused(task):
     with pytest.raises(ConfigError, match="none is the primary one"):
         task(NoPrimary)

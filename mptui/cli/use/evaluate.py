@@ -10,12 +10,15 @@ from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.use.use_options import (
     Budget,
     Checkpoint,
+    Strict,
     check_checkpoint,
+    exit_code_of,
     given_data,
     head,
     note,
     opened,
     settings_of,
+    tell_left_out,
 )
 from mptui.text import clean, shell_word
 
@@ -66,6 +69,8 @@ def evaluate(
     checkpoint: Checkpoint = None,
     worst: _Worst = 10,
     budget: Budget = None,
+    strict: Strict = False,
+    precision: o.Precision = None,
     download: o.Download = False,
     device: o.Device = None,
     trust_code: o.TrustCode = False,
@@ -100,12 +105,14 @@ def evaluate(
         return 0
     with file_progress() as on_progress:
         found = evaluate_run(trained, given, listed=worst, on_progress=on_progress, note=note)
+    for problem in found.problems:
+        tell_left_out(problem)
     if as_json:
         print_json(_document(trained, found))
     else:
         _print(trained, found)
         print_next(TASKS[trained.plan.task].use.format(run=shell_word(trained.run)))
-    return 0
+    return exit_code_of(found.problems, strict=strict)
 
 
 def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:

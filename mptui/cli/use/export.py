@@ -108,6 +108,7 @@ def _document(trained: "Trained", name: str, exported: "Exported", seconds: floa
         "checkpoint": trained.checkpoint,
         "step": trained.step,
         "format": name,
+        "precision": trained.precision.name,
         "file": str(exported.file),
         "bytes": exported.size,
         "card": str(exported.card),
@@ -124,7 +125,8 @@ def _print(document: dict[str, Any]) -> None:
     sizes = ", ".join(map(str, document["batch_sizes"]))
     typer.echo(clean(f"{document['file']}: {document['bytes'] / 2**20:,.1f} MiB", 4096))
     typer.echo(
-        f"agrees with the run on {document['images']:,} images, in batches of {sizes}: outputs differ by"
-        f" {document['largest_difference']:.3g} at most (accepted: {document['tolerance']:.3g})"
+        f"agrees with mptui predict --precision {document['precision']} on {document['images']:,} images, in "
+        f"batches of {sizes}: outputs differ by {document['largest_difference']:.3g} at most "
+        f"(accepted: {document['tolerance']:.3g})"
     )
     typer.echo(clean(f"model card: {document['card']}", 4096))

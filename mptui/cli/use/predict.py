@@ -12,18 +12,20 @@ from mptui.cli.use.use_options import (
     Budget,
     Checkpoint,
     Force,
+    Strict,
     check_checkpoint,
+    exit_code_of,
     head,
     note,
     opened,
     settings_of,
+    tell_left_out,
 )
 from mptui.errors import ConfigError
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean, clean_name, shell_word
 
 if TYPE_CHECKING:
-    from mptui.data.core.types import Problem
     from mptui.lab.use.prediction.predict import PredictionRun
 
 FORMAT_VERSION = 1
@@ -65,6 +67,8 @@ def predict(
     mirror: _Mirror = False,
     force: Force = False,
     budget: Budget = None,
+    strict: Strict = False,
+    precision: o.Precision = None,
     device: o.Device = None,
     trust_code: o.TrustCode = False,
     batch_size: o.BatchSize = None,
@@ -75,7 +79,8 @@ def predict(
     """Predict the classes or masks of images with a trained run.
 
     Images are resized, cut and normalised as in the run's validation. Masks have the size of their image.
-    Files that can't be read are named and left out.
+    Files that can't be read are named, with an error in place of a class. The precision is the run's, unless
+    given; exported files compute in fp32.
     """
     check_checkpoint(checkpoint)
     from mptui.lab.use.prediction.inputs import find_inputs
@@ -98,7 +103,7 @@ def predict(
     place: Path | None
     output = OutputFiles(force=force, inputs=files.paths)
     with file_progress() as on_progress:
-        work = PredictionRun(trained, files, mirror, on_progress, _tell_left_out, note)
+        work = PredictionRun(trained, files, mirror, on_progress, tell_left_out, note)
         if kind is SampleKind.MASK:
             rows, place = _masks(work, out, output)
         else:
@@ -106,7 +111,7 @@ def predict(
     if as_json:
         print_json(_document(work, rows, place))
     _tell_end(work, place)
-    return 0
+    return exit_code_of(work.problems, strict=strict)
 
 
 def _classes(
@@ -115,18 +120,18 @@ def _classes(
     """Write the table; return its rows if they go into the JSON document, and its file."""
     from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
 
-    classes = work.trained.classes
+    classes, precision = work.trained.classes, work.trained.precision.name
     if out is None and as_json:
         rows = RowList(classes)
         work.classes(rows)
         return rows.rows, None
     if out is None:
-        work.classes(CsvTable(sys.stdout, classes))
+        work.classes(CsvTable(sys.stdout, classes, precision))
         return None, None
     path = out if out.suffix in _CSV + _JSON_LINES and not out.is_dir() else out / _TABLE
     output.check(path)
     with output.write(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
-        work.classes((JsonLines if path.suffix in _JSON_LINES else CsvTable)(stream, classes))
+        work.classes((JsonLines if path.suffix in _JSON_LINES else CsvTable)(stream, classes, precision))
     return None, path
 
 
@@ -155,10 +160,6 @@ def _masks(work: "PredictionRun", out: Path | None, output: OutputFiles) -> tupl
     return rows, out
 
 
-def _tell_left_out(problem: "Problem") -> None:
-    typer.echo(clean(f"left out {clean_name(problem.path, 4096)}: {problem.reason}", 4500), err=True)
-
-
 def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: Path | None) -> dict[str, Any]:
     from mptui.codec import finite_json
 
@@ -184,7 +185,10 @@ def _tell_end(work: "PredictionRun", place: Path | None) -> None:
     where = "" if place is None else f" in {place}"
     left_out = f", {len(work.problems):,} left out" if work.problems else ""
     typer.echo(
-        clean(f"{work.done:,} of {len(work.files.paths):,} files{where}{left_out}, {rate:,.0f} images/s"),
+        clean(
+            f"{work.done:,} of {len(work.files.paths):,} files{where}{left_out}, "
+            f"{work.trained.precision.name}, {rate:,.0f} images/s"
+        ),
         err=True,
     )
     print_next(f"measure the run: mptui evaluate {shell_word(work.trained.run)}")

@@ -1,15 +1,16 @@
 """Options of the commands that use a trained run, and the opening of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mptui.cli import options as o
-from mptui.text import clean
+from mptui.text import clean, clean_name
 
 if TYPE_CHECKING:
+    from mptui.data.core.types import Problem
     from mptui.lab.use.trained import Trained
 
 Checkpoint = Annotated[
@@ -29,7 +30,7 @@ Budget = Annotated[
         min=0,
         max=1,
         callback=o.finite,
-        help="Largest fraction of unreadable files to leave out; default: the run's.",
+        help="Largest fraction of unreadable files to leave out; default: any.",
         show_default=False,
     ),
 ]
@@ -37,8 +38,11 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Replace files that mptui has not written, or that were changed since."),
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="End with exit code 3 if a file can't be read, after all others.")
+]
 
-_USED = ("device", "batch_size", "workers")
+_USED = ("device", "batch_size", "workers", "precision")
 
 
 def check_checkpoint(name: str | None) -> None:
@@ -54,11 +58,27 @@ def check_checkpoint(name: str | None) -> None:
 
 
 def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Return the settings given for the use of a run: table.key -> (flag, value)."""
-    flags = o.overrides({name: params[name] for name in _USED if name in params})
-    if params.get("budget") is not None:
-        flags["data.bad_sample_budget"] = ("--bad-sample-budget", params["budget"])
+    """Return the settings given for the use of a run: table.key -> (flag, value).
+
+    How many files may be unreadable is not the run's to say: its budget is for training.
+    """
+    flags = o.overrides({name: params[name] for name in _USED if params.get(name) is not None})
+    if "budget" in params:
+        budget = 1.0 if params["budget"] is None else params["budget"]
+        flags["data.bad_sample_budget"] = ("--bad-sample-budget", budget)
     return flags
+
+
+def exit_code_of(problems: "Sequence[Problem]", *, strict: bool) -> int:
+    """Return the exit code of a command that has left files out."""
+    from mptui.errors import DataError
+
+    return DataError.exit_code if strict and problems else 0
+
+
+def tell_left_out(problem: "Problem") -> None:
+    """Name a file that is left out."""
+    typer.echo(clean(f"left out {clean_name(problem.path, 4096)}: {problem.reason}", 4500), err=True)
 
 
 def given_data(data: str | None) -> dict[str, Any]:

@@ -153,7 +153,8 @@ def open_trained(
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format).eval()
     fallbacks = _fallbacks(snapshot)
-    used = fallbacks.over(plan.precision.used)
+    is_chosen = "precision.mode" in (flags or {})
+    used = plan.precision.used if is_chosen else fallbacks.over(plan.precision.used)
     return Trained(
         run=run,
         checkpoint=name,

@@ -16,7 +16,9 @@ def mptui(*arguments):
     return run_to_end(*arguments)
 
 
-def test_a_thousand_files_of_which_ten_are_broken_give_990_rows_and_ten_names(tmp_path, classifier, pictures):
+def test_a_thousand_files_of_which_ten_are_broken_give_990_rows_and_ten_errors(
+    tmp_path, classifier, pictures
+):
     folder = tmp_path / "in"
     folder.mkdir()
     files = sorted(pictures.rglob("*.png"))
@@ -28,8 +30,10 @@ def test_a_thousand_files_of_which_ten_are_broken_give_990_rows_and_ten_names(tm
     ended = mptui("predict", classifier, folder, "--batch-size", 64)
     assert ended.returncode == 0, ended.stderr
     rows = list(csv.DictReader(ended.stdout.splitlines()))
-    left = sorted(set(map(str, folder.iterdir())) - set(map(str, broken)))
-    assert [row["file"] for row in rows] == left
+    assert [row["file"] for row in rows] == sorted(map(str, folder.iterdir()))
+    assert [row["file"] for row in rows if row["error"]] == list(map(str, broken))
+    assert all((row["class"] == "") == bool(row["error"]) for row in rows)
+    assert {row["precision"] for row in rows if not row["error"]} == {"fp32"}
     named = [line for line in ended.stderr.splitlines() if line.startswith("left out ")]
     assert len(named) == 10
     assert all(any(str(path) in line for line in named) for path in broken)
@@ -40,6 +44,31 @@ def test_a_thousand_files_of_which_ten_are_broken_give_990_rows_and_ten_names(tm
     assert strict.returncode == 3
     assert "data.bad_sample_budget allows 5" in strict.stderr
     assert list(out.parent.iterdir()) == []
+
+
+def test_every_readable_file_is_answered_and_strict_says_that_others_are_not(tmp_path, classifier, pictures):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for index, file in enumerate(sorted(pictures.rglob("*.png"))[:6]):
+        shutil.copy(file, folder / f"{index}.png")
+    for index in (1, 4):
+        (folder / f"{index}.png").write_bytes(b"")
+    (code, document), (strict, same) = (
+        (ended.returncode, json.loads(ended.stdout))
+        for ended in (mptui("predict", classifier, folder, "--json", *more) for more in ([], ["--strict"]))
+    )
+    assert (code, strict) == (0, 3)
+    assert [bool(row["error"]) for row in document["predictions"]] == [n in (1, 4) for n in range(6)]
+    assert same["predictions"] == document["predictions"]
+
+
+def test_the_precision_is_chosen_and_named(classifier, pictures):
+    told = json.loads(mptui("predict", classifier, pictures, "--precision", "bf16", "--json").stdout)
+    plain = json.loads(mptui("predict", classifier, pictures, "--json").stdout)
+    assert (told["precision"], plain["precision"]) == ("bf16", "fp32")
+    assert told["predictions"] != plain["predictions"]
+    measured = json.loads(mptui("evaluate", classifier, "--precision", "bf16", "--json").stdout)
+    assert measured["precision"] == "bf16"
 
 
 def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, segmenter, pictures):

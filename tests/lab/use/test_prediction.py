@@ -1,6 +1,7 @@
 """Predictions are those of the network on the views of validation, one for each file that can be read."""
 
 import io
+import json
 import shutil
 
 import numpy as np
@@ -66,13 +67,13 @@ def test_broken_files_are_left_out_and_the_others_keep_their_rows(tmp_path, clas
     (folder / "9.png").write_bytes(files[9].read_bytes()[:200])
     work = work_on(classifier, folder)
     rows = rows_of(work)
-    assert [row["file"] for row in rows] == [
-        str(folder / f"{index}.png") for index in (0, 1, 3, 4, 5, 6, 7, 8)
-    ]
+    assert [row["file"] for row in rows] == [str(folder / f"{index}.png") for index in range(10)]
+    assert [index for index, row in enumerate(rows) if row["error"]] == [2, 9]
+    assert rows[2]["class"] is None
     assert {problem.path for problem in work.problems} == {str(folder / "2.png"), str(folder / "9.png")}
     alone = rows_of(work_on(classifier, *(folder / f"{index}.png" for index in (3, 8))))
-    assert [row["class"] for row in alone] == [rows[2]["class"], rows[7]["class"]]
-    assert alone[0]["probability"] == pytest.approx(rows[2]["probability"], rel=1e-3)
+    assert [row["class"] for row in alone] == [rows[3]["class"], rows[8]["class"]]
+    assert alone[0]["probability"] == pytest.approx(rows[3]["probability"], rel=1e-3)
     strict = {**FEW, "data.bad_sample_budget": ("--bad-sample-budget", 0.0)}
     with pytest.raises(DataError, match="can't be used"):
         rows_of(work_on(classifier, folder, flags=strict))
@@ -142,13 +143,16 @@ def test_a_spreadsheet_takes_no_name_of_a_class_or_a_file_for_a_formula():
 
 def test_tables_hold_the_same_numbers():
     csv, lines = io.StringIO(), io.StringIO()
-    for table in (CsvTable(csv, ("a", 'b "c", d')), JsonLines(lines, ("a", 'b "c", d'))):
+    classes = ("a", 'b "c", d')
+    for table in (CsvTable(csv, classes, "bf16"), JsonLines(lines, classes, "bf16")):
         table.write("x,\n\x1b.png", [0.25, 0.75])
+        table.write_error("y.png", "truncated")
     assert csv.getvalue().splitlines() == [
-        'file,class,probability,p_a,"p_b ""c"", d"',
-        '"x,\\x0a\\x1b.png","b ""c"", d",0.75,0.25,0.75',
+        'file,class,probability,p_a,"p_b ""c"", d",precision,error',
+        '"x,\\x0a\\x1b.png","b ""c"", d",0.75,0.25,0.75,bf16,',
+        "y.png,,,,,,truncated",
     ]
-    assert lines.getvalue().count("\n") == 1
+    assert [json.loads(line)["error"] for line in lines.getvalue().splitlines()] == [None, "truncated"]
     assert '"probabilities": {"a": 0.25' in lines.getvalue()
 
 

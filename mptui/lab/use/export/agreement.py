@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from mptui.lab.use.evaluation.evaluation_data import EvaluationData
 from mptui.lab.use.export.file_formats import Inputs, Network
@@ -51,7 +50,7 @@ class Agreement:
 
 
 def compare(
-    model: nn.Module,
+    predict: Callable[..., torch.Tensor],
     network: Network,
     batches: Iterator[Inputs],
     *,
@@ -62,7 +61,8 @@ def compare(
     """Compare the outputs of the two for `images` images.
 
     Args:
-        model: The run's network, on the CPU in eval mode.
+        predict: Returns the outputs of the run's network, as `mptui predict` computes them in the file's
+            precision.
         network: The loaded network.
         batches: Inputs of `LOADED` images each.
         images: Images to compare.
@@ -72,7 +72,7 @@ def compare(
     found = Agreement()
     with torch.inference_mode():
         for inputs in _pieces(batches, images):
-            ours, theirs = model(*inputs), network(inputs)
+            ours, theirs = predict(*inputs), network(inputs)
             difference = (ours - theirs).abs().max().item()
             found.images += len(ours)
             # max() of Python would drop a NaN

@@ -24,6 +24,7 @@ from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_class
 from mptui.lab.use.export.facts import as_text, facts_of
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
 from mptui.lab.use.export.model_card import CARD, CURVES, card, curves
+from mptui.lab.use.prediction.predictor import outputs_of
 from mptui.lab.use.trained import Trained, new_network
 from mptui.models.latent.autoencoder import Autoencoder
 from mptui.text import clean
@@ -138,7 +139,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
             _write(spec, model, tuple(tensor[:2] for tensor in first), as_text(facts), file)
             network = _load(spec, trained, file, as_text(facts))
             agreement = compare(
-                model,
+                lambda *inputs: outputs_of(trained, *inputs),
                 network,
                 chain([first], batches),
                 images=max(LOADED, min(request.images, len(data.split))),

@@ -151,7 +151,8 @@ def _spread(epochs: list[EpochFinished]) -> list[EpochFinished]:
 def _check(agreement: Agreement) -> str:
     sizes = ", ".join(map(str, BATCH_SIZES))
     return (
-        f"Loaded again and compared with the run on {agreement.images:,} real images, in batches of {sizes}:"
+        "The file computes in fp32. It was loaded again and compared with what the run predicts in fp32 "
+        f"(`mptui predict --precision fp32`) on {agreement.images:,} real images, in batches of {sizes}:"
         f" outputs differ by {agreement.difference:.3g} at most (accepted: {agreement.tolerance:.3g})."
     )
 

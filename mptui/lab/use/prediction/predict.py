@@ -46,12 +46,13 @@ class PredictionRun:
     done: int = 0
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
+    _reasons: dict[str, str] = field(default_factory=dict)
 
     def classes(self, table: PredictionTable) -> None:
-        """Write the class probabilities of all files to a table, in their order.
+        """Write the class probabilities of all files to a table, in their order; or why one has none.
 
         Raises:
-            DataError: Too many files can't be read.
+            DataError: No file can be read, or more can't than a person allows.
             MemoryExhaustedError: Not even one image fits into memory.
         """
         started = time.perf_counter()
@@ -67,6 +68,9 @@ class PredictionRun:
             for index, kept, row in zip(predicted.indices.tolist(), predicted.kept, rows, strict=True):
                 if kept:
                     table.write(self.files.paths[index], row)
+                else:
+                    path = self.files.paths[index]
+                    table.write_error(path, self._reasons.get(path, "can't be read"))
             self._count(predicted.kept.sum(), int(predicted.indices[-1]) + 1)
 
     def masks(self, folder: Path, output: OutputFiles, *, single: bool) -> Iterator[WrittenMask]:
@@ -74,7 +78,7 @@ class PredictionRun:
 
         Raises:
             ConfigError: A mask would replace a file of another origin: nothing is written.
-            DataError: Too many files can't be read.
+            DataError: No file can be read, or more can't than a person allows.
             DiskError: A mask can't be written.
             MemoryExhaustedError: Not even one image fits into memory.
         """
@@ -106,4 +110,5 @@ class PredictionRun:
 
     def _leave_out(self, problem: Problem) -> None:
         self.problems.append(problem)
+        self._reasons[problem.path] = problem.reason
         self.on_bad(problem)

@@ -120,10 +120,14 @@ class Predictor:
         return torch.logaddexp(scores.log_softmax(dim=1), mirrored.log_softmax(dim=1))
 
     def _outputs(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        with self._trained.precision.forward_context():
-            outputs: torch.Tensor = self._trained.model(images_BCHW)
-        scores: torch.Tensor = outputs.float()
-        return scores
+        return outputs_of(self._trained, images_BCHW)
+
+
+def outputs_of(trained: Trained, *inputs: torch.Tensor) -> torch.Tensor:
+    """Return what a trained network makes of its inputs in the precision that it was opened with, as fp32."""
+    with trained.precision.forward_context():
+        outputs: torch.Tensor = trained.model(*inputs)
+    return outputs.float()
 
 
 def _arrived(indices: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_], copy: HostCopy) -> Predicted:

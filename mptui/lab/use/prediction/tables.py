@@ -11,6 +11,7 @@ _LONGEST = 4096
 _DIGITS = 6
 
 COLUMNS = ("file", "class", "probability")
+LAST_COLUMNS = ("precision", "error")
 
 
 class PredictionTable(Protocol):
@@ -19,31 +20,53 @@ class PredictionTable(Protocol):
     def write(self, file: str, probabilities: Sequence[float]) -> None:
         """Append the row of a file."""
 
+    def write_error(self, file: str, reason: str) -> None:
+        """Append the row of a file that could not be read."""
+
 
 class CsvTable:
-    """CSV: file, class, its probability, and a column for the probability of each class, called p_CLASS."""
+    """CSV: file, class, its probability, and a column for the probability of each class, called p_CLASS.
 
-    def __init__(self, stream: TextIO, classes: Sequence[str]) -> None:
+    Then follow the precision of the forward pass, and why a file has no prediction.
+    """
+
+    def __init__(self, stream: TextIO, classes: Sequence[str], precision: str) -> None:
         self._rows, self._classes = csv.writer(stream, lineterminator="\n"), [cell(name) for name in classes]
+        self._precision = precision
         # formatted at once: of a thousand classes, one by one would take longer than the network
         self._template = ",".join([f"%.{_DIGITS}g"] * len(classes))
-        self._rows.writerow([*COLUMNS, *(f"p_{name}" for name in classes)])
+        self._rows.writerow([*COLUMNS, *(f"p_{name}" for name in classes), *LAST_COLUMNS])
 
     def write(self, file: str, probabilities: Sequence[float]) -> None:
         """Append the row of a file."""
         texts, best = (self._template % tuple(probabilities)).split(","), _best(probabilities)
-        self._rows.writerow([cell(clean_name(file, _LONGEST)), self._classes[best], texts[best], *texts])
+        name = cell(clean_name(file, _LONGEST))
+        self._rows.writerow([name, self._classes[best], texts[best], *texts, self._precision, ""])
+
+    def write_error(self, file: str, reason: str) -> None:
+        """Append the row of a file that could not be read."""
+        empty = [""] * (len(COLUMNS) - 1 + len(self._classes))
+        self._rows.writerow(
+            [cell(clean_name(file, _LONGEST)), *empty, "", cell(clean_name(reason, _LONGEST))]
+        )
 
 
 class JsonLines:
-    """A JSON object per line: file, class, probability, and the probabilities by class."""
+    """A JSON object per line: file, class, probability, the probabilities by class, precision and error."""
 
-    def __init__(self, stream: TextIO, classes: Sequence[str]) -> None:
-        self._stream, self._classes = stream, classes
+    def __init__(self, stream: TextIO, classes: Sequence[str], precision: str) -> None:
+        self._stream, self._classes, self._precision = stream, classes, precision
 
     def write(self, file: str, probabilities: Sequence[float]) -> None:
         """Append the row of a file."""
-        self._stream.write(json.dumps(_row(file, probabilities, self._classes), ensure_ascii=False) + "\n")
+        self._append({**_row(file, probabilities, self._classes), "precision": self._precision})
+
+    def write_error(self, file: str, reason: str) -> None:
+        """Append the row of a file that could not be read."""
+        self._append({**_error_row(file, reason), "precision": None})
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 class RowList:
@@ -57,6 +80,10 @@ class RowList:
         """Append the row of a file."""
         self.rows.append(_row(file, probabilities, self._classes))
 
+    def write_error(self, file: str, reason: str) -> None:
+        """Append the row of a file that could not be read."""
+        self.rows.append(_error_row(file, reason))
+
 
 def _row(file: str, probabilities: Sequence[float], classes: Sequence[str]) -> dict[str, Any]:
     """Return the row of a file, ready for JSON."""
@@ -67,6 +94,17 @@ def _row(file: str, probabilities: Sequence[float], classes: Sequence[str]) -> d
         "class": classes[best],
         "probability": rounded[best],
         "probabilities": dict(zip(classes, rounded, strict=True)),
+        "error": None,
+    }
+
+
+def _error_row(file: str, reason: str) -> dict[str, Any]:
+    return {
+        "file": clean_name(file, _LONGEST),
+        "class": None,
+        "probability": None,
+        "probabilities": None,
+        "error": clean_name(reason, _LONGEST),
     }
 
 
