@@ -14,12 +14,7 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory, pictures):
     """A run on `pictures`."""
-    settings = {
-        "model.name": "shufflenet_v2_x0_5",
-        "data.name": "none",
-        "data.path": str(pictures),
-        "training.label_smoothing": 0.1,
-    }
+    settings = {"model.name": "shufflenet_v2_x0_5", "data.name": "none", "data.path": str(pictures)}
     return train(tmp_path_factory.mktemp("runs") / "classifier", settings)
 
 
