@@ -19,8 +19,9 @@ from mptui.errors import ConfigError
 from mptui.models.wrapped_forward import Forward, WrappedForward
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_LEAST_MATRICES = 2
-"""Matrices or kernels in a block: of a single layer, about as much is kept with as without checkpointing."""
+_LEAST_MATRICES = (2, 1)
+"""Matrices or kernels in a block. Blocks of one, such as a convolution with its norm, are taken where there
+are none of two: of them less is saved."""
 
 
 def recomputing() -> bool:
@@ -51,14 +52,15 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     """
     kinds = Counter(type(module) for module in model.modules())
 
-    def blocks_in(module: nn.Module) -> Iterator[nn.Module]:
-        for part in _parts(module):
-            if isinstance(part, _CONTAINERS) or (kinds[type(part)] > 1 and not _is_stage(part)):
+    def blocks_in(module: nn.Module, least: int) -> Iterator[nn.Module]:
+        for part in _parts(module, least):
+            if isinstance(part, _CONTAINERS) or (kinds[type(part)] > 1 and not _is_stage(part, least)):
                 yield part
             else:
-                yield from blocks_in(part)
+                yield from blocks_in(part, least)
 
-    blocks = list(blocks_in(model))
+    found = (list(blocks_in(model, least)) for least in _LEAST_MATRICES)
+    blocks = next(filter(None, found), [])
     if not blocks:
         raise ConfigError(
             "memory.activation_checkpointing: this network has no repeated blocks to recompute",
@@ -67,18 +69,18 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return blocks
 
 
-def _is_stage(module: nn.Module) -> bool:
-    kinds = Counter(type(part) for part in _parts(module))
+def _is_stage(module: nn.Module, least: int) -> bool:
+    kinds = Counter(type(part) for part in _parts(module, least))
     return max(kinds.values(), default=0) > 1
 
 
-def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules of several layers directly inside `module`, or inside its containers."""
+def _parts(module: nn.Module, least: int) -> Iterator[nn.Module]:
+    """Yield the modules of `least` layers or more directly inside `module`, or inside its containers."""
     for child in module.children():
         matrices = sum(parameter.ndim > 1 for parameter in child.parameters())
-        if matrices < _LEAST_MATRICES or not any(child.children()):
+        if matrices < least or not any(child.children()):
             continue
-        inner = list(_parts(child)) if isinstance(child, _CONTAINERS) else [child]
+        inner = list(_parts(child, least)) if isinstance(child, _CONTAINERS) else [child]
         # e.g. a level of a U-Net
         yield from inner or ([child] if isinstance(module, nn.ModuleList) else [])
 

@@ -125,3 +125,21 @@ def test_wrapped_forwards_are_removed_in_any_order():
     double.remove()
     assert module(3) == 3
     assert "forward" not in vars(module)
+
+
+class OneConvolution(torch.nn.Module):
+    """A block as of many networks of one's own: a convolution, a norm, an activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(4)
+
+    def forward(self, images):
+        return torch.relu(self.norm(self.conv(images)))
+
+
+def test_repeated_blocks_of_one_convolution_are_blocks():
+    blocks = [OneConvolution() for _ in range(3)]
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *blocks, torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    assert blocks_of(model) == blocks
