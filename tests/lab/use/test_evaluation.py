@@ -9,7 +9,8 @@ from mptui.errors import DataError
 from mptui.lab.use.evaluation.evaluation import evaluate_run
 from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_summary
-from tests.lab.use.runs import class_pictures
+from tests.data.situations.pictures import pairs
+from tests.lab.use.runs import class_pictures, train
 
 
 def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
@@ -65,6 +66,21 @@ def test_a_set_with_other_classes_is_refused_and_they_are_named(tmp_path, classi
         evaluated(classifier, {"path": str(tmp_path / "test"), "name": None})
     assert "only in the data: grey" in error.value.message
     assert "only in the run: blue, red" in error.value.message
+
+
+def test_masks_of_0_and_1_have_two_of_the_classes_of_a_run_with_more(tmp_path):
+    pairs(tmp_path / "three", "images/{}.png", "masks/{}.png", 8, {0: 0, 1: 1, 2: 2}, 3)
+    pairs(tmp_path / "two", "images/{}.png", "masks/{}.png", 4, {0: 0, 1: 1})
+    pairs(tmp_path / "other", "images/{}.png", "masks/{}.png", 4, {0: 0, 1: 255})
+    settings = {"model.name": "unet", "model.width": 4, "model.depth": 2, "data.name": "none"}
+    run = train(tmp_path / "runs" / "numbers", {**settings, "data.path": str(tmp_path / "three")})
+    notes: list[str] = []
+    found = evaluated(run, {"path": str(tmp_path / "two"), "name": None}, notes=notes)
+    assert found.data.dataset.classes == ("class_0", "class_1", "class_2")
+    assert len(found.data.split) == 4
+    assert any("values 0 and 1: they are class_0 and class_1" in note for note in notes)
+    with pytest.raises(DataError, match="only in the data: background, foreground"):
+        evaluated(run, {"path": str(tmp_path / "other"), "name": None})
 
 
 def test_the_surest_mistake_is_named_with_both_classes(tmp_path, classifier):

@@ -6,8 +6,11 @@ from typing import Any
 
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import RGB, Dataset, Split
+from mptui.data.decode.mask import opened_mask, survey
 from mptui.data.formats.combined import JoinedSplit, RenumberedSplit
+from mptui.data.formats.mask_classes import BINARY
 from mptui.data.formats.open import open_dataset
+from mptui.data.formats.splits import MaskedSplit
 from mptui.errors import DataError
 from mptui.io.places import absolute
 from mptui.lab.use.trained import Trained
@@ -16,6 +19,7 @@ from mptui.runs.store.data_record import data_changes
 from mptui.text import clean_name
 
 _NAMED = 10
+_NUMBERS = ("class_0", "class_1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,10 @@ def _with_classes_of_run(
     split: Split, dataset: Dataset, trained: Trained, note: Callable[[str], None]
 ) -> Split:
     """Return the split with its classes numbered as the run's."""
-    theirs, ours = dataset.classes, trained.classes
+    ours = trained.classes
+    theirs = _names_by_value(dataset, ours)
+    if theirs != dataset.classes:
+        note(f"masks of {dataset.name} have the values 0 and 1: they are {' and '.join(theirs)} of the run")
     if dataset.kind is SampleKind.IMAGE or theirs == ours:
         return split
     unknown = [name for name in theirs if name not in ours]
@@ -111,6 +118,23 @@ def _with_classes_of_run(
     if missing:
         note(f"{dataset.name} has no sample of these classes of the run: {_listed(missing)}")
     return RenumberedSplit(split, tuple(ours.index(name) for name in theirs))
+
+
+def _names_by_value(dataset: Dataset, ours: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the classes of a set, those of masks of 0 and 1 by their values if the run's are named so.
+
+    Such masks are background and foreground alone; beside others, 0 and 1 are the numbers of classes.
+    """
+    split = dataset.val
+    if dataset.classes != BINARY or not isinstance(split, MaskedSplit) or not {*_NUMBERS} <= {*ours}:
+        return dataset.classes
+    for row in split.rows.tolist():
+        with opened_mask(split.mask_paths[row]) as mask:
+            mask.load()
+            highest = max(survey(split.mask_paths[row], mask).codes)
+        if highest:
+            return _NUMBERS if highest == 1 else dataset.classes
+    return dataset.classes
 
 
 def _listed(names: list[str]) -> str:
