@@ -12,6 +12,7 @@ REFUSED = {
     "data.bands": ("all", "rgb"),
     "data.interpolation": ("bilinear", "bicubic"),
     "model.weights": (None, "other.safetensors"),
+    "model.weights_key": (None, "ema"),
     "model.task": ("mine:Loss", "mine:OtherLoss"),
     "model.encoder": (None, "timm/resnet18"),
     "model.width": (64, 32),

@@ -52,6 +52,30 @@ def test_damaged_or_missing_data_has_no_preview(tmp_path):
     assert (found.words, found.pictures) == ("2 train · 2 val · 2 classes", ())
 
 
+def test_the_sizes_are_those_of_the_set_and_what_is_known_of_it_is_said(tmp_path):
+    class_folders(tmp_path, {"frogs": 3, "ships": 40})
+    Image.new("RGB", (300, 200)).save(tmp_path / "ships" / "1.png")
+    found = looked_at(tmp_path)
+    assert found.words == "34 train · 9 val · 2 classes · 16 to 200 px"
+    assert found.findings == (
+        "unbalanced classes: ships has 32 images, frogs 2: --set data.sampler=balanced, with"
+        " training.primary_metric=balanced_accuracy",
+    )
+
+
+def test_masks_are_drawn_over_the_pictures(tmp_path):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            picture = Image.new("L", (28, 28))
+            picture.paste(name == "masks", (0, 14, 28, 28))
+            picture.save(tmp_path / name / f"{number}.png")
+    picture = looked_at(tmp_path).pictures[0]
+    assert picture.getpixel((5, 5)) == (0, 0, 0)
+    red, green, blue = picture.getpixel((5, 20))
+    assert (red > 60, green, blue) == (True, 0, 0)
+
+
 async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
     class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ) as (app, pilot, screen):

@@ -170,7 +170,7 @@ class PickerScreen(SelectionPage):
             note = in_a_paragraph(setting.key) if setting is not None else "no such setting"
         elif isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
             note = f"✗ {fault}"
-        style = "$text-warning" if note.startswith("✗") else "$quiet"
+        style = "$text-warning" if note.startswith(("✗", "!")) else "$quiet"
         self.query_one("#note", Static).update(Content.styled(clean(note, 600), style))
 
     def _data_words(self) -> str:
@@ -178,6 +178,8 @@ class PickerScreen(SelectionPage):
         about, found = self._about_data, self._preview
         if found is None or self._data_fault:
             return about
+        if found.findings:
+            return f"! {found.words} · {found.findings[0]}"
         whole = f"{about} · {found.words}"
         return f"✓ {found.words}" if self.picked.data and len(whole) > self.size.width - 4 else whole
 

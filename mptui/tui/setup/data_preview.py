@@ -25,7 +25,7 @@ from mptui.runs.planning.plan import BUILT_IN, filled
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from mptui.data.core.types import Split
+    from mptui.data.core.types import Dataset
 
 PICTURES = 12
 """Pictures of a preview, from the whole training set in its order, and so from many classes."""
@@ -34,7 +34,7 @@ _SIDE = 64
 """Larger side in pixels that pictures are reduced to."""
 
 _LOOK_AROUND_S = 0.2
-_KEYS = {"name", "path", "samples", "image_size", "val_fraction"}
+_KEYS = {"name", "path", "samples", "image_size", "val_fraction", "ignore_index", "sampler", "class_folders"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ class DataPreview:
         train: Number of training samples.
         val: Number of validation samples.
         classes: Number of classes; 0: none, or not known yet.
-        sides: Smallest and largest shorter side of `pictures` in pixels, before they were reduced.
-        pictures: Some training images, RGB.
+        sides: Smallest and largest shorter side of its images in pixels.
+        pictures: Some training images, RGB, with masks over them.
+        findings: What a person should know of it, with the remedy.
     """
 
     train: int
@@ -54,6 +55,7 @@ class DataPreview:
     classes: int
     sides: "tuple[int, int] | None"
     pictures: "tuple[Image, ...]"
+    findings: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -122,33 +124,43 @@ def main() -> int:
 
 
 def _looked_at(asked: dict[str, Any]) -> dict[str, Any]:
+    from mptui.data.describe.findings import data_findings
+    from mptui.data.describe.preview import header_sides
+
     data = DataConfig.model_validate(asked["data"])
-    train, val, classes = _halves(data, SampleKind[asked["kind"]], asked["seed"])
-    sides, pictures = [], []
-    for picture in _pictures(train):
-        sides.append(min(picture.size))
-        picture.thumbnail((_SIDE, _SIDE))
-        pictures.append([*picture.size, base64.b64encode(picture.tobytes()).decode()])
-    return {"counts": [len(train), val, classes], "sides": sides, "pictures": pictures}
+    dataset = _listed(data, SampleKind[asked["kind"]], asked["seed"])
+    pictures = [
+        [*picture.size, base64.b64encode(picture.tobytes()).decode()] for picture in _pictures(dataset)
+    ]
+    sides = header_sides(dataset.train, dataset.val) or (
+        dataset.sides and (dataset.sides[0], dataset.sides[2])
+    )
+    has_classes = dataset.kind is SampleKind.CLASS or bool(dataset.sides)
+    return {
+        "counts": [len(dataset.train), len(dataset.val), len(dataset.classes) if has_classes else 0],
+        "sides": sides,
+        "pictures": pictures,
+        "findings": [f"{each.what}: {each.do}" for each in data_findings(dataset, data.sampler)],
+    }
 
 
-def _halves(data: DataConfig, kind: SampleKind, seed: int) -> "tuple[Split, int, int]":
-    """Return the training half, the number of validation samples, and of classes.
+def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
+    """Return the set as it is listed, without a scan.
 
     Raises:
         ConfigError, DataError: As `open_dataset`.
     """
     import numpy as np
 
+    from mptui.data.describe.preview import listed_dataset
     from mptui.data.formats.assemble import halves
     from mptui.data.formats.open import files_of, kind_of, open_dataset
-    from mptui.data.formats.splits import FileSplit
 
     known = kind_of(data) or kind
     try:
         name, known, found = files_of(data, known, _ignore, _never)
     except ConfigError:  # it has no files of its own, and so no scan
-        opened = open_dataset(
+        return open_dataset(
             data,
             kind=known,
             side=data.image_size or _SIDE,
@@ -157,26 +169,25 @@ def _halves(data: DataConfig, kind: SampleKind, seed: int) -> "tuple[Split, int,
             should_stop=_never,
             on_warning=_ignore,
         )
-        return opened.train, len(opened.val), len(opened.classes)
     count = len(found.images)
     labels = np.zeros(count, np.int64) if found.labels is None else found.labels
-    train, val = halves(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
-    classes = found.classes if found.coding is None else found.coding.classes
-    has_classes = known is not SampleKind.IMAGE
-    return FileSplit(found.images, labels, train), len(val), len(classes) if has_classes else 0
+    rows = halves(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
+    return listed_dataset(name, known, found, rows, PICTURES, data.ignore_index)
 
 
-def _pictures(train: "Split") -> "list[Image]":
-    """Read pictures; those that can't be read are left out."""
+def _pictures(dataset: "Dataset") -> "list[Image]":
+    """Read pictures, with masks over them; those that can't be read are left out."""
     import numpy as np
-    from PIL import Image
 
+    from mptui.data.core.class_colours import palette
     from mptui.data.core.types import BadSampleError
+    from mptui.data.describe.sample_sheet import masked
 
-    pictures = []
+    train = dataset.train
+    colours, pictures = palette(dataset.classes or ("background",)), []
     for row in np.unique(np.linspace(0, len(train) - 1, PICTURES).round().astype(int)):
         try:
-            pictures.append(Image.fromarray(train.request(int(row)).read().image_HWC))
+            pictures.append(masked(train.request(int(row)).read(), colours, _SIDE))
         except BadSampleError:
             continue
     return pictures
@@ -190,7 +201,8 @@ def _from_json(found: dict[str, Any]) -> DataPreview:
         for width, height, pixels in found["pictures"]
     )
     (train, val, classes), sides = found["counts"], found["sides"]
-    return DataPreview(train, val, classes, (min(sides), max(sides)) if sides else None, pictures)
+    findings = tuple(map(str, found["findings"]))
+    return DataPreview(train, val, classes, (min(sides), max(sides)) if sides else None, pictures, findings)
 
 
 def _ignore(*_: object) -> None:
