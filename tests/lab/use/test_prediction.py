@@ -136,7 +136,7 @@ def test_the_background_is_black_and_other_classes_are_not():
 
 def test_a_spreadsheet_takes_no_name_of_a_class_or_a_file_for_a_formula():
     stream = io.StringIO()
-    CsvTable(stream, ("=HYPERLINK(A1)", "-1")).write("@home.png", (0.75, 0.25))
+    CsvTable(stream, ("=HYPERLINK(A1)", "-1"), "fp32").write("@home.png", (0.75, 0.25))
 
     assert stream.getvalue().splitlines()[1].startswith("'@home.png,'=HYPERLINK(A1),0.75")
 
