@@ -122,7 +122,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     model = trained.model.to(memory_format=torch.contiguous_format)
     course = course_of(trained)
     data = open_samples(trained, request.data, on_progress=on_progress, note=note)
-    facts = facts_of(trained, course, data.dataset.pixels, request.licence)
+    facts = facts_of(trained, course, request.licence)
     if not len(data.split):
         raise DataError(f"{data.dataset.name}: no images to compare on", hint="Use --data with images.")
     try:

@@ -9,8 +9,8 @@ from torch import nn
 
 from mptui.codec import finite_json
 from mptui.config.schema import ModelConfig
-from mptui.data.core.types import RGB, PixelFormat
 from mptui.lab.use.course import Course
+from mptui.lab.use.export.preprocessing_code import code_of, words_of
 from mptui.lab.use.trained import Trained
 from mptui.models.latent.vae_folder import read_layout
 
@@ -18,17 +18,15 @@ NOT_STATED = "not stated"
 _VERSION = 1
 
 
-def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str | None) -> dict[str, Any]:
+def facts_of(trained: Trained, course: Course, licence: str | None) -> dict[str, Any]:
     """Return the facts of a network, JSON-ready.
 
     Args:
         trained: The run.
         course: Its course.
-        pixels: The format of its images.
         licence: The SPDX identifier under which the file will be given away; None: not stated.
     """
-    config, geometry = trained.config, trained.preprocessing.geometry
-    normalization = trained.preprocessing.normalization
+    config = trained.config
     facts: dict[str, Any] = finite_json(
         {
             "version": _VERSION,
@@ -36,14 +34,8 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
             "model": config.model.model_dump(exclude_none=True, exclude_defaults=True),
             "classes": list(trained.classes),
             "input": {
-                "layout": f"NCHW, float32; images have {pixels}" + (", RGB" if pixels == RGB else ""),
-                "side": geometry.side,
-                "resize": f"shorter side to {geometry.resize} px, never enlarged",
-                "view": _view(trained),
-                "interpolation": f"{geometry.interpolation}, antialiased, as Pillow's",
-                "values": f"({'pixel / 255' if pixels.dtype == 'uint8' else 'pixel'} - mean) / std",
-                "mean": list(normalization.mean),
-                "std": list(normalization.std),
+                **words_of(trained.preprocessing),
+                "code": code_of(trained.preprocessing),
                 **_latents(config.model),
             },
             "run": {
@@ -69,14 +61,6 @@ def _latents(model: ModelConfig) -> dict[str, str]:
     shifted = f"(means - {layout.shift_factor:g})" if layout.shift_factor else "means"
     told = f"{shifted} x {layout.scaling_factor:g} of the VAE with the SHA-256 {model.vae_sha256}"
     return {"latents": f"the network's input: {told}"}
-
-
-def _view(trained: Trained) -> str:
-    """Describe how the network's square is cut from a resized image."""
-    geometry = trained.preprocessing.geometry
-    if not geometry.keep_proportions:
-        return "the whole image, resized to a square"
-    return f"centre square of {100 / geometry.margin:g} % of the shorter side, resized"
 
 
 def as_text(facts: dict[str, Any]) -> str:

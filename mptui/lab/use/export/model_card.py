@@ -34,7 +34,7 @@ def card(
     parts = [
         _front_matter(facts),
         f"# {markdown(clean(run['name']))}\n\n{_sentence(facts)}",
-        "## Use\n\n```python\n" + usage.format(file=file) + "\n```\n\n" + _input(facts),
+        "## Use\n\n```python\n" + usage.format(file=file) + "\n```\n\n" + _code(facts) + _input(facts),
         "## Results\n\n" + _results(facts, course),
         "## Training\n\n" + _training(facts, course, has_curves),
         "## Check of this file\n\n" + _check(agreement),
@@ -104,8 +104,14 @@ def _sentence(facts: dict[str, Any]) -> str:
     )
 
 
+def _code(facts: dict[str, Any]) -> str:
+    """Return the code from an image file to the input, without mptui."""
+    code = facts["input"]["code"]
+    return f"From an image file to the input, and back:\n\n```python\n{code}```\n\n" if code else ""
+
+
 def _input(facts: dict[str, Any]) -> str:
-    rows = [(name, _words(value)) for name, value in facts["input"].items()]
+    rows = [(name, _words(value)) for name, value in facts["input"].items() if name != "code"]
     shown = facts["classes"][:_MOST_CLASSES]
     more = (
         f", … {len(facts['classes']) - len(shown):,} more in the file"
