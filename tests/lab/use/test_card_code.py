@@ -48,7 +48,7 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def photos(tmp_path_factory):
     """Smooth pictures of several sizes; one is turned by its EXIF orientation, one transparent."""
     folder = tmp_path_factory.mktemp("card")
     for number, (name, (width, height)) in enumerate(SIZES.items()):
@@ -65,7 +65,7 @@ def pictures(tmp_path_factory):
     return folder
 
 
-def by_the_card(run, out, pictures, capsys):
+def by_the_card(run, out, photos, capsys):
     """Export a run, and run the code of its card on the pictures; return the results by path."""
     arguments = ["export", str(run), "--format", "onnx", "--out", str(out)]
     assert _exit_code(arguments, debug=False) == 0, capsys.readouterr().err
@@ -73,7 +73,7 @@ def by_the_card(run, out, pictures, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
     script = out / "use.py"
     script.write_text("\n\n".join([BLOCKED, *blocks, USE]))
-    paths = sorted(map(str, pictures.iterdir()))
+    paths = sorted(map(str, photos.iterdir()))
     ended = subprocess.run(
         [sys.executable, "-I", str(script), *paths], cwd=out, capture_output=True, text=True, timeout=200
     )
@@ -83,9 +83,9 @@ def by_the_card(run, out, pictures, capsys):
 
 
 @pytest.mark.slow
-def test_classes_by_the_card_are_those_of_predict(classifier, pictures, tmp_path, capsys):
-    found = by_the_card(classifier, tmp_path / "out", pictures, capsys)
-    assert _exit_code(["predict", str(classifier), str(pictures), "--json"], debug=False) == 0
+def test_classes_by_the_card_are_those_of_predict(classifier, photos, tmp_path, capsys):
+    found = by_the_card(classifier, tmp_path / "out", photos, capsys)
+    assert _exit_code(["predict", str(classifier), str(photos), "--json"], debug=False) == 0
     rows = json.loads(capsys.readouterr().out)["predictions"]
     assert {row["file"] for row in rows} == set(found)
     for row in rows:
@@ -93,10 +93,10 @@ def test_classes_by_the_card_are_those_of_predict(classifier, pictures, tmp_path
 
 
 @pytest.mark.slow
-def test_masks_by_the_card_are_those_of_predict(segmenter, pictures, tmp_path, capsys):
-    found = by_the_card(segmenter, tmp_path / "out", pictures, capsys)
+def test_masks_by_the_card_are_those_of_predict(segmenter, photos, tmp_path, capsys):
+    found = by_the_card(segmenter, tmp_path / "out", photos, capsys)
     masks = tmp_path / "masks"
-    assert _exit_code(["predict", str(segmenter), str(pictures), "--out", str(masks)], debug=False) == 0
+    assert _exit_code(["predict", str(segmenter), str(photos), "--out", str(masks)], debug=False) == 0
     capsys.readouterr()
     for path, mask in found.items():
         name = path.rpartition("/")[2].rpartition(".")[0]
