@@ -155,7 +155,8 @@ class TrainingConfig(Table):
     eps: Annotated[float, Field(gt=0)] | None = None
     """adamw, adam, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    """Weight decay; not applied to norms and biases."""
+    """Weight decay; not applied to norms, biases, class tokens, position embeddings, and what a network
+    names by `no_weight_decay()`."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
     """Maximum total L2 norm of the gradients, applied after unscaling."""
     sync_batch_norm: bool = False

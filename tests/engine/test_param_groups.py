@@ -97,3 +97,32 @@ def test_a_weight_moves_as_with_its_own_learning_rate(optimizer, fused):
         alone = stepped(training.model_copy(update={"lr": 0.01 * factor}), fused=fused)
         assert not torch.equal(moved[name], start[name])
         torch.testing.assert_close(moved[name], alone[name], rtol=1e-6, atol=1e-7)
+
+
+class Tokens(torch.nn.Module):
+    """A network that names a table of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(3, 3))
+        self.head = torch.nn.Linear(3, 3)
+
+    def no_weight_decay(self):
+        return {"table", "unknown"}
+
+
+def test_tokens_positions_and_what_a_network_names_have_no_weight_decay():
+    training = TrainingConfig(weight_decay=0.1)
+    spared = {
+        "vit_b_16": {"class_token", "encoder.pos_embedding"},
+        "swin_t": {"features.1.0.attn.relative_position_bias_table"},
+        "timm/vit_tiny_patch16_224": {"cls_token", "pos_embed"},
+    }
+    networks = {name: built(name, side=224) for name in spared} | {"own": torch.nn.Sequential(Tokens())}
+    for name, model in networks.items():
+        groups = parameter_groups(model, training)
+        decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
+        found = {key for key, p in model.named_parameters() if p.ndim > 1 and decay[p] == 0.0}
+        assert found >= spared.get(name, {"0.table"})
+        assert not any(key.endswith("weight") for key in found)
+        assert all(decay[p] == 0.0 for p in model.parameters() if p.ndim < 2)

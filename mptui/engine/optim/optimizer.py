@@ -7,7 +7,7 @@ import torch
 from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.optimizer_state import OptimizerState
-from mptui.engine.optim.param_groups import has_weight_decay, parameter_groups
+from mptui.engine.optim.param_groups import parameter_groups
 from mptui.registry.optimizers import OPTIMIZERS, Groups
 
 
@@ -49,7 +49,7 @@ def _rates(groups: Groups) -> dict[torch.Tensor, float]:
 
 def _take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
     for group in optimizer.param_groups:
-        if has_weight_decay(group["params"][0]):
+        if group["decays"]:
             group["weight_decay"] = training.weight_decay
         group.update(_settings(training))
 

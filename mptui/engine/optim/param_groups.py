@@ -1,5 +1,6 @@
 """The parameter groups of an optimizer: weight decay and learning rate of each parameter."""
 
+import re
 from typing import Any
 
 import torch
@@ -11,24 +12,38 @@ from mptui.models.layers import layers_of
 from mptui.models.weights import head_names
 from mptui.registry.optimizers import OPTIMIZERS, Groups
 
+_TOKEN_OR_POSITION = re.compile(
+    r"(?:^|[._])(?:cls|class|dist|reg|register|mask)_tokens?$"
+    r"|(?:^|[._])pos(?:ition(?:al)?)?_emb(?:ed(?:ding)?s?)?(?:\.weight)?$"
+    r"|(?:^|[._])relative_position_bias_table$"
+)
+
 
 def parameter_groups(model: torch.nn.Module, training: TrainingConfig) -> Groups:
     """Return the trainable parameters in groups, those with weight decay first; of sharded ones the shards.
 
-    A group is a dictionary as `torch.optim` takes it, with `params`, `weight_decay` (0 for norms and biases)
-    and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay` and `head_lr_scale`. For
-    an optimizer that has a way of its own with them, those with `hidden` are matrices of hidden layers.
+    A group is a dictionary as `torch.optim` takes it, with `params`, `weight_decay` (0 where `decays` is
+    False: see `undecayed`) and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay`
+    and `head_lr_scale`. For an optimizer that has a way of its own with them, those with `hidden` are
+    matrices of hidden layers.
     """
     scales = lr_scales(model, training)
     apart = OPTIMIZERS[training.optimizer].matrix_state_bytes is not None
     hidden = hidden_matrices(model) if apart else set()
+    spared = undecayed(model)
     groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            decays, scale = has_weight_decay(parameter), scales.get(parameter, 1.0)
+            decays, scale = parameter not in spared, scales.get(parameter, 1.0)
             decay = training.weight_decay if decays else 0.0
             is_hidden = parameter in hidden
-            empty = {"params": [], "weight_decay": decay, "lr_scale": scale, "hidden": is_hidden}
+            empty = {
+                "params": [],
+                "weight_decay": decay,
+                "decays": decays,
+                "lr_scale": scale,
+                "hidden": is_hidden,
+            }
             groups.setdefault((decays, scale, is_hidden), empty)["params"].append(shard_of(parameter))
     return [groups[key] for key in sorted(groups, key=lambda key: not key[0])]
 
@@ -66,6 +81,16 @@ def hidden_matrices(model: torch.nn.Module) -> set[nn.Parameter]:
     return found.difference(head_parameters(model)) if found else found
 
 
-def has_weight_decay(parameter: torch.Tensor) -> bool:
-    """Whether weight decay applies: not to norms and biases, which have fewer than two axes."""
-    return parameter.ndim >= 2
+def undecayed(model: torch.nn.Module) -> set[nn.Parameter]:
+    """Return the parameters without weight decay.
+
+    They are norms and biases, which have fewer than two axes; class tokens and position embeddings, by their
+    usual names; and what a module names by `no_weight_decay()`, as the networks of timm do.
+    """
+    spared = {p for name, p in model.named_parameters() if p.ndim < 2 or _TOKEN_OR_POSITION.search(name)}
+    for module in model.modules():
+        names = getattr(module, "no_weight_decay", None)
+        if callable(names):
+            own = dict(module.named_parameters(remove_duplicate=False))
+            spared.update(own[name] for name in names() if name in own)
+    return spared
