@@ -17,7 +17,7 @@ from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
 from mptui.cli.measure import bench, check_amp, memory_ledger, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare, report, sample_images, sync
-from mptui.errors import DiskError, MptuiError
+from mptui.errors import ConfigError, DiskError, MptuiError
 from mptui.registry.own_code import fault_of
 from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
@@ -104,6 +104,7 @@ def main() -> NoReturn:
 
 def _exit_code(arguments: list[str], debug: bool) -> int:
     try:
+        _check_folder()
         code = app(arguments, prog_name="mptui", standalone_mode=False)
         sys.stdout.flush()
     except MptuiError as error:
@@ -128,6 +129,16 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         _report_error(fault.message, fault.hint, debug)
         return fault.exit_code
     return code or 0
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib takes time to load
+    except OSError as error:
+        raise ConfigError(
+            f"the current folder can't be used: {error.strerror}",
+            hint="it was deleted or moved; cd to another folder",
+        ) from None
 
 
 def _open_tui(isolate: bool, trust_code: bool) -> int:

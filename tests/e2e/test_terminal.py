@@ -24,6 +24,7 @@ from mptui.events import (
 )
 from tests.e2e.native_exit import ENDS
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
+from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -235,6 +236,24 @@ def test_bytes_that_are_no_text_end_nothing(terminal):
     program.press("q")
     assert program.exit_code() == 0
     assert "Traceback" not in program.text
+
+
+def test_the_size_is_that_of_the_terminal_whatever_the_environment_says(terminal):
+    program = terminal(size=(100, 30), environ={"COLUMNS": "40", "LINES": "10"})
+    program.shows("q leave")
+    assert "q leave" in program.text.splitlines()[29]
+    program.press("q")
+    assert program.exit_code() == 0
+
+
+def test_a_folder_that_was_deleted_is_told(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})\nfrom mptui.cli.main import main; main()"
+    done = run_to_end(code, "runs", call="tests.program:execute")
+    assert done.returncode == 2
+    assert "the current folder can't be used" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def is_stopped(process: psutil.Process) -> bool:

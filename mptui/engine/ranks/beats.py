@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 from mptui.codec import from_record, to_record
 from mptui.errors import RankError
 from mptui.events import DeviceSample
+from mptui.processes.awake_clock import AwakeClock
 from mptui.text import clean
 
 BEAT_S = 2.0
@@ -31,6 +31,9 @@ SILENT_S = 20.0
 LOST_S = 120.0
 """Seconds without a beat after which the others end, so that a launcher starts all again. Some code holds the
 interpreter for a minute."""
+
+_GAP_S = 5 * BEAT_S
+"""Seconds between two beats of this rank beyond which it was suspended itself."""
 
 _ANSWER = timedelta(seconds=10)
 
@@ -87,13 +90,14 @@ class Beats:
         self._address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
         # torchrun keeps a store over its restarts
         self._word = f"mptui/word/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        self._clock = AwakeClock(_GAP_S)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mptui-beats", daemon=True)
         self._thread.start()
 
     def late(self) -> list[str]:
         """Return a sentence for each rank that this one waits for."""
-        own, now = self._arrived(), time.monotonic()
+        own, now = self._arrived(), self._clock()
         told = []
         for rank, sign in sorted(self._signs.items()):
             if now - sign.since > SILENT_S:
@@ -104,7 +108,7 @@ class Beats:
 
     def heard(self) -> dict[int, tuple[str, float, DeviceSample | None]]:
         """Return the host, the seconds since the last beat, and the device of each rank that has beaten."""
-        now = time.monotonic()
+        now = self._clock()
         return {rank: (sign.host, now - sign.since, sign.device) for rank, sign in self._signs.copy().items()}
 
     def leave_word(self, words: str) -> None:
@@ -144,7 +148,7 @@ class Beats:
         return json.dumps([number, self._arrived(), os.getpid(), socket.gethostname(), device])
 
     def _listen(self, store: TCPStore) -> None:
-        now = time.monotonic()
+        now = self._clock()
         for rank in self._others:
             if not store.check([_key(rank)]):
                 continue

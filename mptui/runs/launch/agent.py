@@ -24,12 +24,16 @@ from torch.distributed.elastic.multiprocessing.api import (
 )
 
 from mptui.errors import RankError
+from mptui.processes.awake_clock import AwakeClock
 from mptui.runs.launch.losses import SAVED, LostRank, cause_of, lost_rank
 
 _BY_REQUEST = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1})
 
 STOPPED_S = 10.0
 """Seconds that a rank may be suspended before it is killed."""
+
+_GAP_S = 2.0
+"""Seconds between two looks at the ranks beyond which this process was suspended itself."""
 
 ASKED_S = 30.0
 """Seconds that a rank has to end after another one is lost, before torch kills it."""
@@ -94,6 +98,7 @@ class Agent(LocalElasticAgent):
         self._save = self._in_rendezvous = False
         self._suspended: dict[int, float] = {}
         self._killed: dict[int, float] = {}
+        self._clock = AwakeClock(_GAP_S)
 
     # -- signals, as for the mailbox of a run
 
@@ -175,7 +180,7 @@ class Agent(LocalElasticAgent):
 
     def _end_suspended(self, alive: Sequence[int]) -> None:
         """Kill ranks that have been suspended for too long; the others wait for them."""
-        now = time.monotonic()
+        now = self._clock()
         suspended = {pid for pid in alive if _is_suspended(pid)}
         self._suspended = {pid: self._suspended.get(pid, now) for pid in suspended}
         for pid, since in self._suspended.items():

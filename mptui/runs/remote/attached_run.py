@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs.remote import control_socket
 from mptui.runs.store import journal
-from mptui.runs.store.directory import CRASHED, is_trained, status_of
+from mptui.runs.store.directory import CHECKPOINTS, CRASHED, is_trained, status_of
 from mptui.runs.store.index import fold_on, read_index
 from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
@@ -339,11 +340,20 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
         step=step,
         status=clean(str(summary["status"])),
         exit_code=code if isinstance(code, int) and not crashed else 1,
-        message="the training process is gone: killed, or the machine went down" if crashed else "",
+        message=_what_is_known(run, step) if crashed else "",
         hint=f"resume it: mptui resume {run.name}" if crashed else "",
         directory=str(run),
         seconds=seconds if isinstance(seconds, float) else 0.0,
     )
+
+
+def _what_is_known(run: Path, step: int) -> str:
+    """Say what a run left that has no recorded end."""
+    words = "the training process ended without a word: killed (also for memory), or the machine went down"
+    if not step:
+        return f"{words}; it had taken no step"
+    known = f"{words}; its last word is of step {step:,}"
+    return "; ".join(part for part in (known, lost_words(steps_lost(run / CHECKPOINTS, step))) if part)
 
 
 def _document(line: bytes) -> dict[str, Any] | None:

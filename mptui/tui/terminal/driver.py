@@ -41,6 +41,14 @@ class SteadyDriver(LinuxDriver):
                 traceback.print_exc()  # to the log
                 parser = XTermParser(self._debug)
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return columns and lines of the terminal itself: COLUMNS and LINES may be of another one."""
+        try:
+            columns, lines = os.get_terminal_size(self.fileno)
+        except OSError:
+            columns = lines = 0
+        return (columns, lines) if columns and lines else super()._get_terminal_size()
+
     def _read(self) -> bytes | None:
         """Return what has been typed; None if nothing was in `_LOOK_S`, b"" if the terminal is gone."""
         try:
