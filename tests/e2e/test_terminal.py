@@ -249,7 +249,8 @@ def test_the_size_is_that_of_the_terminal_whatever_the_environment_says(terminal
 def test_a_folder_that_was_deleted_is_told(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
-    code = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})\nfrom mptui.cli.main import main; main()"
+    leave = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})"
+    code = f"{leave}; from mptui.cli.main import main; main()"
     done = run_to_end(code, "runs", call="tests.program:execute")
     assert done.returncode == 2
     assert "the current folder can't be used" in done.stderr
