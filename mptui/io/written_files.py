@@ -16,6 +16,7 @@ from threading import Lock
 
 from mptui.errors import ConfigError, DiskError
 from mptui.io.atomic import partial_path
+from mptui.io.disk_hint import disk_hint
 from mptui.io.line_file import LineFile
 from mptui.regular import open_regular, read_regular
 
@@ -79,7 +80,7 @@ class OutputFiles:
         except OSError as error:
             raise DiskError(
                 f"{path}: cannot be written: {error.strerror or error}",
-                hint=f"free disk space, or choose another place with {self._option}",
+                hint=disk_hint(error, path, f"choose another place with {self._option}"),
             ) from error
 
     def put(self, fresh: Path, path: Path) -> None:

@@ -77,6 +77,7 @@ def _csv_file(path: Path) -> Iterator["LineFile"]:
     """
     from mptui.errors import ConfigError, DiskError
     from mptui.hardware.device_rows import csv_header
+    from mptui.io.disk_hint import disk_hint
     from mptui.io.line_file import LineFile
 
     try:
@@ -90,7 +91,7 @@ def _csv_file(path: Path) -> Iterator["LineFile"]:
         finally:
             file.close()
     except OSError as error:
-        hint = "free disk space, or name another file with --csv"
+        hint = disk_hint(error, path, "name another file with --csv")
         raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
 
 

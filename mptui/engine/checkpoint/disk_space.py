@@ -10,6 +10,7 @@ from pathlib import Path
 from mptui import format as fmt
 from mptui.errors import DiskError
 from mptui.events import Alert, CheckpointSaved, Event, Recovered
+from mptui.io.disk_hint import disk_hint, lacks_inodes
 
 FEW, ENOUGH = 3, 4
 """Further checkpoints that fit on the disk: fewer than the first begin an alert, the second ends it."""
@@ -22,9 +23,9 @@ def need_space(folder: Path, size: int) -> None:
     """Check that `size` bytes and a small margin are free.
 
     Raises:
-        OSError: They are not free (ENOSPC), or the folder can't be read.
+        OSError: They, or a name for a file, are not free (ENOSPC), or the folder can't be read.
     """
-    if shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
+    if lacks_inodes(folder) or shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -33,7 +34,8 @@ def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
     room = f"; {size:,} bytes are needed" if size else ""
     with contextlib.suppress(OSError):
         room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
-    hint = "free disk space, or choose another disk with --runs-dir; the previous checkpoint is intact"
+    remedy = disk_hint(error, folder, "choose another disk with --runs-dir")
+    hint = f"{remedy}; the previous checkpoint is intact"
     if isinstance(error, FileNotFoundError):
         hint = "the disk or the run directory is missing: mount it again, or move it back"
     return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)

@@ -15,6 +15,7 @@ from typing import Any
 
 from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
 from mptui.errors import DiskError, RunDirectoryError
+from mptui.io.disk_hint import disk_hint
 from mptui.regular import open_regular, read_regular
 from mptui.runs.store.directory import (
     BEST,
@@ -130,7 +131,9 @@ def fork_run(
             words = f"{checkpoint.path}: gone: {parent.name} has saved a newer one"
             raise RunDirectoryError(words, hint="choose a newer checkpoint") from error
         except OSError as error:
-            raise DiskError(f"{run}: {error.strerror or error}", hint="free disk space") from error
+            raise DiskError(
+                f"{run}: {error.strerror or error}", hint=disk_hint(error, run, "fork to another disk")
+            ) from error
         undo.pop_all()
     return run
 

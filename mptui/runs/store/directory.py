@@ -21,6 +21,7 @@ from mptui.codec import finite_json
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.io.atomic import Guard, is_partial, replace_file
+from mptui.io.disk_hint import disk_hint
 from mptui.io.marker import is_run, mark_run
 from mptui.regular import read_regular
 from mptui.runs.store.lock import NAME as LOCK
@@ -247,7 +248,7 @@ def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> 
         replace_file(path, text.encode(errors="backslashreplace"), guard)
     except OSError as error:
         raise DiskError(
-            f"{path}: {error.strerror}", hint="free disk space, or choose another --runs-dir"
+            f"{path}: {error.strerror}", hint=disk_hint(error, path, "choose another --runs-dir")
         ) from error
 
 

@@ -24,6 +24,7 @@ from mptui.codec import to_record
 from mptui.errors import DiskError
 from mptui.events import SCHEMA_VERSION, Event
 from mptui.io.atomic import partial_path, write_synced
+from mptui.io.disk_hint import disk_hint
 from mptui.io.line_file import cut_torn_line
 from mptui.regular import open_regular
 from mptui.runs.view.events.event_registry import event_of
@@ -271,5 +272,5 @@ def _changed(path: Path) -> DiskError:
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
     return DiskError(
-        f"{path}: {error.strerror}", hint="free disk space, or choose another disk with --runs-dir"
+        f"{path}: {error.strerror}", hint=disk_hint(error, path, "choose another disk with --runs-dir")
     )

@@ -17,6 +17,7 @@ from torch import nn
 
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
 from mptui.io.atomic import sync_folder
+from mptui.io.disk_hint import disk_hint
 from mptui.io.written_files import OutputFiles
 from mptui.lab.use.course import Course, course_of
 from mptui.lab.use.evaluation.evaluation_data import open_samples
@@ -153,7 +154,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     except OSError as error:
         raise DiskError(
             f"{request.folder}: cannot write: {(error.strerror or str(error)).lower()}",
-            hint="Free disk space, or choose another folder with --out.",
+            hint=disk_hint(error, request.folder, "choose another folder with --out"),
         ) from error
     file = request.folder / name
     return Exported(file, file.stat().st_size, request.folder / CARD, agreement)

@@ -1,0 +1,63 @@
+"""In a folder with a `json.py` or a `typer.py` nothing that mptui starts runs them."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mptui.processes.child import mptui_command
+
+pytestmark = pytest.mark.slow
+
+TRAPS = ("json", "typer", "random", "torch", "numpy", "mptui", "tomli", "PIL", "pydantic", "psutil")
+TINY = (
+    *("--model", "unet", "--set", "model.width=2", "--set", "model.depth=1", "--set", "data.samples=8"),
+    *("--set", "data.image_size=16", "--device", "cpu", "--max-steps", "1", "--no-compile", "-q"),
+)
+
+
+@pytest.fixture
+def traps(tmp_path):
+    """A folder with modules that note that they were run."""
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    for name in TRAPS:
+        code = f"open({str(tmp_path / 'sprung')!r}, 'a').write(__name__ + ' ')\nraise SystemExit(99)\n"
+        (folder / f"{name}.py").write_text(code)
+    return folder
+
+
+def mptui(folder, *arguments):
+    """Run the program as installed, whose script keeps the current folder out of the module path."""
+    program = Path(sys.executable).with_name("mptui")
+    words = [str(program)] if program.exists() else mptui_command()
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*words, *arguments], cwd=folder, env=environ, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("--isolate", "--workers", "1"),
+        ("--nproc-per-node", "2", "--workers", "0"),
+        ("--workers", "0", "--set", "logging.tensorboard=true"),
+    ],
+    ids=["isolate-workers", "ranks", "trackers"],
+)
+def test_no_process_of_a_run_runs_a_module_of_the_current_folder(traps, how):
+    ended = mptui(traps, "run", *TINY, "--runs-dir", traps.parent / "runs", *how)
+    assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_line_of_a_batch_script_runs_none_either(traps):
+    script = mptui(traps, "slurm", "--", *TINY).stdout
+    (line,) = [line for line in script.splitlines() if line.startswith("srun")]
+    words = shlex.split(line)[1:]
+    end = words.index("run")
+    ended = subprocess.run([*words[:end], "profiles"], cwd=traps, capture_output=True, text=True)
+    assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
+    assert ended.returncode == 0, ended.stderr

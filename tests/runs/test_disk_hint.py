@@ -1,0 +1,41 @@
+"""What to do about a file that can't be written depends on the cause."""
+
+import errno
+import os
+
+import pytest
+
+from mptui.engine.checkpoint.disk_space import cant_save, need_space
+from mptui.io.disk_hint import disk_hint
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.EDQUOT, "quota"),
+        (errno.EROFS, "writable"),
+        (errno.EACCES, "permissions"),
+        (errno.EIO, "connection"),
+        (errno.ESTALE, "mount"),
+        (errno.ENAMETOOLONG, "choose another"),
+    ],
+    ids=lambda value: errno.errorcode.get(value, ""),
+)
+def test_space_is_to_be_freed_only_where_it_lacks(tmp_path, number, says):
+    error = OSError(number, os.strerror(number))
+    for hint in (
+        disk_hint(error, tmp_path / "file", "choose another folder"),
+        cant_save(tmp_path, 0, error).hint,
+    ):
+        assert says in hint
+        assert ("free disk space" in hint) == (number in {errno.ENOSPC, errno.EDQUOT})
+
+
+def test_a_disk_without_inodes_is_told_from_a_full_one(tmp_path, monkeypatch):
+    real = os.statvfs(tmp_path)
+    none_free = os.statvfs_result((*real[:5], 1000, 0, 0, *real[8:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: none_free)
+    with pytest.raises(OSError, match="No space left") as caught:
+        need_space(tmp_path, 0)
+    assert "no inodes are free" in disk_hint(caught.value, tmp_path, "choose another folder")
