@@ -262,6 +262,7 @@ def test_what_mptui_wrote_is_no_data(tmp_path):
     dataset, heard = opened(tmp_path, SampleKind.CLASS)
     assert (dataset.classes, len(dataset.train) + len(dataset.val)) == (("a", "b"), 8)
     assert any("was written by mptui" in line for line in heard)
+    assert not any("class folders without images" in line for line in heard)
     assert len(opened(tmp_path, SampleKind.IMAGE)[0].train) <= 8
 
 

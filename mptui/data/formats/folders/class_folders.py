@@ -11,7 +11,7 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import FolderFiles, FolderWalk, has_images
+from mptui.data.formats.folders.folder_walk import WRITTEN, FolderFiles, FolderWalk, has_images
 from mptui.data.formats.folders.masks_beside import BESIDE, MASK_WORDS, masks_beside
 from mptui.data.formats.folders.split_words import folder_words, same_text
 from mptui.data.formats.layout import (
@@ -70,7 +70,7 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
     _check_classes(path, halves, train, val)
     of_name = {same_text(name): number for number, name in enumerate(names)}
     val_tables = {} if val is None else {of_name[same_text(name)]: each for name, each in val.filled.items()}
-    warnings = [*_warnings(train, names, val_tables), *walk.warnings()]
+    warnings = [*_warnings(walk, train, names, val_tables), *walk.warnings()]
     tables = [*train.filled.values(), *(val_tables[number] for number in sorted(val_tables))]
     return Found(
         images=PathTable(file for table in tables for file in table),
@@ -194,9 +194,13 @@ def _strays(walk: FolderWalk) -> tuple[Problem, ...]:
     return tuple(Problem(file, _OUTSIDE) for file in sorted(files, key=natural_key))
 
 
-def _warnings(train: _Classes, names: Sequence[str], val: dict[int, PathTable]) -> list[str]:
+def _warnings(
+    walk: FolderWalk, train: _Classes, names: Sequence[str], val: dict[int, PathTable]
+) -> list[str]:
     warnings = []
-    if empty := [name for name, files in train.tables.items() if not len(files)]:
+    written = "\0".join(walk.left.get(WRITTEN, ()))
+    empty = [name for name, files in train.tables.items() if not len(files)]
+    if empty := [name for name in empty if f"{os.sep}{name}{os.sep}" not in written]:
         warnings.append(f"class folders without images, left out: {some(empty)}")
     if val and (missing := [name for number, name in enumerate(names) if number not in val]):
         warnings.append(f"classes without validation images: {some(missing)}")
