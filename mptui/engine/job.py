@@ -40,6 +40,7 @@ from mptui.models.wrapped_forward import WrappedForward
 from mptui.models.zoo import input_shape
 from mptui.tasks.base import Task
 
+_NAMES_SHOWN = 5
 Warn = Callable[[str, str], None]
 
 
@@ -171,6 +172,13 @@ def build_parts(
         kept.updater.close()
         kept.frozen.thaw()
     frozen = FrozenLayers(job.model, frozen_in(training, epoch))
+    if kept is None and frozen.kept_in_eval:
+        names = ", ".join(frozen.kept_in_eval[:_NAMES_SHOWN])
+        more = "" if len(frozen.kept_in_eval) <= _NAMES_SHOWN else ", …"
+        warn(
+            "kept_in_eval",
+            f"the network has put these parts into evaluation mode, they stay so: {names}{more}",
+        )
     if kept is None:
         lr = torch.zeros((), device=job.device)
         fused = config.speed.fused and supports_fused(training.optimizer, job.device)

@@ -10,7 +10,7 @@ from mptui.engine.checkpoint.files import Snapshot, read_newest
 from mptui.engine.mailbox import Stopped
 from mptui.engine.optim.freezing import FrozenLayers
 from mptui.errors import ConfigError
-from mptui.events import EpochStarted, LayersThawed, Numerics, Step
+from mptui.events import EpochStarted, LayersThawed, Numerics, Step, Warned
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
 
 HEAD = {"7.weight", "7.bias"}
@@ -155,3 +155,28 @@ def test_the_numerics_monitor_sees_no_gradients_of_frozen_layers(tmp_path):
 def test_what_can_not_be_frozen_is_refused(freeze, told):
     with pytest.raises(ConfigError, match=told):
         FrozenLayers(small_net(), freeze)
+
+
+@pytest.mark.parametrize("freeze", [None, ["0"], 1])
+def test_parts_that_the_network_has_put_into_evaluation_mode_stay_so_and_are_named(tmp_path, freeze):
+    model = small_net(dropout=0.5)
+    norm, dropout = model[1], model[6]
+    norm.eval()
+    before = norm.running_mean.clone()
+    trainer, events = build(tmp_path, model, freeze=freeze)
+    trainer.train()
+    end(trainer)
+    assert torch.equal(norm.running_mean, before)
+    assert (norm.training, dropout.training) == (False, True)
+    assert [e.message for e in of(events, Warned) if e.code == "kept_in_eval"] == [
+        "the network has put these parts into evaluation mode, they stay so: 1"
+    ]
+
+
+def test_a_network_that_is_in_evaluation_mode_as_a_whole_is_trained(tmp_path):
+    model = small_net().eval()
+    trainer, events = build(tmp_path, model)
+    trainer.train()
+    end(trainer)
+    assert all(module.training for module in model.modules())
+    assert not [event for event in of(events, Warned) if event.code == "kept_in_eval"]

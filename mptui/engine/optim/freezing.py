@@ -49,9 +49,15 @@ def frozen_parameters(model: torch.nn.Module, frozen: Freeze) -> list[torch.nn.P
 class FrozenLayers:
     """Layers that are frozen until `thaw`; all others of the network are put into training mode.
 
+    Parts that the network itself has put into evaluation mode stay so: its author wants, for example, a
+    BatchNorm whose statistics don't move. A network that is in evaluation mode as a whole has asked for nothing.
+
     Args:
         model: The network.
         frozen: From `frozen_in`.
+
+    Attributes:
+        kept_in_eval: Names of these parts, without those inside another one.
 
     Raises:
         ConfigError: There is no such layer, or no weights are left to train.
@@ -63,16 +69,26 @@ class FrozenLayers:
         for parameter in self._parameters:
             parameter.requires_grad = False
             parameter.grad = None
+        in_eval = {name: m for name, m in model.named_modules() if not m.training} if model.training else {}
+        self.kept_in_eval = [name for name in in_eval if name.rpartition(".")[0] not in in_eval]
         model.train()
-        for module in _modules(model, frozen):
-            for norm in module.modules():
-                if isinstance(norm, torch.nn.modules.batchnorm._NormBase):
-                    norm.eval()
+        for module in in_eval.values():
+            module.training = False
+        self._norms = [
+            norm
+            for module in _modules(model, frozen)
+            for norm in module.modules()
+            if isinstance(norm, torch.nn.modules.batchnorm._NormBase) and norm.training
+        ]
+        for norm in self._norms:
+            norm.eval()
 
     def thaw(self) -> None:
-        """Train the weights again; the mode of their layers stays."""
+        """Train the weights again, and the statistics of their BatchNorm."""
         for parameter in self._parameters:
             parameter.requires_grad = True
+        for norm in self._norms:
+            norm.train()
 
 
 def _modules(model: torch.nn.Module, frozen: Freeze) -> Sequence[torch.nn.Module]:
