@@ -50,7 +50,7 @@ class FrozenLayers:
     """Layers that are frozen until `thaw`; all others of the network are put into training mode.
 
     Parts that the network itself has put into evaluation mode stay so: its author wants, for example, a
-    BatchNorm whose statistics don't move. A network that is in evaluation mode as a whole has asked for nothing.
+    BatchNorm whose statistics don't move. A network that is wholly in evaluation mode has asked for nothing.
 
     Args:
         model: The network.
