@@ -85,8 +85,8 @@ class CheckpointConfig(Table):
     """Optimizer steps between checkpoints; unset: none by steps."""
     every_minutes: Annotated[float, Field(gt=0)] | None = 10.0
     """Minutes between checkpoints; unset: none by time."""
-    keep: Count = 2
-    """Number of newest checkpoints kept on disk, besides the best."""
+    keep: Count | Literal["all"] = 2
+    """Number of newest checkpoints kept on disk, besides the best; all: none is removed."""
 
 
 class LoggingConfig(Table):

@@ -35,6 +35,9 @@ from mptui.registry.tasks import LOSSES, TASKS
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 NumericsMode = Literal["off", "summary", "full"]
 
+_LARGEST = 1e18
+"""The largest pixel after normalisation: its square is finite in float32."""
+
 
 class ModelConfig(Table):
     """The network to train."""
@@ -339,6 +342,11 @@ class RunConfig(Table):
             faults.append("data.mean and data.std with a VAE: its pixels are in -1..1; leave them out")
         if self.training.label_dropout is not None and not self.model.class_conditional:
             faults.append("training.label_dropout needs model.class_conditional = true")
+        means, stds = self.data.mean or [0.0], self.data.std or [1.0]
+        if max(map(abs, means)) > _LARGEST * min(stds) or min(stds) * _LARGEST < 1:
+            faults.append(
+                "data.mean and data.std leave no image finite: they are those of pixels in 0..1, or as stored"
+            )
         scaler = self.precision.grad_scaler
         if scaler.min_scale > scaler.init_scale:
             faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")

@@ -13,6 +13,7 @@ from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
+from mptui.errors import DataError
 from mptui.events import EpochFinished, EpochStarted, LayersThawed
 from mptui.models.zoo import parameter_count
 from mptui.registry.tasks import VAL_LOSS
@@ -188,6 +189,20 @@ def enough_steps(context: TrainContext) -> bool:
     """Whether the run has reached `training.max_steps`."""
     limit = context.job.config.training.max_steps
     return limit is not None and context.state.step >= limit
+
+
+def check_trained(context: TrainContext) -> None:
+    """Check at its end that the run has trained on a batch.
+
+    Raises:
+        DataError: All batches were left out: they had no targets, or values that are not finite.
+    """
+    if context.state.step == 0:
+        raise DataError(
+            "no step was taken: each batch was left out",
+            hint="read the warnings: all targets are ignored, or no image has finite values (data.mean, "
+            "data.std)",
+        )
 
 
 def has_more(context: TrainContext) -> bool:

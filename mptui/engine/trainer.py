@@ -18,7 +18,14 @@ from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
-from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more, warn_if_unscored
+from mptui.engine.epochs import (
+    begin_epoch,
+    check_trained,
+    enough_steps,
+    finish_epoch,
+    has_more,
+    warn_if_unscored,
+)
 from mptui.engine.guards.batch_checks import check_batch, check_loss, check_outputs
 from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.guards.oom import MemoryGuard, read_windows
@@ -117,6 +124,7 @@ class Trainer:
                 self._try_epoch()
                 if not context.left_epoch:  # else continue from the cursor
                     finish_epoch(context, started)
+            check_trained(context)
         except Stopped:
             context.mailbox.early_exit.close()
             context.settle()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import Literal
 
 from mptui.engine.checkpoint.disk_space import cant_save
 from mptui.engine.checkpoint.files import (
@@ -20,15 +21,18 @@ from mptui.io.marker import is_checkpoint
 from mptui.io.removal import remove_checkpoint, remove_partial
 
 
-def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:
+def keep_only(folder: Path, count: int | Literal["all"], guard: Guard = contextlib.nullcontext) -> None:
     """Remove all but the newest `count` checkpoints and those that a name (last, best) points to.
 
-    Partial files of killed processes are removed, too. Errors are ignored: the next call retries.
+    Of `all` none is removed. Partial files of killed processes are removed, too. Errors are ignored: the next
+    call retries.
     """
     with contextlib.suppress(OSError):
         whole = [path for path in checkpoints(folder) if is_checkpoint(path)]
         names = [entry.name for entry in os.scandir(folder)]
-        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
+        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {
+            *(whole if count == "all" else whole[-count:])
+        }
         for path in whole:
             if path not in kept:
                 remove_checkpoint(path, guard)

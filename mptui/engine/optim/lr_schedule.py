@@ -104,8 +104,8 @@ class Schedule:
         """Warm-up steps: as configured, at most `training.warmup_max_fraction` of the run."""
         if self.warmup is not None:
             return self.warmup
-        asked = round(self.training.warmup_epochs * self.steps_per_epoch)
-        return min(asked, math.floor(self.training.warmup_max_fraction * self.total_steps + 1e-9))
+        most = math.floor(self.training.warmup_max_fraction * self.total_steps + 1e-9)
+        return round(min(self.training.warmup_epochs * self.steps_per_epoch, most))
 
     def state(self) -> dict[str, Any]:
         """Return everything that determines the rates, except the ramp, for a checkpoint."""

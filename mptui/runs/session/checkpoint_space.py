@@ -25,10 +25,23 @@ def check_space(folder: Path, job: Job) -> None:
     size = one = _checkpoint_bytes(job)
     try:
         there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
-        size = max(one, one * (job.config.checkpoint.keep + 1) - there)
+        size = max(one, one * (_kept(job) + 1) - there)
         need_space(folder.parent, size)
     except OSError as error:
         raise cant_save(folder.parent, size, error) from error
+
+
+def _kept(job: Job) -> int:
+    """Return how many checkpoints are kept, as far as the run is planned to write them.
+
+    Of `keep = "all"` one is counted: each save looks for space, and the run waits where there is none.
+    """
+    keep, training, every = job.config.checkpoint.keep, job.config.training, job.config.checkpoint.every_steps
+    if keep == "all":
+        return 1
+    steps = training.epochs * job.train_loader.steps(training.accumulate)
+    steps = min(steps, training.max_steps or steps)
+    return min(keep, training.epochs + (steps // every if every else 0) + 1)
 
 
 def _checkpoint_bytes(job: Job) -> int:
