@@ -106,3 +106,16 @@ def test_the_picture_has_masks_over_the_images_with_their_classes(roads, pets, t
         == 0
     )
     assert Image.open(tmp_path / "c.png").width == Image.open(tmp_path / "m.png").width
+
+
+def test_several_masks_of_an_image_are_no_line_of_a_list(tmp_path, capsys):
+    for number in range(4):
+        (tmp_path / "cells" / f"c{number}" / "images").mkdir(parents=True)
+        (tmp_path / "cells" / f"c{number}" / "masks").mkdir()
+        photo(40, 32, seed=number).save(tmp_path / "cells" / f"c{number}" / "images" / f"c{number}.png")
+        for instance in range(2):
+            mask = np.zeros((32, 40), np.uint8)
+            mask[8 * instance : 8 * instance + 5, 4:9] = 255
+            Image.fromarray(mask).save(tmp_path / "cells" / f"c{number}" / "masks" / f"{instance}.png")
+    code, _, told = run(capsys, "data", tmp_path / "cells", "--out", tmp_path / "list.csv")
+    assert (code, "has several masks" in told, (tmp_path / "list.csv").exists()) == (3, True, False)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mptui.data.core.parts import is_part
+from mptui.data.core.parts import is_part, joined_files
 from mptui.data.core.types import Dataset, Split
 from mptui.data.formats.splits import FileSplit, MaskedSplit
 from mptui.errors import DataError
@@ -62,6 +62,11 @@ def _samples(dataset: Dataset, split: Split) -> Iterator[tuple[str, str]]:
         )
     for row in split.rows.tolist():
         if isinstance(split, MaskedSplit):
+            if len(joined_files(split.mask_paths[row])) > 1:
+                raise DataError(
+                    f"{dataset.name}: {split.paths[row]} has several masks, of which a list can name one",
+                    hint="Train on it as it is, or join the masks of each image into one file.",
+                )
             yield split.paths[row], split.mask_paths[row]
         else:
             yield split.paths[row], dataset.classes[int(split.labels[row])]

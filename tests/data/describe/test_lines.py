@@ -1,10 +1,12 @@
 """What a set was understood to be, and what a person should know of it before the first epoch."""
 
+import json
 import shutil
 
 import numpy as np
 from PIL import Image
 
+from mptui.data.describe.document import reading_changes, reading_document
 from mptui.data.describe.findings import data_findings
 from mptui.data.describe.lines import reading_lines
 from mptui.registry.samples import SampleKind
@@ -78,3 +80,16 @@ def test_other_images_of_the_same_names_are_not_taken_for_the_same(tmp_path):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 photo(20, 16, seed=number + offset).save(file)
     assert found(tmp_path) == []
+
+
+def test_what_is_read_otherwise_than_it_was_is_said(tmp_path):
+    class_folders(tmp_path, {"cat": 5, "dog": 5})
+    before = json.loads(json.dumps(reading_document(opened(tmp_path))))
+    assert reading_changes(before, reading_document(opened(tmp_path))) == []
+    assert reading_changes(None, before) == []  # a record of an earlier version
+    now = reading_document(opened(tmp_path, val_fraction=0.4))
+    (told,) = reading_changes(before, now)
+    assert told == f"its split is {now['split']!r} instead of {before['split']!r}"
+    assert reading_changes(
+        {**before, "mask_code": ["0: a", "1: b"]}, {**before, "mask_code": ["0: a", "2: b"]}
+    ) == ["masks are read otherwise: 2: b instead of 1: b"]
