@@ -13,6 +13,8 @@ FALLS = 8
 """Backoffs without growth in between, after the initial search, that count as a falling scale."""
 SEARCH_STEPS = 100
 """Initial steps in which the scale backs off from a high value to a usable one."""
+_FEW_BETWEEN = 4
+"""Steps from one skipped step to the next below which a shorter growth interval is of no use."""
 MOVES_KEPT = 32
 _FIGURES = ("growths", "backoffs", "skipped", "streak", "longest_streak", "falls", "seen")
 
@@ -98,6 +100,9 @@ class ScalerHealth:
             )
         if self.seen >= 2 * interval and not self.growths and self.skipped > 2:
             between = max(1, self.seen // self.skipped)
+            if between < _FEW_BETWEEN:  # to grow sooner would skip still more
+                message = f"a step is skipped about every {between:,} steps: the gradients overflow in fp16"
+                return self._advise(step, "loss_scale_too_high", message, remedy)
             return self._advise(
                 step,
                 "loss_scale_never_grows",

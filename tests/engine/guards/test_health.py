@@ -117,6 +117,15 @@ def test_a_scale_that_never_grows_gets_a_shorter_interval():
     )
 
 
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_a_scale_at_which_most_steps_overflow_gets_no_shorter_interval(good):
+    kinds = (["good"] * good + ["skip"]) * 40
+    health = seen(kinds, [1024.0] * len(kinds), init_scale=1024.0, growth_interval=20)
+    advice = health.advice(100, bf16=False)
+    assert advice is not None
+    assert (advice.code, advice.setting) == ("loss_scale_too_high", "training.clip_grad_norm=1.0")
+
+
 def test_a_healthy_scale_gets_none():
     kinds = (["good"] * 49 + ["skip"]) * 4
     scales: list[float] = []
