@@ -343,3 +343,14 @@ def test_a_save_that_nobody_asked_for_waits_twenty_times_as_long_as_the_last_one
     around.saver.settle()
     assert len(checkpoints(tmp_path)) == 2
     around.saver.close()
+
+
+def test_how_many_are_kept_is_read_when_a_checkpoint_is_written(tmp_path):
+    keep = 3
+    with Saver(tmp_path, lambda: CheckpointConfig(keep=keep), lambda event: None) as saver:
+        for step in range(1, 5):
+            saver.save(snapshot(step), "steps", wait=True)
+        before = len([*tmp_path.glob("step-*")])
+        keep = 1
+        saver.save(snapshot(5), "steps", wait=True)
+    assert (before, len([*tmp_path.glob("step-*")])) == (3, 1)

@@ -12,6 +12,7 @@ from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.memory.footprint import footprint
 from mptui.events import (
+    CheckpointSaved,
     CommandAnswered,
     EpochFinished,
     Paused,
@@ -338,3 +339,18 @@ def test_a_setting_whose_first_step_fails_is_undone_and_the_run_goes_on(asked, m
         or "0.125" not in (run / "run.toml").read_text()
     )
     assert [event.step for event in events if isinstance(event, Step)][-1] == 3 * 4
+
+
+def test_how_often_checkpoints_are_saved_changes_from_the_next_step_on(asked):
+    events, _ = asked("set", "checkpoint.every_steps=1")
+
+    saved = [event.step for event in events if isinstance(event, CheckpointSaved) and event.reason == "steps"]
+    assert len(saved) > 5
+
+
+def test_how_often_steps_are_reported_changes(asked):
+    events, _ = asked("set", "logging.step_interval_s=3600")
+
+    switched = next(place for place, event in enumerate(events) if isinstance(event, PresetSwitched))
+    # the rows of an epoch are reported at its end
+    assert sum(isinstance(event, Step) for event in events[switched:]) <= 4
