@@ -87,7 +87,12 @@ def _open(path: str, content: bytes | None) -> ImageFile:
         BadSampleError: An image of the icon is empty or too large.
     """
     try:
-        return Image.open(_source(path, content), formats=FORMATS)
+        image = Image.open(_source(path, content), formats=FORMATS)
+        if image.format == "TIFF":
+            image.filename = (
+                ""  # Pillow maps the file with the sides of the turned image, which mixes its rows
+            )
+        return image
     except UnidentifiedImageError as unidentified:
         with BytesIO(content) if content is not None else open_binary(path) as file:
             try:
@@ -112,9 +117,19 @@ def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
     Returns:
         The upright image, and the orientation (1 to 8) that it was stored with.
     """
-    image.load()
+    if image.format == "TIFF" and (orientation := orientation_of(image)) != 1:
+        image.load()  # which turns it, and forgets the orientation
+        return turned(image, orientation_of(image)), orientation
+    image.load()  # an orientation behind the pixels of a PNG is known then
     orientation = orientation_of(image)
     return turned(image, orientation), orientation
+
+
+def stored_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height of an opened image as it is stored; Pillow gives a TIFF's as it is shown."""
+    if image.format == "TIFF" and orientation_of(image) >= 5:
+        return image.height, image.width
+    return image.size
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:

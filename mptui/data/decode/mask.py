@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 
 from mptui.data.core.parts import joined_files, title_of
 from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
-from mptui.data.decode.image import load_upright, opened, orientation_of, turned, upright_rgb
+from mptui.data.decode.image import load_upright, opened, orientation_of, stored_size, turned, upright_rgb
 from mptui.data.decode.stored import read_stored
 from mptui.data.transforms.resample import resized_mask
 
@@ -101,7 +101,7 @@ class MaskedFileRequest:
             read = read_stored(self.path, self.stored)
             return read.pixels_HWC, read.size, read.orientation
         with opened(self.path) as image:
-            size = image.size
+            size = stored_size(image)
             return (pixels := upright_rgb(image, side_hint))[0], size, pixels[1]
 
     def _mask(self, stored: Size, orientation: int) -> Mask:

@@ -15,7 +15,7 @@ from PIL import Image
 from mptui.data.core.parts import open_binary
 from mptui.data.core.read_errors import tried_again
 from mptui.data.core.types import BadSampleError, PixelFormat
-from mptui.data.decode.image import is_finite, load_upright, opened
+from mptui.data.decode.image import is_finite, load_upright, opened, stored_size
 from mptui.data.decode.mask import MaskSurvey, Size, opened_mask, surveyed
 from mptui.data.decode.stored import lossy_as_rgb, read_stored, stored_tiff_format
 
@@ -106,7 +106,7 @@ def _as_rgb(path: str, whole: bool) -> tuple[SampleCheck, Size, int]:
     try:
         with opened(path) as image:
             _refuse_stack(path, image)
-            size = image.size
+            size = stored_size(image)
             seen = SampleCheck(side=min(size), longer=max(size), pixels=lossy_as_rgb(image))
             if not whole and _ends_well(path, image):
                 return seen, size, 1

@@ -22,7 +22,7 @@ from PIL import Image
 
 from mptui.data.core.read_errors import reason_of
 from mptui.data.core.types import BadSampleError, Decoded, Pixels
-from mptui.data.decode.image import check_size, reason_for, upright_rgb
+from mptui.data.decode.image import check_size, reason_for, stored_size, upright_rgb
 from mptui.data.decode.mask import Size
 from mptui.data.formats.own.target import class_of, described, kind_of_target, mask_of
 from mptui.data.transforms.resample import resized_mask
@@ -83,7 +83,7 @@ def image_of(name: str, image: object, side_hint: int | None = None) -> tuple[Pi
         OwnCodeError: It is no image of the form above.
     """
     if isinstance(image, Image.Image):
-        size = image.size
+        size = stored_size(image)
         check_size(name, *size)
         try:
             return (read := upright_rgb(image, side_hint))[0], size, read[1]

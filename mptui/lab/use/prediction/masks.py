@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from mptui.data.core.types import BadSampleError
-from mptui.data.decode.image import opened, orientation_of
+from mptui.data.decode.image import opened, orientation_of, stored_size
 from mptui.data.decode.stored import read_stored
 from mptui.lab.use.prediction.inputs import InputFiles
 
@@ -33,7 +33,7 @@ def upright_size(path: str) -> Size | None:
     """Return the size of an image as it is decoded, from its header; None if it can't be read."""
     try:
         with opened(path) as image:
-            width, height = image.size
+            width, height = stored_size(image)
             return (width, height) if orientation_of(image) >= 5 else (height, width)
     except BadSampleError:
         pass
