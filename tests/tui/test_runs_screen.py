@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from textual.widgets import Input, OptionList
@@ -45,6 +46,8 @@ def a_run(folder, name, *, age_s=60.0, events=(), **summary):
         checkpoint = run / "checkpoints" / f"step-{step:09d}"
         checkpoint.mkdir()
         (checkpoint / "model.safetensors").write_bytes(bytes(1 << 20))
+        manifest = {"version": 1, "sha256": "", "files": {"model.safetensors": ""}}
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     (run / "checkpoints" / "last").symlink_to("step-000000040")
     (run / "checkpoints" / "best").symlink_to("step-000000020")
     base = {
@@ -289,8 +292,8 @@ def test_what_two_runs_share_gives_no_space_back(tmp_path):
     one, other = a_run(tmp_path, "one"), tmp_path / "other"
     other.mkdir()
     os.link(one / "checkpoints/step-000000010/model.safetensors", other / "model.safetensors")
-    assert find_leftovers(one).size_bytes == 1 << 20
-    assert remove_leftovers(one) == 1 << 20
+    assert 1 << 20 <= find_leftovers(one).size_bytes < 1 << 21
+    assert remove_leftovers(one) == ()
     assert find_leftovers(one).paths == ()
 
 
@@ -311,14 +314,14 @@ def test_a_run_that_trains_is_left_alone(tmp_path, change):
 
 
 def test_a_deletion_that_was_interrupted_can_be_repeated(tmp_path, monkeypatch):
-    run, remove = a_run(tmp_path, "one"), shutil.rmtree
+    run, remove = a_run(tmp_path, "one"), Path.unlink
 
     def interrupted(path, **options):
-        if path == run:
+        if path.name == SUMMARY:
             raise OSError(5, "Input/output error")
         remove(path, **options)
 
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    monkeypatch.setattr(Path, "unlink", interrupted)
     with pytest.raises(DiskError, match="Input/output error"):
         delete_run(run)
     assert not (run / "checkpoints").exists()

@@ -2,14 +2,14 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.engine.checkpoint.pointers import target_of
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.io.marker import RUN_MARKER
+from mptui.io.marker import RUN_MARKER, is_checkpoint
+from mptui.runs.listing.own_files import is_of_checkpoints, remove_entry, remove_own
 from mptui.runs.store.directory import (
     BEST,
     CHECKPOINTS,
@@ -29,11 +29,19 @@ from mptui.text import shell_word
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The entries of a folder of checkpoints besides `last` and `best`, and the bytes that they take."""
+    """What is in a folder of checkpoints besides `last` and `best`.
+
+    Attributes:
+        paths: Checkpoints, names of them and half-written ones: what a clean-up removes.
+        checkpoints: The number of checkpoints in it.
+        size_bytes: Bytes that their removal frees.
+        others: The files of others, relative to the run's folder, which stay.
+    """
 
     paths: tuple[Path, ...]
     checkpoints: int
     size_bytes: int
+    others: tuple[str, ...]
 
 
 def rename_run(run: Path, name: str) -> Path:
@@ -59,18 +67,24 @@ def rename_run(run: Path, name: str) -> Path:
     return new
 
 
-def delete_run(run: Path) -> None:
-    """Delete a run with all its files; `run.toml` goes last, so that an interrupted deletion can be repeated.
+def delete_run(run: Path) -> tuple[str, ...]:
+    """Delete all that a run has written; `run.toml` goes last, so that this can be repeated if interrupted.
+
+    Returns:
+        The files of others in it, relative to its folder, which stay; without any the folder goes, too.
 
     Raises:
         RunDirectoryError: A process trains the run.
         DiskError: The disk is not writable.
     """
     with _owned(run):
-        for path in run.iterdir():
-            if path.name not in {CONFIG, LOCK, PRIVATE, RUN_MARKER}:
-                _remove(path)
-        shutil.rmtree(run)
+        others = remove_own(run)
+        for name in (CONFIG, RUN_MARKER):
+            (run / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (run / PRIVATE).unlink(missing_ok=True)
+        run.rmdir()
+    return others
 
 
 def find_leftovers(run: Path) -> Leftovers:
@@ -84,25 +98,29 @@ def find_leftovers(run: Path) -> Leftovers:
         kept = {path.name for name in (LAST, BEST) if (path := target_of(folder, name)) is not None}
         entries = sorted(folder.iterdir()) if folder.is_dir() else []
         # without `last` nobody knows which checkpoint a resume needs
-        paths = [path for path in entries if kept and path.name not in {*kept, LAST, BEST}]
+        olds = [path for path in entries if kept and path.name not in {*kept, LAST, BEST}]
+        paths = [path for path in olds if is_of_checkpoints(path)]
         size = sum(_freed(file) for path in paths for file in _files(path))
     except OSError as error:
         raise _unusable(folder, error) from error
-    return Leftovers(tuple(paths), sum(bool(CHECKPOINT.fullmatch(path.name)) for path in paths), size)
+    others = tuple(f"{CHECKPOINTS}/{path.name}" for path in olds if path not in paths)
+    return Leftovers(tuple(paths), sum(map(is_checkpoint, paths)), size, others)
 
 
-def remove_leftovers(run: Path) -> int:
-    """Remove all checkpoints except for `last` and `best`; return the number of freed bytes.
+def remove_leftovers(run: Path) -> tuple[str, ...]:
+    """Remove all checkpoints except for `last` and `best`.
+
+    Returns:
+        The files of others beside them, relative to the run's folder, which stay.
 
     Raises:
         RunDirectoryError: A process trains the run.
         DiskError: The disk is not writable.
     """
     with _owned(run):
-        found = find_leftovers(run)
-        for path in found.paths:
-            _remove(path)
-    return found.size_bytes
+        for path in find_leftovers(run).paths:
+            remove_entry(path)
+    return find_leftovers(run).others
 
 
 @contextlib.contextmanager
@@ -125,13 +143,6 @@ def _unusable(path: Path, error: OSError) -> DiskError:
     return DiskError(
         f"{path}: {error.strerror or error}", hint="check the permissions of the folder of the runs"
     )
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_l
 from mptui.runs.listing.run_curves import MOST, RunCurves, curves_of
 from mptui.runs.listing.run_rows import ORDERS, RunList, RunRow, chosen_rows
 from mptui.runs.view.run_view import RunView
-from mptui.text import clean
+from mptui.text import clean, some
 from mptui.tui.dialogs.choices import Answer, Choices, CleanDialog, DeleteDialog
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
@@ -235,7 +235,10 @@ class RunsScreen(Page):
     def action_delete(self) -> None:
         """Ask whether to delete the marked runs, or the one under the cursor."""
         if runs := self._meant():
-            words = f"{_names(runs)}: settings, checkpoints, curves and logs are removed for good."
+            words = (
+                f"{_names(runs)}: settings, checkpoints, curves and logs are removed for good. "
+                "Files that mptui has not written stay."
+            )
             title = "delete this run?" if len(runs) == 1 else f"delete {len(runs)} runs?"
             self._ask(DeleteDialog(self._keymap, title, words), delete_run, runs, "deleted")
 
@@ -262,7 +265,9 @@ class RunsScreen(Page):
             dialog = CleanDialog(self._keymap, f"free {fmt.size(size)}?", words)
             self._ask(dialog, remove_leftovers, runs, "cleaned up")
 
-    def _ask(self, dialog: Choices, change: Callable[[Path], object], runs: list[Path], done: str) -> None:
+    def _ask(
+        self, dialog: Choices, change: Callable[[Path], tuple[str, ...]], runs: list[Path], done: str
+    ) -> None:
         """Change runs if the dialog is not answered by staying."""
 
         def answered(how: Answer | None) -> None:
@@ -272,13 +277,16 @@ class RunsScreen(Page):
         self.app.push_screen(dialog, answered)
 
     @work(group="work")
-    async def _do(self, change: Callable[[Path], object], runs: list[Path], done: str) -> None:
-        """Change runs in the background; those that can't be changed are named."""
+    async def _do(self, change: Callable[[Path], tuple[str, ...]], runs: list[Path], done: str) -> None:
+        """Change runs in the background; those that can't be changed are named, and files that stay."""
         changed = 0
         for run in runs:
             try:
-                await in_background(partial(change, run))
+                others = await in_background(partial(change, run))
                 changed += 1
+                if others:
+                    words = f"{run.name}: kept, as mptui has not written them: {some(others)}"
+                    self.notify(words, severity="warning", markup=False)
             except MptuiError as error:
                 self.notify(error.message, severity="warning", markup=False)
         if changed:
