@@ -199,6 +199,8 @@ def test_many_paths_take_little_room_and_come_back_whole():
     table = PathTable(iter(paths))
     assert list(table) == paths
     assert table[3:5] == paths[3:5]
+    chained = PathTable.chained([PathTable(paths[:7]), PathTable(()), PathTable(paths[7:])])
+    assert list(chained) == paths
     with pytest.raises(IndexError):
         table[1001]
 

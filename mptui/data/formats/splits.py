@@ -40,6 +40,17 @@ class PathTable(Sequence[str]):
         table._text, table._ends = text.tobytes(), array("q", ends.astype(np.int64).tobytes())
         return table
 
+    @classmethod
+    def chained(cls, tables: Iterable["PathTable"]) -> "PathTable":
+        """Return the paths of some tables, one table after the other, without a look at each path."""
+        table, texts = cls(()), list[bytes]()
+        for each in tables:
+            ends = np.array(each._ends, np.int64)[1:] + table._ends[-1]
+            table._ends.frombytes(ends.tobytes())
+            texts.append(each._text)
+        table._text = b"".join(texts)
+        return table
+
     def arrays(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Return the table as two arrays."""
         return np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)

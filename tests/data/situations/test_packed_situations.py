@@ -100,6 +100,52 @@ def test_labels_by_other_keys_of_json_are_read(tmp_path):
     assert_right(tmp_path, 9, 6)
 
 
+@pytest.mark.parametrize("words", [NAMES, ("0", "1", "2")])
+def test_labels_in_members_of_text_are_read_as_words_or_numbers(tmp_path, words):
+    for name, count in (("train-0.tar", 9), ("val-0.tar", 6)):
+        with tarfile.open(tmp_path / name, "w") as tar:
+            for number in range(count):
+                add(tar, f"{number}.png", png(number))
+                add(tar, f"{number}.txt", f"{words[number % 3]}\n".encode())
+    if words != NAMES:
+        (tmp_path / "classes.txt").write_text("\n".join(NAMES))
+    _, heard = assert_right(tmp_path, 9, 6)
+    assert not heard
+
+
+def test_the_text_of_a_sample_with_a_label_is_no_label(tmp_path):
+    for name, count in (("train-0.tar", 9), ("val-0.tar", 6)):
+        with tarfile.open(tmp_path / name, "w") as tar:
+            for number in range(count):
+                add(tar, f"{number}.png", png(number))
+                add(tar, f"{number}.cls", NAMES[number % 3].encode())
+                add(tar, f"{number}.txt", f"picture {number}".encode())
+    with tarfile.open(tmp_path / "train-1.tar", "w") as tar:
+        for number in range(9, 109):
+            add(tar, f"{number}.png", png(number))
+            add(tar, f"{number}.cls", NAMES[number % 3].encode())
+        add(tar, "109.png", png(9))
+        add(tar, "109.txt", b"a caption")
+    dataset, heard = assert_right(tmp_path, 109, 6)
+    assert [problem.reason for problem in dataset.problems] == ["has no label"]
+    assert any("9 members of other kinds: .txt" in line for line in heard)
+
+
+def test_captions_are_no_classes_and_their_images_are_read_alone(tmp_path):
+    with tarfile.open(tmp_path / "train-0.tar", "w") as tar:
+        for number in range(9):
+            add(tar, f"{number}.png", png(number))
+            add(tar, f"{number}.txt", f"a photograph of {number} {NAMES[number % 3]}s".encode())
+    with pytest.raises(
+        DataError, match=r"9 texts of 9 images in \.txt members\n  captions: .*\n  classes: 9"
+    ) as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "--model diffusion_unet" in caught.value.hint
+    assert ".cls" in caught.value.hint
+    dataset, _ = opened(tmp_path, SampleKind.IMAGE)
+    assert len(dataset.train) + len(dataset.val) == 9
+
+
 def test_shards_without_labels_say_where_labels_are_looked_for(tmp_path):
     shard(tmp_path / "train-0.tar", 9, ending="caption")
     with pytest.raises(DataError, match="images alone, but the model needs images in classes"):

@@ -73,7 +73,7 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
     warnings = [*_warnings(walk, train, names, val_tables), *walk.warnings()]
     tables = [*train.filled.values(), *(val_tables[number] for number in sorted(val_tables))]
     return Found(
-        images=PathTable(file for table in tables for file in table),
+        images=PathTable.chained(tables),
         train_rows=sum(map(len, train.filled.values())),
         classes=tuple(clean_name(name) for name in names),
         labels=np.repeat(
@@ -109,7 +109,7 @@ def find_images(path: str) -> Found:
             f"{clean_name(path)}: holds no images", hint="Give --data the folder that has them, at any depth."
         )
     return Found(
-        images=PathTable(file for table in (train, val) for file in table),
+        images=PathTable.chained((train, val)),
         train_rows=len(train),
         classes=("image",),
         labels=np.zeros(len(train) + len(val), np.int64),

@@ -26,7 +26,7 @@ PLACE = np.dtype([("at", "<i8"), ("size", "<i8"), ("mask_at", "<i8"), ("mask_siz
 LONGEST_LABEL = 1000
 """Longest text of a label in characters."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Listing:
     problems: tuple[Problem, ...] = ()
     """Samples that can't be used."""
     warnings: tuple[str, ...] = ()
+    from_text: int = 0
+    """Number of samples whose label is a text beside the image, which may be a caption."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class ListingBuilder:
     names: list[str] = field(default_factory=list)
     places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    from_text: int = 0
+    """See `Listing`."""
     _labels: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, image: tuple[int, int], mask: tuple[int, int] | None, label: str | None) -> None:
@@ -77,7 +81,15 @@ class ListingBuilder:
         places = np.array(self.places, PLACE)
         names = PathTable(self.names)
         return Listing(
-            file, self.title, names, places, tuple(self._labels), classes, tuple(self.problems), warnings
+            file,
+            self.title,
+            names,
+            places,
+            tuple(self._labels),
+            classes,
+            tuple(self.problems),
+            warnings,
+            self.from_text,
         )
 
 
@@ -110,6 +122,7 @@ def recalled(place: Path, path: str, key: Mapping[str, Any]) -> Listing | None:
             None if facts["classes"] is None else tuple(facts["classes"]),
             tuple(Problem(name, reason) for name, reason in facts["problems"]),
             tuple(facts["warnings"]),
+            int(facts["from_text"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
@@ -124,6 +137,7 @@ def remember(place: Path, path: str, key: Mapping[str, Any], listing: Listing) -
         "classes": listing.classes,
         "problems": [(problem.path, problem.reason) for problem in listing.problems],
         "warnings": listing.warnings,
+        "from_text": listing.from_text,
     }
     assert isinstance(listing.names, PathTable)
     names, ends = listing.names.arrays()

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
@@ -176,15 +176,29 @@ def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] 
             f"{clean_name(path)}: its files declare different classes", hint="Give --data one set of files."
         )
     labels = {label for listing in lists for label in listing.labels}
+    _refuse_captions(path, lists, labels)
     classes = declared or next(iter(in_files), None) or tuple(sorted(labels, key=natural_key))
     if len(classes) < 2:
         raise DataError(
             f"{clean_name(path)}: only one class: {clean_name(classes[0])}"
             if classes
-            else f"{clean_name(path)}: no labels in .cls members, or as label or class in .json members",
+            else f"{clean_name(path)}: no labels in .cls or .txt members, or as label or class in .json",
             hint="Choose --model diffusion_unet for images alone, or data with two classes or more.",
         )
     return tuple(_distinct(map(clean_name, classes)))
+
+
+def _refuse_captions(path: str, lists: Sequence[Listing], labels: Collection[str]) -> None:
+    """Refuse texts beside images if most images have one of their own: they describe them."""
+    texts = sum(listing.from_text for listing in lists)
+    if texts and 2 * len(labels) > texts:
+        first = clean_name(next(text for listing in lists for text in listing.labels), 50)
+        raise DataError(
+            f"{clean_name(path)}: {len(labels)} texts of {texts} images in .txt members\n"
+            f"  captions: each describes its image, as {first}\n"
+            f"  classes: {len(labels)} classes, most with one image",
+            hint="Choose --model diffusion_unet for images alone; write classes into .cls members.",
+        )
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Tar shards in the layout of WebDataset: `KEY.jpg` with `KEY.cls`, `KEY.json` or `KEY.mask.png`.
+"""Tar shards in the layout of WebDataset: `KEY.jpg` with `KEY.cls`, `.json`, `.txt` or `.mask.png`.
 
 https://github.com/webdataset/webdataset describes it: the members of a sample have one key, the path up to
 the first dot of the name, or up to the ending where the name has more dots. Members are never
@@ -34,11 +34,11 @@ from mptui.regular import open_regular
 from mptui.text import clean_name
 
 _LABEL_KEYS = ("label", "cls", "class", "class_id", "category", "category_id", "target", "class_name")
-_CLASS, _FACTS = ".cls", ".json"
+_CLASS, _FACTS, _TEXT = ".cls", ".json", ".txt"
 _MASKS = tuple(
     f".{word}{ending}" for word in ("mask", "seg") for ending in (".png", ".tif", ".tiff", ".bmp", ".webp")
 )
-_ENDINGS = frozenset({*EXTENSIONS, *_MASKS, _CLASS, _FACTS})
+_ENDINGS = frozenset({*EXTENSIONS, *_MASKS, _CLASS, _FACTS, _TEXT})
 _BY_LENGTH = sorted(_ENDINGS, key=len, reverse=True)
 _MOST_TEXT = 1 << 20
 """Largest label file in bytes."""
@@ -199,8 +199,10 @@ def _split_name(name: str) -> tuple[str, str]:
 def _listed(path: str, should_stop: ShouldStop) -> Listing:
     builder, ignored = ListingBuilder(path), Counter[str]()
     with _Shard(path) as shard:
-        for key, sample in _by_key(_watched(shard.members(), should_stop)).items():
-            _add(builder, shard, key, sample, ignored)
+        samples = _by_key(_watched(shard.members(), should_stop))
+        texts = all(_label(shard, sample) is None for sample in samples.values())
+        for key, sample in samples.items():
+            _add(builder, shard, key, sample, ignored, texts=texts)
     warnings: tuple[str, ...] = ()
     if ignored:
         kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in ignored.most_common(5))
@@ -208,13 +210,17 @@ def _listed(path: str, should_stop: ShouldStop) -> Listing:
     return builder.listing(path, warnings=warnings)
 
 
-def _add(builder: ListingBuilder, shard: _Shard, key: str, sample: _Sample, ignored: Counter[str]) -> None:
+def _add(
+    builder: ListingBuilder, shard: _Shard, key: str, sample: _Sample, ignored: Counter[str], *, texts: bool
+) -> None:
+    """Add a sample; with `texts`, no sample of the shard has a label but its text."""
     images = _images(sample)
-    ignored.update(
-        ending
-        for ending in sample.members
-        if ending not in EXTENSIONS and ending not in _MASKS and ending not in {_CLASS, _FACTS}
-    )
+    known = {*EXTENSIONS, *_MASKS, _CLASS, _FACTS}
+    label = _text_label(shard, sample) if texts else _label(shard, sample)
+    from_text = texts and label is not None
+    if from_text:
+        known.add(_TEXT)
+    ignored.update(ending for ending in sample.members if ending not in known)
     if not images:
         return
     image = images[0]
@@ -227,7 +233,8 @@ def _add(builder: ListingBuilder, shard: _Shard, key: str, sample: _Sample, igno
     elif fault := image.fault or (mask.fault if mask else ""):
         builder.refuse(name, fault)
     else:
-        builder.add(name, image.place, mask.place if mask else None, _label(shard, sample))
+        builder.add(name, image.place, mask.place if mask else None, label)
+        builder.from_text += from_text
 
 
 def _by_key(members: Iterator[_Member]) -> dict[str, _Sample]:
@@ -254,7 +261,15 @@ def _images(sample: _Sample) -> list[_Member]:
 def _kind(shard: _Shard, sample: _Sample) -> SampleKind:
     if any(ending in sample.members for ending in _MASKS):
         return SampleKind.MASK
-    return SampleKind.IMAGE if _label(shard, sample) is None else SampleKind.CLASS
+    labels = (_label(shard, sample), _text_label(shard, sample))
+    return SampleKind.CLASS if any(label is not None for label in labels) else SampleKind.IMAGE
+
+
+def _text_label(shard: _Shard, sample: _Sample) -> str | None:
+    """Return the line of the `.txt` of a sample, a class or a caption; None if it has none or several."""
+    member = sample.members.get(_TEXT)
+    text = "" if member is None else shard.text(member)
+    return text if text and len(text) <= LONGEST_LABEL and len(text.splitlines()) == 1 else None
 
 
 def _label(shard: _Shard, sample: _Sample) -> str | None:
