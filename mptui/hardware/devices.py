@@ -97,6 +97,19 @@ def describe_machine(
     )
 
 
+def check_torch(machine: Machine) -> None:
+    """Check that torch could be imported, if that was tried.
+
+    Raises:
+        ConfigError: It can't be imported.
+    """
+    torch = machine.torch
+    if torch is not None and torch.version is None and torch.problem is not None:
+        raise ConfigError(
+            torch.problem, hint="see python -c 'import torch'; mptui doctor examines the machine"
+        )
+
+
 def select_device(asked: str, devices: Sequence[Device]) -> Device:
     """Choose the device for `hardware.device`; auto: the default device.
 

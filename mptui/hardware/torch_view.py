@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
@@ -52,13 +53,27 @@ class TorchView:
     problem: str | None = None
 
 
+@cache
+def import_failure() -> str | None:
+    """Import torch; return why it can't be imported, as a sentence, or None.
+
+    It is tried once: after a failure, parts of torch are loaded, and another import fails since they are.
+    """
+    try:
+        import torch  # noqa: F401
+    except Exception as error:  # noqa: BLE001 - libraries, environment variables and plugins of torch raise any
+        said = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
+        return f"torch can't be imported: {clean(said, 200)}"
+    return None
+
+
 def read_torch() -> TorchView:
     """Import torch and query its devices; failures are reported in `problem`."""
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return TorchView(problem=f"torch can't be imported: {clean(str(error), 200)}")
-    problem = None
+    problem = import_failure()
+    if problem is not None:
+        return TorchView(problem=problem)
+    import torch
+
     devices: list[TorchDevice] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `problem` and `built_for` cover torch's warnings

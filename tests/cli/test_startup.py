@@ -120,3 +120,22 @@ def test_an_argument_that_may_be_left_out_has_one_pair_of_brackets():
     told = mptui("attach", "--help").stdout
     assert told.startswith("Usage: mptui attach [OPTIONS] [RUN]\n")
     assert "[[" not in told
+
+
+@pytest.mark.slow
+def test_a_torch_that_can_not_be_imported_is_told_by_its_first_failure(tmp_path):
+    """It fails at the end of its import: what it has registered makes a second import fail for that."""
+    broken = {"TORCH_LOGS": "no_such_log"}
+    ended = mptui("run", "--data", "shapes", "--runs-dir", str(tmp_path), environ=broken)
+    assert ended.returncode == 2
+    problem, hint = ended.stderr.splitlines()[-2:]
+    assert problem.startswith("mptui: torch can't be imported: Invalid log settings: no_such_log")
+    assert "python -c 'import torch'" in hint
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_devices_are_listed_where_torch_can_not_be_imported():
+    ended = mptui("detect", environ={"TORCH_LOGS": "no_such_log"})
+    assert ended.returncode == 0
+    assert "torch can't be imported: Invalid log settings: no_such_log" in " ".join(ended.stdout.split())

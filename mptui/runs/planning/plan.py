@@ -13,7 +13,7 @@ from mptui.config.merge import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.data.formats.open import kind_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
-from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
+from mptui.hardware.devices import Device, Machine, check_torch, default_reason, find_machine, select_device
 from mptui.io.places import absolute
 from mptui.models.latent.vae_layout import digest
 from mptui.processes.rank_place import RankPlace
@@ -83,8 +83,8 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
         place: The place of this process among several that train together; None: it is alone.
 
     Raises:
-        ConfigError: A value is invalid, the device is missing, a launcher started several processes, or own
-            code is named, but not trusted.
+        ConfigError: A value is invalid, the device is missing, torch can't be imported, a launcher started
+            several processes, or own code is named, but not trusted.
         DataError: The folder of the data is missing or has an unknown layout.
     """
     if place is None:
@@ -92,6 +92,7 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     resolved = resolve_request(request)  # report mistakes before importing torch
     if machine is None:
         machine = find_machine(with_torch=True)
+    check_torch(machine)
     device = select_device(resolved.config.hardware.device, machine.devices)
     if place is not None:
         device = device_of(place, device, machine.devices)

@@ -317,6 +317,7 @@ class Session:
                 stack.callback(self._records.close)
                 # without the session's lock, for which its thread may wait in a command
                 stack.callback(lambda: self._control.close(remove=not self._taken_over()))
+                self._records.look_after_journal(self._emit, self._step)
                 self._write_files(result)
                 if (lost := self._taken_over()) is not None:
                     result = result_of_loss(lost, result.summary)

@@ -36,6 +36,7 @@ HEADER = "journal"
 """The `event` of the first line, which isn't an event but has the version of the journal."""
 
 _LONGEST_HEADER = 4096
+_CHANGED = "another program has replaced or changed it"
 _BLOCK = 1 << 20
 
 MOST_WAITING = 100_000
@@ -53,6 +54,7 @@ class Journal:
     Attributes:
         trouble: The error while events are kept in memory; None if there is none.
         lost: Number of events dropped from memory.
+        changed: What another program has changed in the file, until `take_changed`; "" if nothing.
 
     Raises:
         DiskError: It can't be opened or repaired.
@@ -65,6 +67,7 @@ class Journal:
         self._closed = self._torn = False
         self.trouble: DiskError | None = None
         self.lost = 0
+        self.changed = ""
         try:
             self._file = _open_copy(self._path)
             self._end = cut_torn_line(self._file)
@@ -106,6 +109,12 @@ class Journal:
         """Whether it ends where this process left it, so that no other has written to it."""
         with self._lock:
             return not self._closed and self._can_go_on()
+
+    def take_changed(self) -> str:
+        """Return `changed`, once."""
+        with self._lock:
+            changed, self.changed = self.changed, ""
+        return changed
 
     def abandon(self) -> None:
         """Drop kept events, as another process owns the file."""
@@ -183,9 +192,10 @@ class Journal:
                 os.close(file)
                 return False
             os.close(self._file)
-            self._file = file
+            self._file, before = file, self._end
             try:
                 self._end = cut_torn_line(file)
+                self.changed = _difference(before, self._end)
             except OSError as error:
                 self.trouble = _disk_error(self._path, error)
                 return False
@@ -263,9 +273,17 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
+def _difference(before: int, after: int) -> str:
+    """Describe a journal of `after` bytes in the place of one of `before` bytes."""
+    if not after:
+        return "another program has removed or emptied it: all earlier events are lost"
+    size = f"{abs(after - before):,} bytes {'fewer' if after < before else 'more'}"
+    return f"{_CHANGED}: it has {size if after != before else 'the same length'}"
+
+
 def _changed(path: Path) -> DiskError:
     return DiskError(
-        f"{path}: another program has replaced or changed it",
+        f"{path}: {_CHANGED}",
         hint="don't change it while the run is training",
     )
 

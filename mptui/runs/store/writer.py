@@ -28,6 +28,7 @@ from mptui.runs.pictures import picture_files
 from mptui.runs.store import directory
 from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
+from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
 from mptui.runs.view.line_files import DeviceCsv, TrainLog
@@ -112,7 +113,7 @@ class Records:
             self._disk.check(emit, step)
         self.bad_samples.write()
         self._write_lines()
-        self._look_after_journal(emit, step)
+        self.look_after_journal(emit, step)
 
     def write_summary(self) -> None:
         """Write summary.json.
@@ -179,8 +180,10 @@ class Records:
             with contextlib.suppress(MptuiError, OSError), self._guard():
                 lines.write()
 
-    def _look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
-        """Report once that the journal can't be written, and once that it can again."""
+    def look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
+        """Report once that the journal can't be written, that it can again, and what others changed in it."""
+        if self._given_up:
+            return
         trouble, waiting = self._journal.trouble, self._journal.waiting
         if trouble is not None and not self._journal.retry():
             if not self._journal_waits:
@@ -192,6 +195,10 @@ class Records:
             lost = f"; {self._journal.lost:,} older ones were dropped" if self._journal.lost else ""
             action = f"the journal is written again, with {waiting:,} delayed events{lost}"
             emit(Recovered(step=step, problem="disk", action=action))
+        if changed := self._journal.take_changed():
+            self._index = Index(self._run, self._guard)  # its position in the file is no longer known
+            message = f"{self._run / JOURNAL}: {changed}; the run continues it"
+            emit(Warned(step=step, code="journal", message=message))
 
 
 def _epoch_of(path: Path) -> int:

@@ -13,6 +13,7 @@ from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Device, tightest
+from mptui.hardware.torch_view import import_failure
 from mptui.runs.planning.ranks import check_batch
 from mptui.tui.screens.page import Page
 from mptui.tui.setup.data_info import about_data
@@ -115,12 +116,9 @@ class SelectionPage(Page):
         await asyncio.sleep(TYPING_PAUSE_S)
         runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         device, ranks = self._device, len(self._devices)
-        try:
-            counted = await in_background(
-                lambda: fits(runs, device, ranks, lambda: counting == self._counting)
-            )
-        except ImportError:
-            return  # the run reports it
+        counted = await in_background(
+            lambda: {} if import_failure() else fits(runs, device, ranks, lambda: counting == self._counting)
+        )  # the run reports a failure
         if counting == self._counting:
             self._fits, self._counted = counted, True
             with suppress(NoMatches):  # the screen was closed
