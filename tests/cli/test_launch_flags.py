@@ -34,8 +34,8 @@ use_cpu: {on_cpu}
 
 @pytest.fixture(autouse=True)
 def four_gpus(monkeypatch):
-    gpus = [SimpleNamespace(kind="cuda")] * 4
-    machine = SimpleNamespace(devices=[*gpus, SimpleNamespace(kind="cpu")])
+    gpus = [SimpleNamespace(kind="cuda", torch_name="cuda")] * 4
+    machine = SimpleNamespace(devices=[*gpus, SimpleNamespace(kind="cpu", torch_name="cpu")])
     monkeypatch.setattr("mptui.hardware.devices.find_machine", lambda with_torch: machine)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
 
@@ -194,7 +194,10 @@ def test_fsdp_names_the_setting_that_shares_weights(file, capsys):
 @pytest.mark.parametrize("arguments", [["--device", "1,2"], ["--accelerate-config", "FILE"]], ids=" ".join)
 @pytest.mark.parametrize(("gpus", "here"), [(0, "no GPU"), (2, "2 GPUs")])
 def test_gpus_that_are_not_here_are_refused(arguments, gpus, here, file, monkeypatch, capsys):
-    devices = [*([SimpleNamespace(kind="cuda")] * gpus), SimpleNamespace(kind="cpu")]
+    devices = [
+        *([SimpleNamespace(kind="cuda", torch_name="cuda")] * gpus),
+        SimpleNamespace(kind="cpu", torch_name="cpu"),
+    ]
     machine = SimpleNamespace(devices=devices)
     monkeypatch.setattr("mptui.hardware.devices.find_machine", lambda with_torch: machine)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -18,10 +18,14 @@ def network_without_values(config, task):
         model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
-            setattr(module, name, torch.nn.Parameter(torch.empty_like(weight, device="cpu")))
+            setattr(module, name, torch.nn.Parameter(_without_values(weight)))
         for name, buffer in module.named_buffers(recurse=False):
-            module.register_buffer(name, torch.empty_like(buffer, device="cpu"))
+            module.register_buffer(name, _without_values(buffer))
     return model
+
+
+def _without_values(like):
+    return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
 
 def really_alive(config, task, dtype):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from mptui.data.core.batch import Batch
 from mptui.data.core.types import IGNORE
+from mptui.errors import DataError
 from mptui.events import Step, Warned
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, mask_net, of, small_net
@@ -127,7 +128,10 @@ def test_the_loss_that_is_told_is_that_of_the_window(tmp_path):
 
 
 def test_a_window_without_a_valid_pixel_is_left_out(tmp_path):
-    model, events = trained(tmp_path, Unseen, 64, 1)
-    assert distance(model, mask_net()) == 0.0
+    trainer, events = build_trainer(run_config(1), tmp_path, model=mask_net(), train=64, kind=Unseen)
+    with pytest.raises(DataError, match="no step was taken"):
+        trainer.train()
+    end(trainer)
+    assert distance(trainer.context.model, mask_net()) == 0.0
     assert not of(events, Step)
     assert [w.code for w in of(events, Warned)] == ["empty_batch"]  # one per epoch

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mptui.codec import to_record
 from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned
-from mptui.runs.remote import attached_run
+from mptui.runs.remote import attached_run, control_socket
 from mptui.runs.remote.attached_run import AttachedRun
 from mptui.runs.remote.control_server import ControlServer
 from mptui.runs.store import journal_reader
@@ -323,3 +324,26 @@ def test_a_directory_without_a_journal_is_a_crashed_run(path, attach):
     last = until(attach(), ended)[-1]
     assert not isinstance(last, Step)
     assert list(path.iterdir()) == []
+
+
+def fill(connection):
+    while True:
+        connection.send("pause")
+
+
+def test_a_run_that_reads_nothing_does_not_hold_up_who_sends(path):
+    path.mkdir()
+    control = control_socket.listen(path)
+    try:
+        with ThreadPoolExecutor() as pool:
+            coming = pool.submit(attached_run.Connection, path)
+            control.listener.setblocking(True)
+            run, _ = control.listener.accept()
+            run.sendall(b'{"hello": 1}\n')
+            connection = coming.result()
+        with pytest.raises(BlockingIOError):  # and no timeout: it has not waited
+            fill(connection)
+        connection.close()
+        run.close()
+    finally:
+        control.remove()

@@ -2,12 +2,17 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, Progress, RunFinished, RunStarted, Step
 from mptui.runs.planning.plan import Request
+from mptui.runs.session import session
+from mptui.runs.store.journal import read_journal
+from mptui.runs.view.event_buffer import EventBuffer
+from mptui.runs.view.run_view import RunView
 from mptui.tui.sources.in_process import SessionSource
 from mptui.tui.widgets.live.header import headline
 
@@ -111,14 +116,21 @@ def test_a_command_before_the_run_began_is_kept(folder):
 @pytest.mark.parametrize(
     ("sets", "code", "said"),
     [
-        (("training.lr=-1",), 2, "must be greater than 0"),
+        ((*TINY, "training.lr=-1"), 2, "must be greater than 0"),
         (("model.name=resnet18", "data.name=cifar11"), 2, "no set called"),
         (("model.name=resnet18", "data.path=/nowhere"), 3, "/nowhere"),
-        (("model.weights=/nowhere/weights.safetensors",), 2, "/nowhere/weights"),
+        (
+            (
+                *TINY,
+                "model.weights=/nowhere/weights.safetensors",
+            ),
+            2,
+            "/nowhere/weights",
+        ),
     ],
 )
 def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, said):
-    source = source_of(folder, *sets).start()
+    source = SessionSource(Request("debug", {}, sets, {}), folder).start()
     finished = events_until(source, RunFinished)[-1]
     source.wait()
     assert finished.exit_code == source.exit_code == code
@@ -143,3 +155,17 @@ def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):
         assert session.mailbox.stop_requested
     assert events_until(source, RunFinished)[-1].status == "stopped"
     source.wait()
+
+
+def test_a_screen_that_looked_away_for_long_knows_the_run_as_its_journal_does(folder, monkeypatch):
+    monkeypatch.setattr(session, "EventBuffer", partial(EventBuffer, capacity=20))
+    source = source_of(folder, "training.max_steps=12", "logging.step_interval_s=0").start()
+    source.wait()
+    shown, written = RunView(), RunView()
+    for event in source.poll():
+        shown.handle(event)
+    for event in read_journal(source.run):
+        written.handle(event)
+    assert shown.started is not None
+    assert [shown.step, shown.phase] == [written.step, "finished"]
+    assert shown.epochs == written.epochs

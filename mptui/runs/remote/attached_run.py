@@ -7,7 +7,6 @@ run's socket names, and then follows the socket; without a socket, it follows th
 import contextlib
 import json
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -107,7 +106,7 @@ class Connection:
         self._sent += 1
         id = f"{os.getpid()}-{self._sent}"
         line = json.dumps({"command": command, "argument": argument, "id": id}).encode() + b"\n"
-        self._socket.send(line, socket.MSG_DONTWAIT)
+        os.write(self._socket.fileno(), line)  # `send` would wait for room, as the socket has a timeout
         return id
 
     def answer(self, id: str) -> dict[str, Any]:
@@ -290,7 +289,8 @@ class AttachedRun:
                 self._patient_until = time.monotonic() + PATIENCE_S
 
     def _handle(self, document: dict[str, Any]) -> None:
-        command = self._asked.pop(str(document.get("answer")), "")
+        with self._lock:  # an answer may be read before `_send_pending` has noted its id
+            command = self._asked.pop(str(document.get("answer")), "")
         if "error" in document and command:
             self._refuse(command, clean(str(document["error"]), 200))
         record, at = document.get("event"), document.get("at")

@@ -17,7 +17,6 @@ client that is too slow is disconnected; it continues with the journal.
 
 import contextlib
 import json
-import os
 import re
 import selectors
 import socket
@@ -32,7 +31,7 @@ from mptui.codec import to_record
 from mptui.config.profiles import list_profiles
 from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
-from mptui.errors import MptuiError
+from mptui.errors import ConfigError, MptuiError
 from mptui.events import CommandAnswered, Event
 from mptui.runs.remote.control_socket import ControlSocket, is_own, listen
 from mptui.runs.store import journal
@@ -56,7 +55,7 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
 NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
-"""Invalid lines after which a client is disconnected."""
+"""Invalid lines in a second at which a client is disconnected; a held key repeats a valid one."""
 
 DEAF_S = 1.0
 """Seconds without accepting clients after an error."""
@@ -82,7 +81,13 @@ class _Client:
     def __init__(self, connection: socket.socket, since: int) -> None:
         self.connection, self.since = connection, since
         self.received, self.waiting = bytearray(), bytearray()
-        self.faults = 0
+        self.faults = self._second = 0
+
+    def note_fault(self, second: int) -> None:
+        """Count an invalid line."""
+        if second != self._second:
+            self._second, self.faults = second, 0
+        self.faults += 1
 
 
 class ControlServer:
@@ -127,7 +132,7 @@ class ControlServer:
         """
         self._socket = listen(self._run)
         self._listener = self._socket.listener
-        self._at = _size(self._run)
+        self._at = journal.length(self._run)
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = socket.socketpair()
         for end in (self._bell, self._button):
@@ -138,7 +143,7 @@ class ControlServer:
 
     def handle(self, event: Event) -> None:
         """Send an event that was just written to the journal; one thread at a time. Never blocks."""
-        at = _size(self._run)
+        at = journal.length(self._run)
         if isinstance(event, CommandAnswered) and event.state == "taken":
             self._under_way.discard(event.command)
         with self._lock:
@@ -249,13 +254,17 @@ class ControlServer:
         answer = {"answer": id} if isinstance(id, str) and _ID.fullmatch(id) else {}
         try:
             command, argument = self._understood(document)
+        except ValueError as error:
+            client.note_fault(int(self._clock()))
+            self._say(client, _line({"error": clean(str(error), 200), **answer}))
+            return
+        try:
             if not self._may_command() and command not in UNLIMITED:
-                raise ValueError("too many commands at once")
+                raise ConfigError("too many commands at once", hint="wait a second")
             if self._commands <= COMMANDS_A_SECOND or command not in self._under_way:
                 self._under_way |= {command} & UNLIMITED
                 self._send(command, argument, answer.get("answer", ""))
-        except (ValueError, MptuiError) as error:
-            client.faults += 1
+        except MptuiError as error:
             self._say(client, _line({"error": clean(str(error), 200), **answer}))
         else:
             if answer:
@@ -350,14 +359,6 @@ class ControlServer:
         self._selector.close()
         for end in (self._bell, self._button):
             end.close()
-
-
-def _size(run: Path) -> int:
-    """Return the length of the journal; 0 if it is unreadable."""
-    try:
-        return os.stat(run / journal.NAME).st_size  # noqa: PTH116 - for each event, and twice as fast
-    except OSError:
-        return 0
 
 
 def _document(line: bytes) -> dict[str, Any]:

@@ -63,9 +63,10 @@ from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.session.resuming import has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
-from mptui.runs.store import directory
+from mptui.runs.store import directory, journal
 from mptui.runs.store.data_record import learned_before, note_data
 from mptui.runs.store.environment import redact, write_environment
+from mptui.runs.store.journal_reader import events_between
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
 from mptui.runs.trackers.tracker_process import RunTrackers
@@ -121,7 +122,7 @@ class Session:
 
     def listen(self) -> EventBuffer:
         """Return a buffer that receives all events from now on; there can be several."""
-        buffer = EventBuffer()
+        buffer = EventBuffer(partial(events_between, self.run / journal.NAME), journal.length(self.run))
         self._listeners.append(buffer)
         return buffer
 
@@ -344,8 +345,7 @@ class Session:
                 if result.is_final():
                     for event in ending_events(self.run, finished, self._former):
                         self._records.handle(event)
-            for listener in self._listeners:
-                listener.handle(finished)
+            self._tell(finished)
             if result.is_final():
                 self._control.handle(finished)
 
@@ -363,8 +363,7 @@ class Session:
             self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
             self._records.handle(event)
             self._watchdog.handle(event)
-            for listener in self._listeners:
-                listener.handle(event)
+            self._tell(event)
             self._control.handle(event)
         if isinstance(event, CommandAnswered) and event.command == "pause" and event.state != "asked":
             self._changes.pause(event.state == "taken" or self.mailbox.stop_requested)
@@ -372,6 +371,11 @@ class Session:
             with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
                 report = {"version": SCHEMA_VERSION, **to_record(event)}
                 directory.write_json(self.run / REPORT, report, self._ownership.change)
+
+    def _tell(self, event: Event) -> None:
+        at = journal.length(self.run)
+        for listener in self._listeners:
+            listener.handle(event, at)
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))

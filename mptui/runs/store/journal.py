@@ -205,6 +205,14 @@ class Journal:
             return self.trouble is None
 
 
+def length(directory: Path) -> int:
+    """Return the length of the journal in bytes; 0 if it is unreadable."""
+    try:
+        return os.stat(directory / NAME).st_size  # noqa: PTH116 - for each event, and twice as fast
+    except OSError:
+        return 0
+
+
 def read_journal(directory: Path) -> Iterator[Event]:
     """Yield the events of a run, oldest first. Invalid lines are skipped; a torn line is the end."""
     try:

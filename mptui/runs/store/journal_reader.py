@@ -80,6 +80,15 @@ def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tupl
         yield from _line_by_line(file, start, end)
 
 
+def events_between(path: Path, start: int, end: int) -> list[Event]:
+    """Return what `read_events` yields.
+
+    Raises:
+        OSError: The file can't be read.
+    """
+    return [event for _, events in read_events(path, start, end) for event in events]
+
+
 def _line_by_line(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, list[Event]]]:
     file.seek(start)
     rest = b""

@@ -142,8 +142,9 @@ class IsolatedSource:
         told, complaint = self._starting.communicate()
         if self._starting.returncode == 0:
             self.run = Path(json.loads(told)["directory"])
+            attached = (self._resumed or AttachedRun(self.run)).start()
             with self._lock:
-                self._attached = (self._resumed or AttachedRun(self.run)).start()
+                self._attached = attached
                 for asked in self._commands:
                     self._attached.send(*asked)
             if self._stop is not None:

@@ -86,6 +86,30 @@ def test_a_stop_and_a_save_reach_the_run_under_a_flood_and_are_answered_by_their
     assert run.sent[COMMANDS_A_SECOND:] == [("stop", None), ("checkpoint", None)]
 
 
+def test_a_held_key_does_not_end_its_connection(run, connect):
+    client = connect(run)
+    client.line()
+    for second in range(4):  # a keyboard repeats a key more often than commands are taken
+        run.now = float(second)
+        for _ in range(2 * COMMANDS_A_SECOND):
+            client.say({"command": "pause"})
+        wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND * (second + 1))  # noqa: B023 - called at once
+        for _ in range(COMMANDS_A_SECOND):
+            assert "too many commands" in client.line()["error"]
+    run.now = 9.0
+    client.say({"command": "validate", "id": "v"})
+    assert client.line() == {"error": "not now", "answer": "v"}
+
+
+def test_invalid_lines_now_and_then_do_not_end_a_connection(run, connect):
+    client = connect(run)
+    client.line()
+    for second in range(2 * control_server.FAULTS_LIMIT):
+        run.now = float(second)
+        client.say({"command": "rm"})
+        assert "unknown command" in client.line()["error"]
+
+
 def test_a_save_that_is_asked_for_while_another_is_under_way_follows_it(run, connect):
     client = connect(run)
     client.line()
