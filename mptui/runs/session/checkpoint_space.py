@@ -1,5 +1,8 @@
-"""Checks that the checkpoints of a run fit on the disk."""
+"""The room on the disk for the checkpoints of a run: whether they fit, and the wait for it."""
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
@@ -7,6 +10,8 @@ from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.job import Job
 from mptui.engine.optim.freezing import frozen_at_last, frozen_parameters
 from mptui.engine.optim.param_groups import hidden_matrices
+from mptui.errors import DiskError
+from mptui.events import Event, Paused, PhaseChanged, Recovered, Resumed
 from mptui.models.layers import tensors_of
 from mptui.models.zoo import parameter_count
 from mptui.registry.optimizers import OPTIMIZERS
@@ -29,6 +34,35 @@ def check_space(folder: Path, job: Job) -> None:
         need_space(folder.parent, size)
     except OSError as error:
         raise cant_save(folder.parent, size, error) from error
+
+
+@contextlib.contextmanager
+def waiting_for_disk(
+    error: DiskError,
+    emit: Callable[[Event], None],
+    warn: Callable[[str, str], None],
+    *,
+    step: int,
+    phase: str,
+) -> Iterator[None]:
+    """Report that a run waits for its disk, and when it continues.
+
+    Args:
+        error: Why a checkpoint can't be written.
+        emit: Receives the events.
+        warn: Called with the code and the message of a warning.
+        step: Current step of the run.
+        phase: Its phase, to which it returns.
+    """
+    since = time.monotonic()
+    warn("disk", f"{error.message}; the run waits: {error.hint}")
+    emit(PhaseChanged(step=step, phase="paused", detail="waiting for the disk"))
+    emit(Paused(step=step))
+    yield
+    waited = f"saved after waiting {time.monotonic() - since:.0f} s; no step is lost"
+    emit(Recovered(step=step, problem="disk", action=waited))
+    emit(Resumed(step=step))
+    emit(PhaseChanged(step=step, phase=phase))
 
 
 def _kept(job: Job) -> int:

@@ -1,4 +1,4 @@
-"""Writes the files and the event at the end of a run."""
+"""Writes the files and the event at the end of a run, and the report of what may end it."""
 
 import contextlib
 import traceback
@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from mptui import format as fmt
+from mptui.codec import to_record
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
+from mptui.engine.guards.divergence import REPORT
 from mptui.engine.guards.oom_errors import is_host_full
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
-from mptui.events import Event, RunFinished, Warned
+from mptui.events import SCHEMA_VERSION, Diagnosed, Event, RunFinished, Warned
 from mptui.runs.planning.plan import Plan
 from mptui.runs.session.exit_status import RunResult, status_of_error
 from mptui.runs.store import directory
@@ -91,6 +93,13 @@ def note_figures(records: Records, trainer: Trainer) -> None:
     document["time"]["first_step_s"] = context.outcome.first_step_s
     document["time"]["data_wait_fraction"] = context.reporter.wait_fraction()
     records.summary.measure(context.device)
+
+
+def write_divergence(run: Path, event: Diagnosed, ownership: Ownership) -> None:
+    """Write the report of a divergence; a write error is ignored, as the journal has it too."""
+    report = {"version": SCHEMA_VERSION, **to_record(event)}
+    with contextlib.suppress(DiskError, RunDirectoryError):
+        directory.write_json(run / REPORT, report, ownership.change)
 
 
 def write_files(

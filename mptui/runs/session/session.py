@@ -7,14 +7,11 @@ events per listener. Closing a screen doesn't end the thread.
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mptui.codec import to_record
 from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.guards.divergence import REPORT
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -22,15 +19,11 @@ from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MptuiError, RunDirectoryError, cleaned_up_by
 from mptui.events import (
-    SCHEMA_VERSION,
     CommandAnswered,
     DeviceSample,
     Diagnosed,
     Event,
-    Paused,
     PhaseChanged,
-    Recovered,
-    Resumed,
     Warned,
 )
 from mptui.hardware.device_sampler import DeviceSampler
@@ -40,7 +33,7 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.started import run_started
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
-from mptui.runs.session.checkpoint_space import check_space
+from mptui.runs.session.checkpoint_space import check_space, waiting_for_disk
 from mptui.runs.session.ending import (
     ending_events,
     former_end,
@@ -48,6 +41,7 @@ from mptui.runs.session.ending import (
     note_figures,
     result_of_loss,
     with_lever,
+    write_divergence,
     write_files,
 )
 from mptui.runs.session.exit_status import (
@@ -284,18 +278,8 @@ class Session:
             guard=self._ownership.change,
         )
 
-    @contextlib.contextmanager
-    def _held(self, error: DiskError) -> Iterator[None]:
-        """Report that the run waits for the disk, and when it continues."""
-        before, since = self._phase, time.monotonic()
-        self._warn("disk", f"{error.message}; the run waits: {error.hint}")
-        self._emit(PhaseChanged(step=self._step, phase="paused", detail="waiting for the disk"))
-        self._emit(Paused(step=self._step))
-        yield
-        waited = f"saved after waiting {time.monotonic() - since:.0f} s; no step is lost"
-        self._emit(Recovered(step=self._step, problem="disk", action=waited))
-        self._emit(Resumed(step=self._step))
-        self._emit(PhaseChanged(step=self._step, phase=before))
+    def _held(self, error: DiskError) -> contextlib.AbstractContextManager[None]:
+        return waiting_for_disk(error, self._emit, self._warn, step=self._step, phase=self._phase)
 
     def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
         assert self._trainer is not None, "it asks for this"
@@ -368,9 +352,7 @@ class Session:
         if isinstance(event, CommandAnswered) and event.command == "pause" and event.state != "asked":
             self._changes.pause(event.state == "taken" or self.mailbox.stop_requested)
         if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
-            with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
-                report = {"version": SCHEMA_VERSION, **to_record(event)}
-                directory.write_json(self.run / REPORT, report, self._ownership.change)
+            write_divergence(self.run, event, self._ownership)
 
     def _tell(self, event: Event) -> None:
         at = journal.length(self.run)

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 import shutil
 
 import pytest
 
+from mptui.lab.crash.run_server import MAIN
 from mptui.runs.store.directory import read_summary
-from tests.program import run_to_end
+from tests.program import DEADLINE_S, run_to_end, server
 
 pytestmark = pytest.mark.slow
 
@@ -132,3 +134,16 @@ def test_a_mistake_gets_one_line_a_remedy_and_its_code(
     assert "Traceback" not in ended.stderr
     assert named in ended.stderr
     assert ended.stdout == ""
+
+
+def test_a_reader_that_has_read_enough_ends_predictions_as_by_its_signal(tmp_path, classifier, pictures):
+    read, write = os.pipe()
+    os.close(read)  # as `head` leaves it
+    words = map(str, ("predict", classifier, pictures))
+    with (tmp_path / "stderr").open("wb") as told:
+        process = server().start(
+            MAIN, *words, streams=(None, write, told.fileno()), environ=dict(os.environ), folder=str(tmp_path)
+        )
+    os.close(write)
+    assert process.wait(DEADLINE_S) == 141
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
