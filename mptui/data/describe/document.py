@@ -4,6 +4,7 @@ from typing import Any
 
 from mptui.data.core.types import Dataset
 from mptui.data.describe.findings import DataFinding
+from mptui.data.formats.masks.orientation import setting_of
 from mptui.registry.tasks import task_for
 
 FORMAT_VERSION = 1
@@ -57,9 +58,14 @@ def reading_changes(before: object, now: dict[str, Any]) -> list[str]:
         return []
     told = [
         f"its {word} is {now[key]!r} instead of {before[key]!r}"
-        for key, word in (("layout", "format"), ("split", "split"), ("orientation", "orientation of masks"))
+        for key, word in (("layout", "format"), ("split", "split"))
         if before.get(key) is not None and before[key] != now[key]
     ]
+    lay, lie = (setting_of(str(each.get("orientation", ""))) for each in (before, now))
+    if lay != lie and "auto" not in {lay, lie}:
+        told.append(
+            f"photographs stored turned (EXIF): {now['orientation']}; before: {before['orientation']}"
+        )
     codes = before.get("mask_code")
     if isinstance(codes, list) and codes != now["mask_code"]:
         gone = [str(code) for code in codes if code not in now["mask_code"]]

@@ -10,6 +10,9 @@ from mptui.data.formats.folder_format import Found
 
 _BUILT_IN = "built in"
 _OWN = "its own"
+_HELD_OUT = "held out by the seed"
+IGNORED = "ignored"
+"""The name of what is no class, in phrases of `Reading.mask_code`."""
 
 
 def build_reading(
@@ -45,7 +48,12 @@ def build_reading(
 
 def held_out_phrase(fraction: float) -> str:
     """Say that the validation half is held out, as a phrase."""
-    return f"held out by the seed: {fraction:.0%} of each class"
+    return f"{_HELD_OUT}: {fraction:.0%} of each class"
+
+
+def is_held_out(split: str) -> bool:
+    """Whether a phrase of `Reading.split` says that the validation half is held out."""
+    return split.startswith(_HELD_OUT)
 
 
 def by_reason(problems: Iterable[Problem]) -> Iterator[LeftOut]:
@@ -62,7 +70,7 @@ def _phrases(coding: MaskCoding) -> Iterator[str]:
     codes: defaultdict[int, list[int]] = defaultdict(list)
     for code, index in zip(coding.codes, coding.indices, strict=True):
         codes[index].append(code)
-    for index, name in [*enumerate(coding.classes), (IGNORE, "ignored")]:
+    for index, name in [*enumerate(coding.classes), (IGNORE, IGNORED)]:
         if codes[index]:
             texts = [f"#{code:06x}" for code in codes[index]] if coding.by_colour else ranges(codes[index])
             yield f"{', '.join(texts)}: {name}"

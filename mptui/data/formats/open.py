@@ -11,6 +11,7 @@ from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.wrong_kind import wrong_kind
+from mptui.data.formats.kept_reading import KeptReading
 from mptui.data.formats.known_formats import FORMATS, recognize_kinds
 from mptui.data.formats.lists.image_list import offering
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
@@ -61,6 +62,7 @@ def open_dataset(
     on_progress: OnProgress,
     should_stop: ShouldStop,
     on_warning: Callable[[str], None],
+    kept: KeptReading | None = None,
 ) -> Dataset:
     """Find, scan and split the data of a run.
 
@@ -72,6 +74,7 @@ def open_dataset(
         on_progress: Called with (checked files, all files).
         should_stop: Called several times per second while files are checked or downloaded.
         on_warning: Called with each of the dataset's warnings.
+        kept: How a run that goes on has read the data of a folder; None: as they are.
 
     Raises:
         ConfigError: There is no set of that name.
@@ -89,6 +92,9 @@ def open_dataset(
             )
         if isinstance(found, ShardIndex):
             dataset = assemble_prepared(found, data, side, seed)
+        elif kept is not None:
+            files, settings = kept.applied(found), kept.settings(data)
+            dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
         else:
             dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:

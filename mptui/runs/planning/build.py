@@ -1,9 +1,10 @@
 """Builds a job from a plan: scans the data, builds the model on the device and the loaders."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -82,6 +83,7 @@ def prepare(
     decide: Decide = lambda plan, model, dataset: plan,
     goes_on: bool = False,
     learned: LearnedData | None = None,
+    read_before: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> PreparedRun:
     """Prepare everything that the trainer needs.
@@ -95,6 +97,7 @@ def prepare(
         decide: Measures the `auto` settings; without it, the table of devices decides.
         goes_on: Whether weights are restored from a checkpoint, so that `model.weights` is not read.
         learned: What the network has learned from already; its classes keep their numbers. None: nothing.
+        read_before: How the run has read its data so far (`reading_document`); None: it is new, or unknown.
         ranks: The processes that train together, all of which call this.
 
     Raises:
@@ -111,7 +114,7 @@ def prepare(
     side = int(config.data.image_size or 0)
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
-    dataset, plan = find_data(plan, emit, mailbox, ranks)
+    dataset, plan = find_data(plan, emit, mailbox, ranks, read_before)
     if learned is not None:
         dataset = in_learned_order(dataset, learned)
         LearnedData.of(dataset, plan.task).check(learned)

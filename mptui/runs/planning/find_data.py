@@ -2,14 +2,17 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from mptui.config.merge import Resolved
 from mptui.data.core.parts import status_of, title_of
 from mptui.data.core.types import Dataset
 from mptui.data.describe.findings import data_findings
 from mptui.data.describe.lines import reading_lines
+from mptui.data.describe.read_again import read_again
+from mptui.data.formats.kept_reading import KeptReading
 from mptui.data.formats.open import open_dataset
 from mptui.data.formats.splits import FileSplit, MaskedSplit
 from mptui.data.scan.band_statistics import measure
@@ -46,7 +49,9 @@ class PacedProgress:
             self._emit(Progress(phase=self._phase, done=done, total=total))
 
 
-def find_data(plan: Plan, emit: Emit, mailbox: Mailbox, ranks: Ranks) -> tuple[Dataset, Plan]:
+def find_data(
+    plan: Plan, emit: Emit, mailbox: Mailbox, ranks: Ranks, before: Mapping[str, Any] | None = None
+) -> tuple[Dataset, Plan]:
     """Return the data of a run, and the plan with their statistics.
 
     Rank 0 lists and scans files for all: a shared file system is asked once for each of millions of files.
@@ -56,41 +61,50 @@ def find_data(plan: Plan, emit: Emit, mailbox: Mailbox, ranks: Ranks) -> tuple[D
         emit: Receives progress and warnings.
         mailbox: Checked for a stop.
         ranks: The processes that train together, all of which call this.
+        before: How a run that goes on has read its data (`reading_document`); None: it is new, or unknown.
 
     Raises:
         ConfigError: There is no set of that name, or statistics are given for another number of bands.
         DataError: The data is missing, empty, unreadable, or differs between ranks.
         Stopped: A stop was requested.
     """
-    found = _scanned(plan, emit, mailbox) if ranks.is_first else None
+    found = _scanned(plan, emit, mailbox, before) if ranks.is_first else None
     mailbox.poll()
     told = ranks.broadcast(None if found is None else _for_all(*found, ranks))
     if found is None and told is not None:
         dataset, resolved, notes = told
         _look_for(dataset)
         found = dataset, replace(plan, resolved=resolved, notes=notes)
-    found = found or _scanned(plan, emit, mailbox)
+    found = found or _scanned(plan, emit, mailbox, before)
     mailbox.poll()
     _check_same(found[0], ranks)
     return found
 
 
-def _scanned(plan: Plan, emit: Emit, mailbox: Mailbox) -> tuple[Dataset, Plan]:
+def _scanned(
+    plan: Plan, emit: Emit, mailbox: Mailbox, before: Mapping[str, Any] | None
+) -> tuple[Dataset, Plan]:
     config, progress = plan.config, PacedProgress(emit, "scanning")
 
     def should_stop() -> bool:
         return mailbox.stop_is_asked
 
-    try:
-        dataset = open_dataset(
+    def opened(kept: KeptReading | None) -> Dataset:
+        return open_dataset(
             config.data,
             kind=config.model.reads(plan.task),
             side=int(config.data.image_size or 0),
             seed=config.training.seed,
             on_progress=progress,
             should_stop=should_stop,
-            on_warning=lambda message: emit(Warned(code="data", message=message)),
+            on_warning=lambda message: None,
+            kept=kept,
         )
+
+    try:
+        dataset, differs = read_again(opened, before)
+        for message in (*dataset.warnings, *([differs] if differs else [])):
+            emit(Warned(code="data", message=message))
         for finding in data_findings(dataset, config.data.sampler):
             emit(Warned(code="data", message=f"{finding.what}: {finding.do}"))
         plan = replace(plan, notes=(*plan.notes, *reading_lines(dataset)))

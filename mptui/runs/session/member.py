@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -98,8 +99,10 @@ class Member:
             self._error = error
 
     def _train(self) -> None:
-        nothing: tuple[str, bool, bool, LearnedData | None, Plan] = ("", False, False, None, told(self._plan))
-        run, resume, goes_on, learned, first = self._ranks.broadcast(nothing)
+        nothing: tuple[str, bool, bool, LearnedData | None, dict[str, Any] | None, Plan] = (
+            *("", False, False, None, None, told(self._plan)),
+        )
+        run, resume, goes_on, learned, read_before, first = self._ranks.broadcast(nothing)
         self._plan = as_told(first, self._plan)
         prepared = prepare(
             self._plan,
@@ -110,6 +113,7 @@ class Member:
             decide=decided_by_first(self._ranks, lambda plan, model, dataset: plan),
             goes_on=goes_on,
             learned=learned,
+            read_before=read_before,
             ranks=self._ranks,
         )
         self._plan = prepared.loaders.plan

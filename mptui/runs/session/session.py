@@ -58,7 +58,7 @@ from mptui.runs.session.resuming import has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory, journal
-from mptui.runs.store.data_record import learned_before, note_data
+from mptui.runs.store.data_record import kept_reading, learned_before, note_data
 from mptui.runs.store.environment import redact, write_environment
 from mptui.runs.store.journal_reader import events_between
 from mptui.runs.store.ownership import Ownership
@@ -207,7 +207,8 @@ class Session:
         plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
         goes_on = self._resume and has_checkpoint(self.run, self._ownership.change)
         learned = learned_before(self.run) if goes_on else None
-        self._ranks.broadcast((str(self.run), self._resume, goes_on, learned, told(plan)))
+        read_before = kept_reading(self.run, self._before, plan.config) if goes_on else None
+        self._ranks.broadcast((str(self.run), self._resume, goes_on, learned, read_before, told(plan)))
         guard = self._changes.guard = self._ownership.change
         self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
@@ -230,6 +231,7 @@ class Session:
                 decide=decided_by_first(self._ranks, decider.decide),
                 goes_on=goes_on,
                 learned=learned,
+                read_before=read_before,
                 ranks=self._ranks,
             )
             self.plan = prepared.loaders.plan  # values that depend on the data are chosen now

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mptui.config.schema import RunConfig
 from mptui.data.core.learned import LearnedData
 from mptui.data.core.types import RGB, Dataset
 from mptui.data.describe.document import reading_changes, reading_document
@@ -20,6 +21,8 @@ from mptui.runs.store import directory
 from mptui.runs.store.index import read_run
 
 NAME = "data.json"
+_DECIDE = ("name", "path", "val_fraction", "ignore_index", "mask_orientation", "class_folders", "bands")
+"""Settings of [data] that decide how it is read."""
 
 
 def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> None:
@@ -37,11 +40,22 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
     recorded = directory.read_json(run / NAME).get("reading")
     if before is not None and (told := [*changes(before, now), *reading_changes(recorded, reading)]):
         text = f"the data of this run has changed: {'; '.join(told)}"
+        files = [before.train_samples + before.val_samples, before.names, before.classes]
+        if dataset.held_out and files != [now.train_samples + now.val_samples, now.names, now.classes]:
+            text += "; its validation samples are drawn anew, and some of them may have been trained on"
         warn("data_changed", f"{text}. The run continues with the changed data.")
     if before != now or recorded != reading:
         counts = [int(count) for count in dataset.class_counts]
         document = {"version": directory.VERSION, **asdict(now), "class_counts": counts, "reading": reading}
         directory.write_json(run / NAME, document)
+
+
+def kept_reading(run: Path, before: RunConfig | None, now: RunConfig) -> dict[str, Any] | None:
+    """Return how a run has read its data; None if it is not recorded, or settings that decide it are new."""
+    if before is None or any(getattr(before.data, key) != getattr(now.data, key) for key in _DECIDE):
+        return None
+    recorded = directory.read_json(run / NAME).get("reading")
+    return recorded if isinstance(recorded, dict) else None
 
 
 def data_changes(run: Path, dataset: Dataset) -> str | None:

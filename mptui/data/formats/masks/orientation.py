@@ -52,6 +52,14 @@ def masks_upright(surveys: Sequence[MaskSurvey], setting: Setting) -> tuple[bool
     )
 
 
+def setting_of(phrase: str) -> Setting:
+    """Return the setting that decides as a phrase of `masks_upright` says; auto: it says no one thing."""
+    upright, stored = (_PHRASE[each] in phrase for each in (True, False))
+    if upright == stored:
+        return "auto"
+    return "upright" if upright else "stored"
+
+
 _PHRASE = {
     True: "drawn over the photograph as it is shown",
     False: "drawn over the photograph as it is stored, and are turned with it",
