@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -120,7 +121,10 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         return _BROKEN_PIPE
     except OutputError as error:
         drop_unwritten(sys.stdout)
-        _report_error(f"standard output: {error.strerror}", "free disk space, or redirect the output", debug)
+        from mptui.io.disk_hint import disk_hint
+
+        hint = disk_hint(error, Path("/dev/stdout"), "redirect the output")
+        _report_error(f"standard output: {error.strerror}", hint, debug)
         return DiskError.exit_code
     except Exception as error:
         fault = fault_of(error)

@@ -10,6 +10,7 @@ _CAUSES = {
     errno.ESTALE: "mount the disk again",
     errno.EIO: "check the disk and its connection",
     errno.ENOTCONN: "check the disk and its connection",
+    errno.ETIMEDOUT: "check the connection of the disk",
     errno.EDQUOT: "free disk space within your quota",
 }
 

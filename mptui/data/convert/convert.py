@@ -33,6 +33,7 @@ from mptui.data.formats.splits import Labels
 from mptui.data.scan.process_pool import check_all
 from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, processors, scan
 from mptui.errors import ConfigError, DataError, DiskError
+from mptui.io.disk_hint import disk_hint
 from mptui.text import clean_name
 
 SAMPLES_A_SHARD = 8192
@@ -326,5 +327,6 @@ def _disk(out: Path, error: OSError) -> DiskError:
         free = f"; {shutil.disk_usage(out).free:,} bytes are free"
     return DiskError(
         f"{clean_name(str(out))}: cannot write: {(error.strerror or str(error)).lower()}{free}",
-        hint="free disk space and repeat the command to continue; or choose another disk with --out",
+        hint=f"{disk_hint(error, out, 'choose another disk with --out')}; "
+        "then repeat the command to continue",
     )

@@ -38,6 +38,10 @@ def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
     hint = f"{remedy}; the previous checkpoint is intact"
     if isinstance(error, FileNotFoundError):
         hint = "the disk or the run directory is missing: mount it again, or move it back"
+    elif isinstance(error, TimeoutError):
+        hint = (
+            "end the process that keeps it locked (it may be suspended), or check the connection of the disk"
+        )
     return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
 
 

@@ -8,6 +8,7 @@ from mptui.data.core.types import Dataset
 from mptui.data.formats.open import open_dataset
 from mptui.errors import DiskError
 from mptui.io.atomic import replace_file
+from mptui.io.disk_hint import disk_hint
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import Request, resolve_request
 from mptui.text import clean_name
@@ -48,5 +49,5 @@ def write_new(path: Path, content: bytes) -> None:
     except OSError as error:
         raise DiskError(
             f"{clean_name(str(path))}: {(error.strerror or str(error)).lower()}",
-            hint="Free disk space, or choose another folder.",
+            hint=disk_hint(error, path, "choose another folder"),
         ) from error

@@ -23,6 +23,7 @@ from mptui.data.formats.splits import ArraySplit, PathTable
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, DiskError
+from mptui.io.disk_hint import disk_hint
 from mptui.io.user_cache import cache_folder, load_json, save_json, write_whole
 from mptui.processes.child import start
 from mptui.registry.samples import SampleKind
@@ -192,7 +193,7 @@ def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
 def _no_room(folder: Path, error: OSError) -> DiskError:
     return DiskError(
         f"{folder}: {error.strerror}",
-        hint="Free disk space, or set XDG_CACHE_HOME to a folder on another disk.",
+        hint=disk_hint(error, folder, "set XDG_CACHE_HOME to a folder on another disk"),
     )
 
 

@@ -7,6 +7,7 @@ are read by their offsets like those of a tar shard. This is repeated only when 
 Workers need no pyarrow. The copy takes as much disk as the set; `XDG_CACHE_HOME` says where.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ from mptui.data.formats.sharded import MOST_BYTES
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import ConfigError, DiskError
+from mptui.io.disk_hint import disk_hint
 from mptui.io.user_cache import write_whole
 from mptui.registry.samples import SampleKind
 from mptui.regular import open_regular
@@ -164,7 +166,7 @@ def unpack(path: str, on_rows: Callable[[int], None], should_stop: ShouldStop) -
         try:
             listing = _unpacked(path, file, columns, folder, on_rows, should_stop)
         except OSError as error:
-            raise _no_room(folder, (error.strerror or str(error)).lower()) from error
+            raise _no_room(folder, (error.strerror or str(error)).lower(), error) from error
     remember(folder / "list.npz", path, key, listing)
     return listing
 
@@ -185,7 +187,8 @@ def _unpacked(
             old.unlink(missing_ok=True)
     needed, free = _size(file, columns), shutil.disk_usage(folder).free
     if needed > free:
-        raise _no_room(folder, f"{needed:,} bytes are needed for the images, {free:,} are free")
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise _no_room(folder, f"{needed:,} bytes are needed for the images, {free:,} are free", full)
     builder = ListingBuilder(path)
 
     def write(to: IO[bytes]) -> None:
@@ -325,8 +328,8 @@ def _is_whole(listing: Listing) -> bool:
     return False
 
 
-def _no_room(folder: Path, why: str) -> DiskError:
+def _no_room(folder: Path, why: str, error: OSError) -> DiskError:
     return DiskError(
         f"{clean_name(str(folder))}: cannot copy the images of the Parquet files: {why}",
-        hint="free disk space, or set XDG_CACHE_HOME to a folder on a larger disk",
+        hint=disk_hint(error, folder, "set XDG_CACHE_HOME to a folder on another disk"),
     )

@@ -1,0 +1,93 @@
+"""Another process that keeps a run's lock holds its saves up, and loses nothing of them."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mptui.engine.checkpoint import async_saver
+from mptui.engine.checkpoint.files import read_newest
+from mptui.events import CheckpointSaved, Event, Step, Warned
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store import lock
+from mptui.runs.store.directory import CHECKPOINTS, create_run
+from mptui.runs.store.journal import read_journal
+
+LIMIT_S = 30.0
+STEPS = 6
+SETTINGS = {
+    "model.name": "unet",
+    "model.width": 2,
+    "model.depth": 1,
+    "data.samples": 64,
+    "data.image_size": 16,
+    "data.workers": 0,
+    "data.cache": "off",
+    "training.batch_size": 2,
+    "training.max_steps": STEPS,
+    "logging.step_interval_s": 0.0,
+    "hardware.device": "cpu",
+}
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class Holder:
+    """A process that keeps the lock of a run until `end`."""
+
+    def __init__(self, run):
+        words = [sys.executable, "-c", HOLD, run / lock.PRIVATE]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"held\n"
+
+    def end(self):
+        self._process.communicate()
+
+
+def wait_for(condition):
+    until = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["completed", "stopped"])
+def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch, stopped):
+    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setattr(lock, "DIRECTORY_WAIT_S", 0.1)
+    monkeypatch.setattr(async_saver, "RETRY_S", (0.05, 0.1))
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    run = create_run(tmp_path, "test", "unet", "run")
+    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    seen: list[Event] = []
+    holders: list[Holder] = []
+
+    def watch(event):
+        seen.append(event)
+        if isinstance(event, Step) and event.step >= 2 and not holders:
+            holders.append(Holder(run))
+            if stopped:
+                session.mailbox.stop(None)
+
+    monkeypatch.setattr(session.listen(), "handle", watch)
+    session.start()
+    wait_for(lambda: any(isinstance(each, Warned) and each.code == "disk" for each in seen))
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() > began + 5 * lock.DIRECTORY_WAIT_S)
+    assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
+    holders[0].end()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0
+    assert read_newest(run / CHECKPOINTS)[0].step >= (2 if stopped else STEPS)
+    (warned, *_) = [each for each in read_journal(run) if isinstance(each, Warned) and each.code == "disk"]
+    assert "locked" in warned.message
+    assert "end the process" in warned.message
