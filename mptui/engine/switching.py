@@ -13,8 +13,9 @@ from mptui.engine.guards.oom_errors import release
 from mptui.engine.job import Job, ProfileSwitch
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.optim.lr_schedule import ScheduleContinuation, ScheduleProgress, rate_change
+from mptui.engine.ranks.group import Ranks
 from mptui.engine.torch_setup import limit_memory, set_switches
-from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.errors import ConfigError, DiskError, RankError, RunDirectoryError
 from mptui.events import PrecisionChanged, PresetSwitched, Recovered
 from mptui.text import clean
 
@@ -60,10 +61,12 @@ def switch(context: TrainContext, command: Command) -> str | None:
         if wanted.changes or wanted.back_to is not None:
             _take(context, wanted)
             _read_validation(context)
+        context.ranks.meet()  # all can have it, or none
     except Exception as error:
         if not may_undo(context, error):
             raise
-        reason = reason_of(error)
+        context.ranks.fail(error)
+        reason = reason_of(error, context.ranks)
     if reason is not None:  # outside the except block, since the traceback holds tensors
         undo_trial(context, reason)
         return reason
@@ -72,16 +75,20 @@ def switch(context: TrainContext, command: Command) -> str | None:
 
 
 def may_undo(context: TrainContext, error: Exception) -> bool:
-    """Whether a switch is undone after `error`: in its first steps, in a run of one process."""
-    if context.on_trial is None or not context.ranks.is_alone:
+    """Whether a switch is undone after `error`: in its first steps, with all ranks that can be reached."""
+    if context.on_trial is None or isinstance(error, (Stopped, RunDirectoryError)):
         return False
-    is_over = context.state.step >= context.on_trial[1] + FIRST_STEPS
-    return not is_over and not isinstance(error, (Stopped, RunDirectoryError))
+    is_lost = isinstance(error, RankError) and context.ranks.failure is None
+    return not is_lost and context.state.step < context.on_trial[1] + FIRST_STEPS
 
 
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error, for a message."""
-    return clean(f"{type(error).__name__}: {error}".splitlines()[0], 300)
+def reason_of(error: Exception, ranks: Ranks) -> str:
+    """Return the first line of an error, for a message; of several ranks, of the failure that all know of."""
+    failure = ranks.failure
+    words = (
+        f"{type(error).__name__}: {error}" if failure is None else f"rank {failure.rank}: {failure.message}"
+    )
+    return clean(words.splitlines()[0], 300)
 
 
 def undo_trial(context: TrainContext, reason: str) -> None:
@@ -92,6 +99,7 @@ def undo_trial(context: TrainContext, reason: str) -> None:
     """
     assert context.on_trial is not None, "see may_undo"
     (command, _), context.on_trial = context.on_trial, None
+    context.ranks.go_on()
     context.parts.updater.forget()
     release(context.device)
     words = f"{command.name} {command.argument or ''}".rstrip()

@@ -134,7 +134,7 @@ class Trainer:
             raise
         except Exception as error:
             all_know = self._lockstep.fail(error)
-            if all_know and may_save_before(error, together=not context.ranks.is_alone):
+            if all_know and may_save_before(error, context.ranks):
                 save_before_error(context)
             raise
         for run_ends in context.hooks.run_ends:
@@ -150,9 +150,9 @@ class Trainer:
         try:
             self._train_epoch()
         except Exception as error:
-            if not may_undo(self.context, error):
+            if not may_undo(self.context, error) or not self._lockstep.fail(error):
                 raise
-            reason = reason_of(error)
+            reason = reason_of(error, self.context.ranks)
         if reason is not None:  # outside the except block, since the traceback holds tensors
             undo_trial(self.context, reason)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import train, train_on_torn, train_with_a_fault
+from tests.ranks.training import switch_in_vain, train, train_on_torn, train_with_a_fault
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_if_one_rank_fails_all_end_by_its_error_and_save_what_they_have(kind, er
     assert last["error"][0] == ("KeyError" if kind == "bug" else error)
     assert first["step"] == last["step"] == 4
     saved = list((tmp_path / "checkpoints").glob("step-*4"))
-    assert bool(saved) == (kind != "bug")
+    assert saved
 
 
 def test_a_sample_that_can_not_be_read_is_told_once_whichever_rank_reads_it(tmp_path):
@@ -102,3 +102,14 @@ def test_if_one_rank_leaves_a_step_in_which_others_need_its_shards_all_end(tmp_p
     assert [first["error"][0], last["error"][0]] == ["MemoryExhaustedError"] * 2
     assert first["error"][1].startswith("rank 1: with memory.shard, a step that does not fit")
     assert not list((tmp_path / "checkpoints").glob("step-*2"))
+
+
+@pytest.mark.parametrize("moment", ["validation", "step", "second step"])
+def test_a_switch_that_one_rank_can_not_have_is_undone_by_all(moment, tmp_path):
+    first, last = in_group(2, switch_in_vain, str(tmp_path), moment)
+    assert (first["code"], last["code"]) == (0, 0), (first, last)
+    assert first["steps"] == last["steps"] == 12
+    (undone,) = first["undone"]
+    assert "set training.batch_size=4 is undone: rank 1: " in undone
+    assert "no memory for it" in undone
+    assert first["batch"] == last["batch"] == 8

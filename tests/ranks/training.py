@@ -10,6 +10,7 @@ import torch
 from mptui.data.core.parts import status_of
 from mptui.data.core.types import BadSampleError, Decoded
 from mptui.data.formats.open import open_dataset
+from mptui.data.loading.loader import Loader
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
@@ -18,7 +19,16 @@ from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.ranks.shards import whole
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
-from mptui.events import CommandAnswered, EpochFinished, Event, Paused, Resumed, Step, Validated
+from mptui.events import (
+    CommandAnswered,
+    EpochFinished,
+    Event,
+    Paused,
+    Recovered,
+    Resumed,
+    Step,
+    Validated,
+)
 from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning import find_data
 from mptui.runs.planning.plan import Request, plan_run
@@ -414,3 +424,65 @@ def train_on_torn(ranks, folder, allowed):
         error = str(caught).splitlines()[0]
     end(trainer)
     return [sorted(told), error]
+
+
+def switch_in_vain(ranks, folder, moment):
+    """Train; after step 2, switch to a batch size whose validation batch or step the last rank can't have."""
+    flags = {
+        **dict.fromkeys(("model.width", "model.depth"), 2),
+        "model.name": "unet",
+        "model.norm": "group",
+        "hardware.device": "cpu",
+        "speed.compile": "off",
+        "data.name": "shapes",
+        "data.image_size": 16,
+        "data.samples": 32,
+        "data.workers": 0,
+        "training.batch_size": 8,
+        "training.epochs": 3,
+        "precision.mode": "fp32",
+        "logging.step_interval_s": 0,
+    }
+    place = RankPlace(ranks.rank, ranks.rank, ranks.world_size, ranks.world_size)
+    plan = plan_run(Request(None, {key: ("test", value) for key, value in flags.items()}), place=place)
+    trainers: list[Trainer] = []
+    close, take_step, window_at = Trainer.close, Trainer._step, Loader.window_at
+    broken = ranks.rank == ranks.world_size - 1
+    left = [1 if moment == "step" else 2]
+
+    def kept(trainer):
+        trainers.append(trainer)
+        close(trainer)
+
+    def step(trainer, window):
+        if broken and trainer.context.job.config.training.batch_size == 4 and moment != "validation":
+            left[0] -= 1
+            if left[0] == 0:
+                raise ValueError("no memory for it")
+        return take_step(trainer, window)
+
+    def read_at(loader, *where):
+        if broken and moment == "validation" and loader.batches:
+            raise ValueError("no memory for it")
+        return window_at(loader, *where)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Trainer, "close", kept)
+    patch.setattr(Trainer, "_step", step)
+    patch.setattr(Loader, "window_at", read_at)
+    undone: list[str] = []
+    if ranks.is_first:
+        session = Session(plan, create_run(Path(folder), "test", "unet", "a"), ranks=ranks)
+        session.mailbox.post(Command("set", "training.batch_size=4"))
+        heard = session.listen()
+        session.start()
+        while not session.wait(1.0):
+            pass
+        code = session.result.exit_code
+        undone = [e.action for e in heard.drain() if isinstance(e, Recovered) and e.problem == "switch"]
+    else:
+        code = Member(plan, ranks, force_compile=False).run()
+    patch.undo()
+    context = trainers[0].context
+    batch = context.job.config.training.batch_size
+    return {"code": code, "undone": undone, "steps": context.state.step, "batch": batch}

@@ -2,9 +2,10 @@
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
-from mptui.engine.guards.oom_errors import is_memory_full
-from mptui.errors import DataError, DiskError, DivergedError, MemoryExhaustedError, RunDirectoryError
-from mptui.registry.own_code import fault_of
+from mptui.engine.ranks.group import Ranks
+from mptui.errors import DiskError, DivergedError, RunDirectoryError
+
+_UNSAVED = (DivergedError, DiskError, RunDirectoryError)
 
 
 def save_if_due(context: TrainContext) -> None:
@@ -17,15 +18,14 @@ def save_if_due(context: TrainContext) -> None:
             context.saver.save(snapshots.take(context.state), reason)
 
 
-def may_save_before(error: Exception, *, together: bool) -> bool:
+def may_save_before(error: Exception, ranks: Ranks) -> bool:
     """Whether the state is to be saved before `error` ends the run: not a diverged one, nor to a lost disk.
 
-    `together`, with other ranks, only the errors that all of them raise.
+    Of several ranks, all decide by the failure that all know of: they save together.
     """
-    if isinstance(error, (DivergedError, DiskError, RunDirectoryError)):
-        return False
-    known = isinstance(error, (DataError, MemoryExhaustedError))
-    return known or is_memory_full(error) or fault_of(error) is not None or not together
+    if ranks.is_alone:
+        return not isinstance(error, _UNSAVED)
+    return ranks.failure is not None and ranks.failure.kind not in {kind.__name__ for kind in _UNSAVED}
 
 
 def save_before_error(context: TrainContext) -> None:

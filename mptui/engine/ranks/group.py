@@ -177,6 +177,10 @@ class Ranks:
         self._own_failure = RankFailure.of(error, self.rank)
         self.meet(Standing.FAILED)
 
+    def go_on(self) -> None:
+        """Forget a failure that all ranks know of, and from which they go on together."""
+        self.failure = self._own_failure = None
+
     def end_alone(self, failure: RankFailure) -> None:
         """Note a failure of which the others don't hear in a meeting: they find that this process ended."""
         self.failure = failure

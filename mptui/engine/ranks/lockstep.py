@@ -42,6 +42,7 @@ class Lockstep(Hook):
         self._context, self._ranks = context, context.ranks
         self._stage = Stage.ASIDE
         self._weighs = self._weighed = False
+        self._all_know = True
         if isinstance(context.mailbox, RanksMailbox):
             context.mailbox.report_due = context.report_due_here
             context.mailbox.save_due = context.save_due_here
@@ -128,13 +129,14 @@ class Lockstep(Hook):
             RankError: They can't be reached.
         """
         if self._ranks.is_alone or self._ranks.failure is not None:
-            return True
+            return self._all_know
         if (unreachable := as_lost(error)) is not None:
             raise unreachable from error
         in_step = self._stage is Stage.STEP
         if self._stage is Stage.MET or (in_step and self._context.parts.replica.is_sharded):
             self._ranks.end_alone(RankFailure.of(error, self._ranks.rank))
-            return False  # they find out when this process ends
+            self._all_know = False  # they find out when this process ends
+            return False
         if in_step or (self._stage is Stage.READING and not self._meets_after_reading):
             self._make_up(error)
         self._stage = Stage.ASIDE
