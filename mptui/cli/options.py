@@ -117,7 +117,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Name of a run, its start, or its directory.",
+        help="Name of a run in --runs-dir, its start, or its directory: ./NAME.",
         autocompletion=completion.runs,
     ),
 ]

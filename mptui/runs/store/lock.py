@@ -307,9 +307,10 @@ def owner_of(run: Path) -> int | None:
 
 
 def is_open_in(run: Path, pid: int) -> bool:
-    """Whether a process of this machine has the private file or the journal of the run open, as an owner has.
+    """Whether a process of this machine can write to the private file or the journal of the run, as an owner.
 
-    A lock file alone proves nothing: it can name any process. True where the system can't tell.
+    A lock file alone proves nothing: it can name any process. Nor does a reader, as `tail`. True where the
+    system can't tell.
     """
     if not _HAS_PROC:
         return True
@@ -322,9 +323,15 @@ def is_open_in(run: Path, pid: int) -> bool:
         return True
     for file in files:
         with contextlib.suppress(OSError):
-            if os.readlink(file.path) in own:  # noqa: PTH115 - no file
+            if os.readlink(file.path) in own and _can_write(pid, file.name):  # noqa: PTH115 - no file
                 return True
     return False
+
+
+def _can_write(pid: int, descriptor: str) -> bool:
+    """Whether a process has a file open for writing, by the octal flags that the system tells."""
+    words = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().split()
+    return int(words[words.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def is_held(run: Path) -> bool:

@@ -1,6 +1,7 @@
 """`mptui stop` ends no process that is not the run's, whatever its lock or its socket names."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from mptui.io.marker import mark_run
 from mptui.runs.remote import control_socket
 from mptui.runs.store.directory import claim
 from mptui.runs.store.lock import NAME as LOCK
+from mptui.runs.store.lock import PRIVATE, is_open_in
 from tests.program import run_to_end
 
 
@@ -54,3 +56,22 @@ def test_a_link_to_the_socket_of_another_run_is_not_followed(tmp_path, monkeypat
     finally:
         control.remove()
         held.release()
+
+
+def test_who_only_reads_a_run_is_not_its_owner(tmp_path):
+    held = claim(tmp_path)
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    files = [(tmp_path / name).open() for name in (PRIVATE, "events.jsonl")]
+    reader = subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()"],
+        stdin=subprocess.PIPE,
+        pass_fds=[file.fileno() for file in files],
+    )
+    try:
+        assert is_open_in(tmp_path, os.getpid())
+        assert not is_open_in(tmp_path, reader.pid)
+    finally:
+        reader.communicate()
+        held.release()
+        for file in files:
+            file.close()

@@ -1,0 +1,88 @@
+"""Every call that opens a file for writing stands here with the rule that keeps a person's files as they are.
+
+Those that replace or remove files by name are in `test_removals`.
+"""
+
+import ast
+from pathlib import Path
+
+import mptui
+
+FRESH = "under a name or in a folder that this call has just made"
+OWNED = "in a run's folder that `claim` or `create_run` has given, under a full name that only a run writes"
+CACHE = "in the program's own folder of the user's cache or configuration"
+PREPARED = "in a folder that `prepare` has found to hold nothing but its own set"
+CHECKED = "a place that a person names, after a check that nothing of others is there"
+WAY = "what the others call: the caller chooses the place"
+NOTHING = "/dev/null"
+
+RULES = {
+    "cli/look/monitor.py": ({"LineFile"}, CHECKED),
+    "cli/use/predict.py": ({"open"}, FRESH),
+    "cli/use/report.py": ({"write_synced"}, FRESH),
+    "config/save.py": ({"replace_file"}, CHECKED),
+    "data/convert/shard_writer.py": ({"open", "replacing", "write_synced"}, PREPARED),
+    "engine/checkpoint/files.py": ({"write_synced"}, FRESH),
+    "io/atomic.py": ({"open", "replacing", "write_synced"}, WAY),
+    "io/line_file.py": ({"open_regular"}, WAY),
+    "io/marker.py": ({"replace_file"}, OWNED),
+    "io/safetensors.py": ({"write_synced"}, WAY),
+    "io/user_cache.py": ({"open", "replacing"}, CACHE),
+    "io/written_files.py": ({"LineFile"}, OWNED),
+    "lab/crash/run_server.py": ({"open"}, FRESH),
+    "lab/look/read_data.py": ({"replace_file"}, CHECKED),
+    "lab/parity/pieces.py": ({"write_text"}, FRESH),
+    "lab/use/export/export.py": ({"write_text"}, FRESH),
+    "lab/use/export/file_formats.py": ({"write_text"}, FRESH),
+    "lab/use/prediction/mask_files.py": ({"write_text"}, FRESH),
+    "processes/fork_server.py": ({"open"}, NOTHING),
+    "runs/listing/forking.py": ({"write_text"}, FRESH),
+    "runs/pictures/picture_files.py": ({"replace_file"}, CHECKED),
+    "runs/remote/daemonize.py": ({"open", "open_regular"}, OWNED),
+    "runs/session/ending.py": ({"write_text"}, OWNED),
+    "runs/session/live_changes.py": ({"write_text"}, OWNED),
+    "runs/session/watchdog.py": ({"open_regular"}, OWNED),
+    "runs/store/directory.py": ({"replace_file", "write_text"}, OWNED),
+    "runs/store/index.py": ({"replace_file"}, OWNED),
+    "runs/store/journal.py": ({"open_regular", "write_synced"}, OWNED),
+    "runs/store/lock.py": ({"open_regular", "replace_file"}, OWNED),
+    "runs/store/writer.py": ({"replace_file", "write_text"}, OWNED),
+    "runs/trackers/growing_file.py": ({"open_regular"}, OWNED),
+    "runs/trackers/tracker_process.py": ({"open_regular"}, OWNED),
+    "runs/trackers/tracker_state.py": ({"open_regular", "replace_file"}, OWNED),
+    "runs/view/line_files.py": ({"LineFile"}, OWNED),
+    "streams.py": ({"open"}, NOTHING),
+    "tui/screen_file.py": ({"replace_file"}, FRESH),
+    "tui/setup/last_selection.py": ({"replace_file"}, CACHE),
+    "tui/setup/last_theme.py": ({"replace_file"}, CACHE),
+    "tui/terminal/stdio.py": ({"open"}, NOTHING),
+}
+
+WRITE = {"write_text", "write_bytes", "touch", "write_synced", "replace_file", "replacing", "LineFile"}
+OPEN = {"open", "fdopen", "open_regular", "FileIO"}
+FLAGS = {"O_CREAT", "O_WRONLY", "O_RDWR", "O_APPEND"}
+
+
+def name_of(function):
+    """The last part of what is called."""
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def writes(call):
+    """Whether a call writes a file, or opens one to do so: by its name, its flags or its mode."""
+    name = name_of(call.func)
+    parts = [part for each in [*call.args, *(key.value for key in call.keywords)] for part in ast.walk(each)]
+    flags = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    words = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    modes = [word for word in words if set(word) <= set("rwaxbt+") and set(word) & set("wax+")]
+    return name in WRITE or (name in OPEN and bool(flags & FLAGS or modes))
+
+
+def test_each_write_obeys_a_rule():
+    root = Path(mptui.__file__).parent
+    found: dict[str, set[str]] = {}
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and writes(node):
+                found.setdefault(str(path.relative_to(root)), set()).add(name_of(node.func))
+    assert found == {name: names for name, (names, _) in RULES.items()}
