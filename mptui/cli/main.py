@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -96,11 +97,17 @@ def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     arguments = sys.argv[1:]
     join_assignments(os.environ)
+    warnings.formatwarning = _warning_line
     with standard_streams():
         code = _exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # one that comes as late as this must not change the exit code
     sys.exit(code)
+
+
+def _warning_line(message: object, category: type[Warning], *_place: object, **_line: object) -> str:
+    """Return a warning of a library as one line, without lines of its source."""
+    return f"mptui: {category.__name__}: {clean(str(message), 300)}\n"
 
 
 def _exit_code(arguments: list[str], debug: bool) -> int:

@@ -93,6 +93,23 @@ RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
     "precision.tf32": ("precision.matmul", {True: "high", False: "highest"})
 }
 """Settings of earlier versions, and the settings and values that files that have them mean."""
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("amp", "use_amp", "enable_amp", "autocast", "amp_dtype", "mixed_precision"), "precision.mode"
+    ),
+    **dict.fromkeys(("fp16", "bf16", "use_fp16", "use_bf16", "autocast_dtype"), "precision.mode"),
+    **dict.fromkeys(("compile_model", "use_compile", "torch_compile"), "speed.compile"),
+    **dict.fromkeys(("learning_rate", "base_lr"), "training.lr"),
+    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps"), "training.accumulate"),
+    **dict.fromkeys(("grad_accum_steps", "accumulate_grad_batches"), "training.accumulate"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val"), "training.clip_grad_norm"),
+    **dict.fromkeys(("device_type", "gpu_ids"), "hardware.device"),
+    "num_epochs": "training.epochs",
+    "num_workers": "data.workers",
+    "prefetch_factor": "data.prefetch",
+    "memory_format": "speed.channels_last",
+}
+"""Names that other training programs give to settings, and ours."""
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
 VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
 """Environment variable -> `table.key`."""
@@ -131,10 +148,12 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def nearest_setting(written: str) -> str | None:
-    """Return the valid `table.key` closest to `written`; None if none is similar."""
+    """Return the valid `table.key` closest to `written` in letters or meaning; None if none is similar."""
     if written in RENAMED:
         return RENAMED[written][0]
     table, _, name = written.rpartition(".")
+    if (meant := ELSEWHERE.get(name.replace("-", "_").lower())) is not None:
+        return meant
     names: dict[str, list[str]] = {}
     for key in SETTINGS:
         names.setdefault(key.rpartition(".")[2], []).append(key)

@@ -35,6 +35,12 @@ def test_the_machine_the_data_and_the_configuration_in_one_document(doctor, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_learning_rate_can_be_given_as_to_a_run(doctor):
+    ended = doctor("--no-torch", "--model", "resnet18", "--lr", "-1")
+    assert ended.returncode == 2
+    assert "--lr = -1: must be greater than 0" in ended.stdout + ended.stderr
+
+
 def test_two_configurations_against_each_other_at_the_usual_place(doctor, tmp_path):
     (tmp_path / "train.yaml").write_text("amp: False\nfp16: False\n")
     (tmp_path / "hf/accelerate").mkdir(parents=True)

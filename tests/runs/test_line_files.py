@@ -1,5 +1,6 @@
 import csv
 import errno
+import math
 import os
 import re
 from typing import Any
@@ -102,3 +103,20 @@ def test_a_link_is_not_written_through(tmp_path):
     recorded(tmp_path, step(1, 0))
 
     assert (tmp_path / "elsewhere").read_text() == "mine\n"
+
+
+def test_an_epoch_without_an_applied_step_is_told_so_and_not_as_a_loss(tmp_path):
+    finished = EpochFinished(
+        time=START,
+        epoch=1,
+        epochs=2,
+        train_loss=math.nan,
+        train_metrics={},
+        val_loss=2.0,
+        lr=1e-5,
+        seconds=1.0,
+    )
+    recorded(tmp_path, finished)
+    (line,) = log(tmp_path)
+    assert "train: no step was applied  val: loss 2.0000" in line
+    assert "nan" not in line

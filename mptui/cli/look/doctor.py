@@ -48,6 +48,7 @@ def doctor(
     task: o.Task = None,
     data: o.Data = None,
     batch_size: o.BatchSize = None,
+    lr: o.Lr = None,
     precision: o.Precision = None,
     compile: o.Compile = None,
     workers: o.Workers = None,

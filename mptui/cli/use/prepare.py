@@ -158,12 +158,18 @@ def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
         return
     typer.echo(
         f"{clean(str(prepared.folder), limit=4096)}: {document['samples']:,} samples for {document['task']},"
-        f" {len(prepared.classes)} classes, shorter side {document['side']} px,"
+        f" {len(prepared.classes)} classes, {_sides(prepared)},"
         f" {document['bytes'] / 2**20:,.0f} MiB in {document['shards']} shards"
     )
     if document["left_out"]:
         typer.echo(f"left out {document['left_out']} unusable files", err=True)
     print_next(f"mptui run --data {prepared.folder}")
+
+
+def _sides(prepared: "ShardIndex") -> str:
+    """Return the shorter sides of the stored images, which are not enlarged."""
+    low, high = prepared.sides[:, 0].min(), prepared.sides[:, 0].max()
+    return f"shorter side {high} px" if low == high else f"shorter sides {low} to {high} px"
 
 
 def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:

@@ -80,7 +80,9 @@ _DEEPEST = 16
 _LARGEST_BITS = 63
 """Of a whole number; a larger one is no count of ours, and can't be used with floats."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
+LONGEST_NAME = 128
+"""Largest length of a run's name in characters."""
 
 
 def create_run(
@@ -132,6 +134,11 @@ def check_name(name: str) -> None:
     Raises:
         ConfigError: It is invalid.
     """
+    if len(name) > LONGEST_NAME:
+        raise ConfigError(
+            f"--name {clean(name, 40)}: {len(name):,} characters",
+            hint=f"use at most {LONGEST_NAME} characters",
+        )
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"--name {name!r}: not a valid name",

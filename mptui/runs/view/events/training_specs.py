@@ -1,5 +1,6 @@
 """Epochs, steps, validations, checkpoints, and the device."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, MEMORY, TRAI
 from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
 from mptui.text import clean
+
+_NONE_APPLIED = "no step was applied"
 
 _LONGEST_GAP_S = 10.0
 """Seconds between two samples of the device that the power is integrated over."""
@@ -173,7 +176,8 @@ def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
 
 
 def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
-    words = [f"epoch {event.epoch}", f"train {fmt.figure(event.train_loss)}"]
+    trained = _NONE_APPLIED if math.isnan(event.train_loss) else f"train {fmt.figure(event.train_loss)}"
+    words = [f"epoch {event.epoch}", trained]
     if event.val_loss is not None:
         words.append(f"val {fmt.figure(event.val_loss)}")
     words += metric_words(event.val_metrics or event.train_metrics)[:1]
@@ -183,6 +187,8 @@ def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
 def epoch_lines(event: EpochFinished) -> list[str]:
     """Describe an epoch in one line: training, then validation."""
     train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
+    if math.isnan(event.train_loss):  # the mean over the steps that were applied
+        train = [_NONE_APPLIED]
     line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
     if event.val_loss is not None:
         val = [f"loss {event.val_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.val_metrics.items())]

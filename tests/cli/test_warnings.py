@@ -1,0 +1,30 @@
+"""Warnings of libraries in the terminal."""
+
+import pytest
+
+from tests.program import run_to_end
+
+_CODE = """
+import numpy, torch
+
+class Net(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        numpy.float32(1) / numpy.float32(0)
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, num_classes))
+
+    def forward(self, images):
+        return self.layers(images)
+"""
+
+
+@pytest.mark.slow
+def test_a_warning_of_numpy_is_one_line_without_its_source(tmp_path):
+    (tmp_path / "noisy.py").write_text(_CODE)
+    words = ("run", "--model", "noisy:Net", "--task", "classification", "--trust-code", "--device", "cpu")
+    sets = ("data.image_size=16", "data.resize=16", "training.batch_size=8", "training.max_steps=1")
+    ended = run_to_end(*words, "--workers", "0", *(w for s in sets for w in ("--set", s)), folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "mptui: RuntimeWarning: divide by zero encountered" in ended.stderr
+    assert "noisy.py:" not in ended.stderr
+    assert "numpy.float32(1) /" not in ended.stderr
