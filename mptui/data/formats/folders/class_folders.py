@@ -14,6 +14,7 @@ from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.folder_walk import WRITTEN, FolderFiles, FolderWalk, has_images
 from mptui.data.formats.folders.masks_beside import BESIDE, MASK_WORDS, masks_beside
 from mptui.data.formats.folders.split_words import folder_words, same_text
+from mptui.data.formats.folders.two_readings import refuse_two_readings
 from mptui.data.formats.layout import (
     CLASS_FOLDERS,
     Halves,
@@ -61,13 +62,16 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
         if at is not None
     }
     test = PathTable(()) if halves.test is None else walk.joined(walk.images(halves.test))
-    inner = _by_inner_folders(path, listed.values(), "auto" if data is None else data.class_folders)
+    setting = "auto" if data is None else data.class_folders
+    inner = _by_inner_folders(path, listed.values(), setting)
     train = _classes_of(walk, halves.train, listed[halves.train], inner=inner)
     val = None if halves.val is None else _classes_of(walk, halves.val, listed[halves.val], inner=inner)
     walk.leave_rest(_OUTSIDE if halves.train == path else _BESIDE_SPLITS)
     strays = _strays(walk)
     names = tuple(train.filled)
     _check_classes(path, halves, train, val)
+    if setting == "auto" and not inner:
+        refuse_two_readings(path, halves.train, listed[halves.train])
     of_name = {same_text(name): number for number, name in enumerate(names)}
     val_tables = {} if val is None else {of_name[same_text(name)]: each for name, each in val.filled.items()}
     warnings = [*_warnings(walk, train, names, val_tables), *walk.warnings()]

@@ -44,12 +44,13 @@ def pair_folders(path: str) -> dict[str, PairFolders]:
     """
     inside = subfolders(path)
     by_content = _by_content(path, inside)
-    if (own := by_content.get("")) is not None:
-        return _split_inside(own) or {"": own}
-    if TRAIN in by_content:
-        return by_content
     by_split = _by_split(inside)
     halves = {split: found[""] for split, at in by_split.items() if "" in (found := pair_folders(at))}
+    if (own := by_content.get("")) is not None or TRAIN in by_content:
+        first = by_content[TRAIN] if own is None else own
+        if TRAIN in halves and has_images(halves[TRAIN].images) and has_images(first.masks):
+            raise _two_sets(path, first, halves[TRAIN])
+        return by_content if own is None else _split_inside(own) or {"": own}
     if TRAIN in halves:
         return halves
     each = _folder_an_image(path, inside)
@@ -79,6 +80,18 @@ def _by_content(path: str, inside: Mapping[str, str]) -> dict[str, PairFolders]:
             first = _only(path, "images", images, inside)
             pairs[split] = PairFolders(inside[first], inside[_only(path, "masks", masks, inside)])
     return pairs
+
+
+def _two_sets(path: str, first: PairFolders, second: PairFolders) -> DataError:
+    folders = [
+        " and ".join(clean_name(os.path.relpath(at, path)) for at in (each.images, each.masks))
+        for each in (first, second)
+    ]
+    return DataError(
+        f"{clean_name(path)}: two sets of images and masks can be meant:\n"
+        f"  one: {folders[0]}\n  the other, with splits: {folders[1]}",
+        hint="Move one of them out of it.",
+    )
 
 
 def _only(path: str, what: str, names: list[str], inside: Mapping[str, str]) -> str:
