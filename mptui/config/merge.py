@@ -41,8 +41,8 @@ class Resolved:
 
     @property
     def compile_forced(self) -> bool:
-        """Whether `--compile` was given: compile even if the run is too short to repay it."""
-        return self.sources["speed.compile"] == "--compile"
+        """Whether `--compile` was given, or `compile` in Python: even if the run is too short to repay it."""
+        return self.sources["speed.compile"] in {"--compile", "compile"}
 
 
 def resolve(

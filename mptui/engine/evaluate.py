@@ -10,6 +10,7 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
+from mptui.engine.compile.policy import outputs_of
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.metrics import summed_state
@@ -121,7 +122,7 @@ def evaluate(
         if not counts(batch):
             return
         with precision.forward_context():
-            outputs = model(*batch.inputs)
+            outputs = outputs_of(model, batch, model=model)
             sums = task.loss_sums(outputs, batch)
         for look in watch:
             look(outputs, batch)

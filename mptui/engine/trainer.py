@@ -16,7 +16,7 @@ from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.saving import may_save_before, save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
-from mptui.engine.compile.policy import Stopwatch
+from mptui.engine.compile.policy import Stopwatch, outputs_of
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
 from mptui.engine.epochs import (
     begin_epoch,
@@ -205,7 +205,7 @@ class Trainer:
         if context.phase != "training":
             if context.outcome.first_step_s is None:
                 context.outcome.first_step_s = time.perf_counter() - self._started
-            phase.end_first_step(context)
+            phase.end_first_step(context, window)
 
     def _try_step(self, window: Window) -> torch.Tensor | None:
         """Take the step; returns None if it failed and must be retried, unless the run was rolled back."""
@@ -258,7 +258,7 @@ class Trainer:
             mark("copy")
             replica.synchronize(is_last)  # several processes sum their gradients in the last backward pass
             with precision.forward_context():  # autocast
-                outputs = replica.network(*micro_batch.inputs)
+                outputs = outputs_of(replica.network, micro_batch, model=state.model)
                 check_outputs(outputs, state.model)
                 loss = job.task.loss(outputs, micro_batch, weight, window.size)
             if check:

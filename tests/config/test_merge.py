@@ -113,6 +113,11 @@ def test_the_compile_flag_keeps_the_mode_that_is_set(mode, outcome):
     assert (found.config.speed.compile, found.compile_forced) == (outcome, True)
 
 
+def test_compile_in_python_forces_it_as_the_flag_does():
+    given = resolved(flags={"speed.compile": ("compile", "on")})
+    assert (given.config.speed.compile, given.compile_forced) == ("default", True)
+
+
 def test_no_compile_turns_it_off():
     found = resolved(flags=overrides({"compile": False}), environ={"MPTUI_SPEED_COMPILE": "default"})
     assert (found.config.speed.compile, found.compile_forced) == ("off", False)

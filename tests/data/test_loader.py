@@ -85,13 +85,13 @@ def test_views_and_colours_change_from_epoch_to_epoch_in_training_only() -> None
 def test_images_are_normalised_floats_in_the_layout_asked_for(channels_last: bool, cache: str) -> None:
     layout = torch.channels_last if channels_last else torch.contiguous_format
     for augment in (True, False):
-        with loader(cache=cache, channels_last=channels_last, augment=augment, pad_last=True) as it:
+        with loader(cache=cache, channels_last=channels_last, augment=augment) as it:
             for batch in batches(it):
-                assert batch.images_BCHW.shape == (8, 3, SIDE, SIDE)
+                assert batch.images_BCHW.shape == (batch.size, 3, SIDE, SIDE)
                 assert batch.images_BCHW.dtype == torch.float32
                 assert batch.images_BCHW.is_contiguous(memory_format=layout)
                 assert batch.targets.dtype == torch.int64
-                assert batch.targets[: batch.size].tolist() == (batch.sample_indices % 10).tolist()
+                assert batch.targets.tolist() == (batch.sample_indices % 10).tolist()
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -170,8 +170,7 @@ def test_a_window_can_be_gone_through_again() -> None:
 @pytest.mark.parametrize(("count", "settings", "sizes"), [
     (17, {}, [8, 8]),
     (18, {}, [8, 8, 2]),
-    (18, {"drop_last": True}, [8, 8]),
-    (3, {"drop_last": True}, [3]),
+    (3, {}, [3]),
     (1, {}, [1]),
     (3, {"batch_size": 1}, [1, 1, 1]),
     (17, {"train": False}, [8, 8, 1]),
@@ -183,12 +182,18 @@ def test_short_last_batches(count: int, settings: dict[str, Any], sizes: list[in
 
 
 @pytest.mark.parametrize("cache", ["off", "device", "ram"])
-def test_a_padded_batch_tells_its_real_size(cache: str) -> None:
-    with loader(Samples(11), train=False, pad_last=True, cache=cache) as it:
-        last = batches(it)[-1]
+def test_a_short_last_batch_has_its_own_samples_alone_and_says_so(cache: str) -> None:
+    with loader(Samples(11), train=False, cache=cache) as it:
+        whole, last = batches(it)
     assert (last.size, last.valid, last.sample_indices.tolist()) == (3, 3, [8, 9, 10])
-    assert last.images_BCHW.shape[0] == last.targets.shape[0] == 8
-    assert torch.equal(last.images_BCHW[3:6], last.images_BCHW[:3])
+    assert last.images_BCHW.shape[0] == last.targets.shape[0] == 3
+    assert (whole.is_whole, last.is_whole) == (True, False)
+
+
+def test_the_only_batch_of_a_set_is_a_whole_one() -> None:
+    for train in (True, False):
+        with loader(Samples(3), train=train) as it:
+            assert [batch.is_whole for batch in batches(it)] == [True]
 
 
 @pytest.mark.parametrize("cache", ["off", "device", "ram"])

@@ -176,14 +176,14 @@ def test_a_loader_gives_a_sample_the_same_bits_in_any_batch_and_from_any_cache()
     }
 
 
-def test_every_validation_sees_the_same_noise_and_pads_it_with_its_own():
-    val = loader(train=False, pad_last=True)
+def test_every_validation_sees_the_same_noise():
+    val = loader(train=False)
     with val:
         first, second = ([b for w in val.windows(0, 1) for b in w] for _ in range(2))
     assert all(torch.equal(a.images_BCHW, b.images_BCHW) for a, b in zip(first, second, strict=True))
     last = first[-1]
     assert last.size == 6
-    assert [len(t) for t in (last.images_BCHW, last.targets, *last.inputs)] == [8] * 4
+    assert [len(t) for t in (last.images_BCHW, last.targets, *last.inputs)] == [6] * 4
 
 
 def labels_of(of: Loader, epoch: int = 0) -> dict[int, int]:
@@ -197,7 +197,7 @@ def labels_of(of: Loader, epoch: int = 0) -> dict[int, int]:
 
 def test_labels_go_to_the_network_and_some_are_hidden_in_training_alone():
     noising = Noising(null_label=10, label_dropout=0.5)
-    true = labels_of(loader(60, train=False, noising=noising, pad_last=True))
+    true = labels_of(loader(60, train=False, noising=noising))
     given = labels_of(loader(60, noising=noising))
     assert set(true.values()) <= set(range(10))
     assert len(set(true.values())) > 1

@@ -14,7 +14,7 @@ LABELS = np.array([0] * 42 + [4] * 8 + [7] * 2)
 
 
 def order(labels, seed=0):
-    return EpochOrder(len(labels), 8, True, False, seed, np.array(labels))
+    return EpochOrder(len(labels), 8, True, seed, np.array(labels))
 
 
 @settings(max_examples=50, deadline=None)

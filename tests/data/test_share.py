@@ -69,7 +69,16 @@ def test_windows_and_the_place_to_go_on_are_those_of_one_process():
     assert valid == [each[3] for each in expected]
 
 
-def test_a_short_validation_batch_is_padded_to_the_largest_share():
-    with loader(Samples(21), train=False, share=Share(1, 3), pad_last=True, batch_size=8) as part:
+@pytest.mark.parametrize(
+    ("rank", "train", "expected"),
+    [
+        (0, False, [(3, True), (3, True), (2, False)]),
+        (2, False, [(2, True), (2, True), (1, False)]),
+        (0, True, [(3, True), (3, True), (3, True)]),  # two ranks read the last 5: this one as many as ever
+        (1, True, [(3, True), (3, True), (2, False)]),
+    ],
+)
+def test_a_part_that_has_as_many_samples_as_ever_is_a_whole_one(rank, train, expected):
+    with loader(Samples(21), train=train, share=Share(rank, 3), batch_size=8) as part:
         found = batches(part)
-    assert [(batch.size, len(batch.images_BCHW)) for batch in found] == [(3, 3), (3, 3), (2, 3)]
+    assert [(batch.size, batch.is_whole) for batch in found] == expected

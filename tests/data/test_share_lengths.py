@@ -21,8 +21,7 @@ def test_every_sample_is_read_once_and_none_alone(count, sizes, accumulate):
     """But for batches of fewer than two samples a process, and for an epoch of a single sample."""
     batch_size, world_size = sizes
     orders = [
-        EpochOrder(count, batch_size, True, False, 0, share=Share(rank, world_size))
-        for rank in range(world_size)
+        EpochOrder(count, batch_size, True, 0, share=Share(rank, world_size)) for rank in range(world_size)
     ]
     end = orders[0].end(0)
     read, alone = [], 0
@@ -48,7 +47,7 @@ def test_the_fewest_in_a_pass_are_those_of_the_smallest_part(count, sizes, micro
     parts = [
         len(part)
         for rank in range(world_size)
-        for order in [EpochOrder(count, batch_size, True, False, 0, share=Share(rank, world_size))]
+        for order in [EpochOrder(count, batch_size, True, 0, share=Share(rank, world_size))]
         for places in order.windows(1, 0, order.end(0))
         for part in order.parts(places)
     ]

@@ -93,7 +93,6 @@ def build_trainer(
     model: torch.nn.Module | None = None,
     train: int = 40,
     val: int = 16,
-    drop_last: bool = False,
     kind: type[Blot] = Blot,
     workers: int = 0,
     force_compile: bool = False,
@@ -122,8 +121,6 @@ def build_trainer(
             channels_last=bool(run.speed.channels_last),
             workers=workers,
             cache=cache,
-            pad_last=not is_train,
-            drop_last=is_train and drop_last,
             share=Share(ranks.rank, ranks.world_size),
         )
 

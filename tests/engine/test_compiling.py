@@ -4,8 +4,12 @@ import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.compile.policy import PROBE_STEPS, Compiler
-from mptui.events import PhaseChanged, Validated, Warned
+from mptui.engine.mailbox import Stopped
+from mptui.events import PhaseChanged, Step, Validated, Warned
+from tests.engine.blots import CLASSES, SIDE
 from tests.engine.compilers import compiler_for, failing, probe
 from tests.engine.small import CPU, build_trainer, config, diffusion_net, end, losses, of, small_net
 
@@ -278,12 +282,91 @@ def graphs():
 def test_short_batches_and_validations_make_one_graph_each(tmp_path, graphs, samples):
     net, counted = graphs
     settings = config(training={"epochs": 3}, speed={"compile": "default"})
-    trainer, _ = build_trainer(
-        settings, tmp_path, model=net(), force_compile=True, train=samples, val=20, drop_last=True
+    trainer, _ = build_trainer(settings, tmp_path, model=net(), force_compile=True, train=samples, val=20)
+    trainer.train()
+    end(trainer)
+    assert len(counted) == 2  # training and validation; their last batches of 4 are computed eagerly
+
+
+@pytest.mark.usefixtures("with_compiler")
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_compiled_code_stays_for_whole_batches_and_all_samples_are_used(tmp_path, accumulate):
+    net, seen = small_net(), []
+
+    def compiled(images):
+        seen.append((net.training, len(images)))
+        return net.forward(images)
+
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
+    trainer, events = build_trainer(
+        config(training={"accumulate": accumulate}, speed={"compile": "default"}),
+        tmp_path,
+        model=net,
+        force_compile=True,
+        train=30,
+        val=20,
     )
     trainer.train()
     end(trainer)
-    assert len(counted) == 2  # training and validation, whose last batch of 4 is padded
+    assert seen == 2 * (3 * [(True, 8)] + 2 * [(False, 8)])
+    eager, expected = build_trainer(config(training={"accumulate": accumulate}), tmp_path, train=30, val=20)
+    eager.train()
+    end(eager)
+    assert trainer.context.reporter.totals.samples_seen == 2 * 30
+    assert losses(events) == losses(expected)
+    assert [e.loss for e in of(events, Validated)] == [e.loss for e in of(expected, Validated)]
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_a_short_first_step_does_not_prove_that_compiled_code_works(tmp_path):
+    """A run that is resumed before the last batch of an epoch compiles in the one after it."""
+    settings = config(speed={"compile": "default"})
+    before, heard = build_trainer(settings, tmp_path, train=20)
+    heard.then = lambda e: before.context.mailbox.stop(None) if isinstance(e, Step) and e.step == 2 else None
+    with pytest.raises(Stopped):
+        before.train()
+    end(before)
+    broken = InternalTorchDynamoError("no such operation")
+    net = small_net()
+
+    def compiled(images):
+        if net.training:
+            raise broken
+        return net.forward(images)
+
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
+    trainer, events = build_trainer(settings, tmp_path, train=20, model=net, force_compile=True)
+    snapshots.restore(trainer.state, read_newest(tmp_path)[0])
+    trainer.train()
+    end(trainer)
+    assert [w.code for w in of(events, Warned)] == ["compile_failed"]
+    assert trainer.state.step == 6
+
+
+class CentredOverTheBatch(torch.nn.Module):
+    """A layer that looks across the batch, in evaluation mode too."""
+
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+def test_layers_across_the_batch_see_each_validation_sample_once(tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), CentredOverTheBatch(), torch.nn.LazyLinear(len(CLASSES)))
+    net(torch.zeros(2, 3, SIDE, SIDE))
+    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path, model=net, val=19)
+    trainer.train()
+    total = 0.0
+    with torch.no_grad():
+        for window in trainer.context.job.val_loader.windows(0, 1):
+            for batch in window:
+                rows = slice(batch.size)
+                outputs = net(batch.images_BCHW[rows])
+                total += float(
+                    torch.nn.functional.cross_entropy(outputs, batch.targets[rows], reduction="sum")
+                )
+    end(trainer)
+    assert of(events, Validated)[0].loss == pytest.approx(total / 19, rel=1e-5)
 
 
 @pytest.mark.usefixtures("with_compiler")

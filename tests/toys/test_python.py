@@ -48,6 +48,16 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(own_code, "_given", {})
 
 
+@pytest.mark.parametrize("given", [{"compile": True}, {"speed.compile": "default"}], ids=["flag", "key"])
+def test_compile_compiles_a_short_run_too_and_its_key_where_it_is_repaid(tmp_path, monkeypatch, given):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "g++").touch(mode=0o755)  # the network's own compile() does not ask it
+    net, compiled = Net(8), []
+    net.compile = lambda **_: compiled.append(1)  # type: ignore[method-assign]
+    train(net, "shapes", **SMALL, **given, epochs=1)
+    assert compiled == [1] * ("compile" in given)
+
+
 @pytest.mark.slow
 def test_the_lines_of_the_document_run_and_the_command_line_resumes_them(tmp_path, capsys):
     lines = DOCUMENT.read_text().split("\n\n    ", 1)[1].partition("\n\n`train`")[0]

@@ -17,8 +17,7 @@ class Batch:
     """A micro-batch, ready for the network.
 
     `valid` is the number of mask pixels that are not ignored, or of samples without masks; the host knows it
-    without a sync. `size` is the number of real samples: a validation batch may be padded to keep shapes
-    static, and rows beyond `size` are ignored.
+    without a sync. `size` is the number of samples; a task ignores rows beyond it.
     """
 
     images_BCHW: torch.Tensor
@@ -38,6 +37,8 @@ class Batch:
     """Noisy images: int64 timesteps_B, an input of the network."""
     labels: torch.Tensor | None = None
     """Noisy images with classes: int64 labels_B, an input of the network; some are hidden in training."""
+    is_whole: bool = True
+    """False for the short last batch of an epoch, for whose number of rows no code is compiled."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -60,18 +61,6 @@ class Batch:
             timesteps=None if timesteps is None else timesteps[rows],
             labels=None if labels is None else labels[rows],
         )
-
-    def pad(self, rows: int, memory_format: torch.memory_format) -> None:
-        """Pad to `rows` with copies of its own samples, so that all batches have one shape."""
-        copied = torch.arange(rows, device=self.images_BCHW.device) % self.size
-        self.images_BCHW = self.images_BCHW[copied].contiguous(memory_format=memory_format)
-        self.targets = self.targets[copied]
-        if self.mixed_targets is not None:
-            self.mixed_targets = self.mixed_targets[copied]
-        if self.timesteps is not None:
-            self.timesteps = self.timesteps[copied]
-        if self.labels is not None:
-            self.labels = self.labels[copied]
 
 
 @dataclass(slots=True)  # not frozen, which would cost a step 1.4 us

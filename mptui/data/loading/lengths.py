@@ -1,18 +1,17 @@
 """Computes the numbers of samples of an epoch and of its passes. Imports no torch, as screens use it too."""
 
 
-def samples_used(count: int, batch_size: int, *, train: bool, drop_last: bool) -> int:
+def samples_used(count: int, batch_size: int, *, train: bool) -> int:
     """Return how many of `count` samples are used in batches of `batch_size`.
 
     Args:
         count: Number of samples left in the epoch.
         batch_size: Samples per batch.
         train: Drop a last batch of one sample, as BatchNorm can't be trained on it.
-        drop_last: Drop a short last batch.
     """
     tail = count % batch_size
     too_few = train and tail == 1 and count > 1
-    return count - tail if too_few or drop_last else count
+    return count - tail if too_few else count
 
 
 def readers_of(size: int, processes: int, *, short: bool) -> int:
@@ -33,7 +32,7 @@ def fewest_at_once(count: int, batch_size: int, processes: int, micro_batch: int
         processes: Number of processes.
         micro_batch: The most samples of a pass, in which a part is split evenly; None: any number.
     """
-    used = samples_used(count, batch_size, train=True, drop_last=False)
+    used = samples_used(count, batch_size, train=True)
     batches = [(min(used, batch_size), used < batch_size)]
     if tail := used % batch_size:
         batches.append((tail, True))

@@ -70,8 +70,6 @@ class Loader:
         on_cache_full: ram: called once, when the cache is full, with the numbers of cached and all samples.
         mixup_alpha: Beta(alpha, alpha) of mixup in training, except for diffusion; 0: off.
         cutmix_alpha: The same for cutmix.
-        drop_last: Drop a short last batch.
-        pad_last: Pad a short last batch with copies, so that shapes are static.
         bad_budget: Share of samples that may be bad and are replaced by others.
         on_bad: Called once for each bad sample.
         on_progress: Called with (done, total) of samples while `prepare` works.
@@ -117,8 +115,6 @@ class Loader:
         on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
         mixup_alpha: float = 0.0,
         cutmix_alpha: float = 0.0,
-        drop_last: bool = False,
-        pad_last: bool = False,
         bad_budget: float = 0.01,
         on_bad: Callable[[Problem], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
@@ -126,12 +122,13 @@ class Loader:
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train, self.workers = device, seed, train, workers
-        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N, share)
+        self._order = EpochOrder(len(split), batch_size, train, seed, labels_N, share)
+        self._usual_rows = self._order.usual_rows
         noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment, self._mirror = (train and augment and of_kind for of_kind in (not noisy, noisy))
         self.cached, self._on_device, self._on_progress = cache != "off", cache == "device", on_progress
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._ahead, self._pad_last, self._lead = workers * prefetch, pad_last, share.lead(any(self._alphas))
+        self._ahead, self._lead = workers * prefetch, share.lead(any(self._alphas))
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
         fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
         self._geometry = random if self._augment else fixed
@@ -187,6 +184,11 @@ class Loader:
     def batches(self) -> int:
         """Number of batches per epoch."""
         return -(-self._order.end(0) // self._batch_size)
+
+    @property
+    def whole_size(self) -> int:
+        """Samples of a batch that is not a short last one; of several processes, of all together."""
+        return self._order.whole_size
 
     def steps(self, accumulate: int) -> int:
         """Return the number of windows per epoch, of `accumulate` batches each; the last may have fewer."""
@@ -378,7 +380,7 @@ class Loader:
         valid: int,
         place: tuple[int, int],
     ) -> Batch:
-        """Mix, add noise and pad; `place` is the epoch and the position of the whole batch's first sample."""
+        """Mix and add noise; `place` is the epoch and the position of the whole batch's first sample."""
         samples = indices if self._order.labels_N is None else indices % self._count  # draws repeat samples
         batch = Batch(images, targets.long(), len(indices), valid, samples)
         if any(self._alphas):
@@ -390,7 +392,5 @@ class Loader:
             batch.sample_indices = samples[1:]
         if self._noiser is not None:
             self._noiser.add(batch, indices, place[0])
-        if self._pad_last and batch.size < self.share_size:
-            layout = torch.channels_last if self._channels_last else torch.contiguous_format
-            batch.pad(self.share_size, layout)
+        batch.is_whole = batch.size == self._usual_rows
         return batch

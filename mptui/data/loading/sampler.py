@@ -89,7 +89,6 @@ class EpochOrder:
         batch_size: Samples per batch.
         train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
             sample is dropped, as BatchNorm can't be trained on it.
-        drop_last: Drop a short last batch, unless it is the only one.
         seed: Seed of the order.
         labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
         share: The part of each batch that this process reads.
@@ -98,7 +97,6 @@ class EpochOrder:
     count: int
     batch_size: int
     train: bool
-    drop_last: bool
     seed: int
     labels_N: Labels | None = None
     share: Share = WHOLE
@@ -117,9 +115,18 @@ class EpochOrder:
 
     def end(self, start: int) -> int:
         """Return the position after the last used sample of an epoch that starts at `start`."""
-        drop_last = self.drop_last and self.count > self.batch_size
-        ahead = self.count - start
-        return start + samples_used(ahead, self.batch_size, train=self.train, drop_last=drop_last)
+        return start + samples_used(self.count - start, self.batch_size, train=self.train)
+
+    @property
+    def whole_size(self) -> int:
+        """Size of a batch that is not a short last one; of a set that has only a short one, its size."""
+        return min(self.batch_size, self.count)
+
+    @property
+    def usual_rows(self) -> int:
+        """Samples of a whole batch that this process reads."""
+        short = self.train and self.whole_size < self.batch_size
+        return len(self.share.of(range(self.whole_size), short=short))
 
     def windows(self, accumulate: int, start: int, end: int) -> Iterator[range]:
         """Return the positions of each window of `accumulate` batches, from `start` to `end`."""

@@ -38,17 +38,22 @@ def enter_training(context: TrainContext) -> None:
 
 
 def end_timed_step(context: TrainContext, window: Window, seconds: float) -> None:
-    """Record the time of one of the few steps that decide whether compilation pays off."""
+    """Record the time of one of the few steps that decide whether compilation pays off.
+
+    That of a short last batch is none of them: it is not compiled.
+    """
+    if window.size % context.job.train_loader.whole_size:
+        return
     if context.parts.compiler.note_step(seconds) and not context.left_epoch:
         context.state.cursor.sample = window.next_sample  # the step is complete, and is saved with the rest
         if not context.settle():
             enter_training(context)
 
 
-def end_first_step(context: TrainContext) -> None:
-    """End the first step of the run, or of its compiled code."""
+def end_first_step(context: TrainContext, window: Window) -> None:
+    """End the first step of the run, or of its compiled code, unless it had a short last batch alone."""
     context.mailbox.early_exit.close()
-    context.parts.compiler.end()
+    context.parts.compiler.end(ran=window.size >= context.job.train_loader.whole_size)
     context.enter("training")
     context.reporter.restart_clock()
 

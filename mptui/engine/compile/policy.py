@@ -8,13 +8,14 @@ compiled here, and estimated otherwise. The model is compiled if the time saved 
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
 import torch
 
 from mptui.config.base_tables import CompileMode
+from mptui.data.core.batch import Batch
 from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.compile.cache import use_compile_cache
 from mptui.engine.guards.oom_errors import is_out_of_memory
@@ -204,10 +205,10 @@ class Compiler:
         """Start timing the next step, which compiles."""
         self._began = time.perf_counter()
 
-    def end(self) -> None:
-        """Record that a step, and what it compiled, has succeeded."""
-        self.proven = self.active
-        if self._began is not None and self.active:
+    def end(self, *, ran: bool = True) -> None:
+        """Record that a step has succeeded, and what it compiled, if compiled code `ran` in it."""
+        self.proven = self.active and ran
+        if self._began is not None and self.proven:
             seconds = round(time.perf_counter() - self._began, 3)
             self._keep(**{"again_s" if "first_s" in self._known else "first_s": seconds})
         self._began = None
@@ -268,6 +269,21 @@ def _impossible(device: torch.device) -> str | None:
     if device.type == "cpu" and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         return "there is no C++ compiler (install g++)"
     return None
+
+
+def outputs_of(network: torch.nn.Module, batch: Batch, *, model: torch.nn.Module) -> torch.Tensor:
+    """Return the outputs of a network, which may be compiled, for a batch.
+
+    Each number of rows would be compiled separately, so a short last batch is computed eagerly.
+
+    Args:
+        network: What is called: `model`, or what wraps it.
+        batch: The batch.
+        model: The network whose code is compiled.
+    """
+    with nullcontext() if batch.is_whole else eagerly(model):
+        outputs: torch.Tensor = network(*batch.inputs)
+    return outputs
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from mptui.data.core.batch import Batch, Window
+from mptui.engine.compile.policy import eagerly
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.rank_failure import lost
@@ -119,7 +120,7 @@ class SummedReplica(Replica):
             return []
         self.synchronize(last=True)
         batch = self._made_up()
-        with precision.forward_context():
+        with precision.forward_context(), eagerly(self._bare):  # no code is compiled for its few rows
             loss = self.network(*batch.inputs).float().sum() * 0.0
         precision.backward(loss)
         return [loss.detach()]

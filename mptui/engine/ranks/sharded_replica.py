@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from mptui.config.schema import RunConfig
 from mptui.data.core.batch import Batch, Window
 from mptui.data.loading.sampler import Share
+from mptui.engine.compile.policy import eagerly
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.rank_failure import lost
@@ -122,7 +123,7 @@ class ShardedReplica(Replica):
         for left in range(self._passes_short(window.size, limit), 0, -1):
             self.synchronize(last=left == 1 and not window.batches)
             batch = self._made_up()
-            with precision.forward_context():
+            with precision.forward_context(), eagerly(self._root):  # no code is compiled for its few rows
                 loss = self.network(*batch.inputs).float().sum() * 0.0
             precision.backward(loss)
             losses.append(loss.detach())

@@ -300,7 +300,7 @@ class LoaderMaker:
             kind=TASKS[self.plan.task].sample,
             pixels=self.dataset.pixels,
             labelled=labelled,
-            # a short last batch is padded in validation, and memory for more than the set has is not there
+            # memory for more samples than the set has may not be there
             batch_size=training.batch_size if train else min(training.batch_size, max(1, len(split))),
             side=side,
             resize=data.resize,
@@ -326,9 +326,6 @@ class LoaderMaker:
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,
             num_classes=len(self.dataset.classes),
-            # a short last batch has another shape, and each shape is compiled separately
-            drop_last=train and config.speed.compile != "off" and len(split) >= training.batch_size,
-            pad_last=not train,
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,
             on_progress=self._progress(),

@@ -113,6 +113,5 @@ def steps_of_epoch(config: "RunConfig", train_samples: int) -> int:
     from mptui.data.loading.lengths import samples_used
 
     training = config.training
-    drop_last = config.speed.compile != "off" and train_samples >= training.batch_size
-    used = samples_used(train_samples, training.batch_size, train=True, drop_last=drop_last)
+    used = samples_used(train_samples, training.batch_size, train=True)
     return -(-used // (training.batch_size * training.accumulate))

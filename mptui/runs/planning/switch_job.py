@@ -143,5 +143,4 @@ def _loader_settings(plan: Plan, *, train: bool) -> object:
     config = plan.config
     of_training = {"augment", "sampler", "mixup_alpha", "cutmix_alpha"}
     data = config.data.model_dump(exclude=None if train else of_training)
-    drop_last = train and config.speed.compile != "off"
-    return data, config.training.batch_size, plan.workers, plan.channels_last, drop_last
+    return data, config.training.batch_size, plan.workers, plan.channels_last
