@@ -18,6 +18,10 @@ from mptui.events import EpochFinished, EpochStarted, LayersThawed
 from mptui.models.zoo import parameter_count
 from mptui.registry.tasks import VAL_LOSS
 
+EPOCHS = "training.epochs"
+MAX_STEPS = "training.max_steps"
+PATIENCE = "training.early_stopping_patience"
+
 MEANINGFUL = 100.0
 """A validation whose loss exceeds this multiple of chance level is never the best."""
 
@@ -206,14 +210,27 @@ def check_trained(context: TrainContext) -> None:
 
 
 def has_more(context: TrainContext) -> bool:
-    """Whether steps are left, or the validation of an epoch that was interrupted."""
-    cursor = context.state.cursor
-    if cursor.epoch >= context.job.config.training.epochs:
-        return False
+    """Whether steps are left, or the validation of an epoch that was interrupted; warns of an early stop."""
+    ended = ended_by(context)
+    if ended is not None and ended[0] == PATIENCE:
+        best = context.state.best
+        context.warn("early_stop", f"stopped early: {ended[1]} (best {best.value:.4f} in epoch {best.epoch})")
+    return ended is None
+
+
+def ended_by(context: TrainContext) -> tuple[str, str] | None:
+    """Return the setting by which a run has ended, and what has reached it; None if it goes on."""
+    cursor, training, best = context.state.cursor, context.job.config.training, context.state.best
+    if cursor.epoch >= training.epochs:
+        return EPOCHS, f"{cursor.epoch:,} epochs are trained"
     begun = cursor.epoch_step > 0
     if enough_steps(context):
-        return begun and cursor.measured_at != context.state.step
-    return begun or not _patience_is_out(context)
+        unmeasured = begun and cursor.measured_at != context.state.step
+        return None if unmeasured else (MAX_STEPS, f"{context.state.step:,} steps are taken")
+    patience = training.early_stopping_patience
+    if begun or patience is None or best.epochs_since < patience:
+        return None
+    return PATIENCE, f"{best.metric} has not improved for {best.epochs_since} epochs"
 
 
 def warn_if_unscored(context: TrainContext) -> None:
@@ -225,16 +242,3 @@ def warn_if_unscored(context: TrainContext) -> None:
             f"no epoch has a usable {best.metric}: its validations were not finite, or far above chance "
             "level; there is no best checkpoint",
         )
-
-
-def _patience_is_out(context: TrainContext) -> bool:
-    """Whether the run stops early; warns if so."""
-    patience, best = context.job.config.training.early_stopping_patience, context.state.best
-    if patience is None or best.epochs_since < patience:
-        return False
-    context.warn(
-        "early_stop",
-        f"stopped early: {best.metric} has not improved for {patience} epochs "
-        f"(best {best.value:.4f} in epoch {best.epoch})",
-    )
-    return True

@@ -78,6 +78,25 @@ def test_other_epochs_go_on_from_the_rate_and_have_no_second_warm_up():
     assert rates[RAMP_STEPS] == pytest.approx(going.schedule.target_at(60 + RAMP_STEPS))
 
 
+@pytest.mark.parametrize(
+    ("shape", "applied", "tried"),
+    [
+        ({"warmup_epochs": 1.0}, 4, 4),
+        ({"warmup_epochs": 1.0}, 4, 7),  # fp16 has skipped three steps
+        ({"schedule": "step", "step_epochs": 3}, 45, 45),
+        ({"schedule": "constant"}, 45, 45),
+    ],
+)
+def test_more_epochs_change_no_rate_that_they_have_nothing_to_do_with(shape, applied, tried):
+    before = schedule_progress(schedule(**shape), applied)
+    longer = schedule(epochs=20, **shape)
+    going = continue_schedule(longer, longer.total_steps - tried, before)
+    assert going.schedule.ramp is None
+    assert going.position == applied
+    assert going.gain == 1.0
+    np.testing.assert_array_equal(going.schedule.rates(applied, 5), schedule(**shape).rates(applied, 5))
+
+
 def test_the_warm_up_under_way_ends_at_the_epoch_it_was_to_end_at():
     one, other = schedule(warmup_epochs=1.0), schedule_of(TrainingConfig(epochs=10, warmup_epochs=1.0), 40)
     going = continue_schedule(other, 380, schedule_progress(one, 5))

@@ -1,4 +1,8 @@
-"""A run is the plain loop over the batches that its network saw, to rounding, in all that it tells."""
+"""A run is the plain loop over the batches that its network saw, to rounding, in all that it tells.
+
+A loss with parameters to learn is none of the cases, as it is refused before a run begins
+(`tests/tasks/test_own.py`).
+"""
 
 import contextlib
 import itertools

@@ -136,11 +136,98 @@ def test_what_a_run_can_not_have_is_refused_and_leaves_the_run_as_it_was(done, c
 
 
 def test_what_a_resume_is_asked_for_is_kept(done):
-    session, run = done(**{"memory.micro_batch": 4, "training.ema_decay": 0.9})
+    changed = {"memory.micro_batch": 4, "training.ema_decay": 0.9, "training.epochs": 2}
+    session, run = done(**changed)
     assert session.result.exit_code == 0
     assert "micro_batch = 4" in (run / "run.toml").read_text()
-    again, _ = done(**{"memory.micro_batch": 4, "training.ema_decay": 0.9})
+    again, _ = done(**changed)
     assert again.result.exit_code == 0
+
+
+def warnings_of(run):
+    return [event.message for event in read_journal(run) if isinstance(event, Warned)]
+
+
+def test_a_run_that_is_done_keeps_settings_that_repeat_it(done, tmp_path):
+    settings = (tmp_path / "run" / "run.toml").read_text()
+    session, run = done(**{"training.lr": 0.5, "memory.micro_batch": 4})
+    assert session.result.exit_code == 0
+    assert (run / "run.toml").read_text() == settings
+    told = warnings_of(run)[-1]
+    assert "nothing is left to train (training.epochs = 1" in told
+    assert "memory.micro_batch" in told
+    assert "training.lr" in told
+
+
+ENDS: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
+    "by epochs": ({"training.epochs": 2}, {"training.epochs": 1}, "training.epochs = 1, and 2 epochs are"),
+    "by steps": (
+        {"training.epochs": 2, "training.max_steps": 6},
+        {"training.epochs": 30, "training.max_steps": 6},
+        "training.max_steps = 6, and 6 steps are taken",
+    ),
+    "by patience": (
+        {"training.epochs": 6, "training.lr": 1e-12, "training.early_stopping_patience": 1},
+        {"training.epochs": 30, "training.lr": 1e-12, "training.early_stopping_patience": 1},
+        "training.early_stopping_patience = 1, and",
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_another_length_is_refused_with_what_holds_the_run(tmp_path, end):
+    had, asked, holds = ENDS[end]
+    run = create_run(tmp_path, "test", "unet", "run")
+
+    def trained(changed, resume):
+        flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        session.start()
+        assert session.wait(LIMIT_S)
+        return session.result
+
+    assert trained(had, resume=False).exit_code == 0
+    kept = {name: (run / name).read_bytes() for name in ("summary.json", "run.toml")}
+    refused = trained(asked, resume=True)
+    assert refused.exit_code == 2
+    assert holds in str(refused.error)
+    assert {name: (run / name).read_bytes() for name in kept} == kept
+    assert trained(had, resume=True).exit_code == 0
+    free = {
+        **asked,
+        "training.epochs": 7,
+        "training.max_steps": None,
+        "training.early_stopping_patience": None,
+    }
+    steps = read_summary(run)["optimizer_steps"]
+    assert trained(free, resume=True).exit_code == 0
+    assert read_summary(run)["optimizer_steps"] > steps
+
+
+def test_more_epochs_are_refused_where_max_steps_ends_the_run_before(tmp_path):
+    run = create_run(tmp_path, "test", "unet", "run")
+
+    def begun(**changed):
+        settings = {**SETTINGS, "training.epochs": 3_000, "training.max_steps": 10_000, **changed}
+        flags = {key: ("test", value) for key, value in settings.items()}
+        return Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=any(changed))
+
+    first = begun()
+    heard = first.listen()
+    first.start()
+    until = time.monotonic() + LIMIT_S
+    while not any(isinstance(event, Step) for event in heard.drain()):
+        assert time.monotonic() < until
+        heard.wait(0.1)
+    first.mailbox.stop(None)
+    assert first.wait(LIMIT_S)
+    assert first.result.status == "stopped"
+    again = begun(**{"training.epochs": 30_000})
+    again.start()
+    assert again.wait(LIMIT_S)
+    assert again.result.exit_code == 2
+    told = "training.epochs = 30000: training.max_steps = 10000 ends this run in epoch 2500"
+    assert told in str(again.result.error)
 
 
 def test_a_resume_that_fails_before_its_checkpoint_leaves_the_settings_as_they_were(done, tmp_path):

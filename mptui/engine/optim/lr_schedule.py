@@ -29,6 +29,9 @@ TABLE_STEPS = 16_384
 """Steps whose rates are computed at once: a wait for the device in each so many is not noticed, and they take
 64 KiB."""
 
+_ROUNDING = 1e-6
+"""Relative difference of two float32 rates that are the same."""
+
 PLANNED_POINTS = 97
 """Points of the planned rates on a chart: about one for each two of its columns."""
 
@@ -188,13 +191,13 @@ class ScheduleContinuation:
 def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -> ScheduleContinuation:
     """Continue a run in another schedule, or in the same one.
 
-    In a schedule of the same length the run keeps its position. In one of another length (another batch, more
-    epochs) the position is such that the schedule ends with the run. The warm-up is not repeated: it ends at
-    the same epoch as before.
+    In a schedule of the same length, or with the same batches, the run keeps its position. In another one
+    the position is such that the schedule ends with the run. The warm-up is not repeated: it ends at the same
+    epoch as before.
 
     If the rate rises, or the batch changes, by `RAMP_FACTOR` or more, a ramp starts from the previous rate or
-    1/`RAMP_FACTOR` of the new one, whichever is lower. If only the number of epochs changes, it starts from
-    the previous rate. A lower rate takes effect at once.
+    1/`RAMP_FACTOR` of the new one, whichever is lower. If only the number of epochs changes, and the rate by
+    that, it starts from the previous rate. A lower rate takes effect at once.
 
     Args:
         schedule: Schedule of the whole run under the new settings.
@@ -205,7 +208,8 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
     if had["asked"] == schedule.state()["asked"]:
         schedule = replace(schedule, warmup=_in_other_steps(had["warmup"], had["epoch"], schedule))
     new = schedule.state()
-    position = before.position if had["total"] == new["total"] else schedule.total_steps - left
+    same_steps = all(had[key] == new[key] for key in ("epoch", "batch")) or had["total"] == new["total"]
+    position = before.position if same_steps else schedule.total_steps - left
     if had == new:
         kept = None if before.ramp is None else Ramp(**before.ramp)
         return ScheduleContinuation(replace(schedule, ramp=kept), position, 1.0)
@@ -215,7 +219,7 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
     start: float | None = None
     if gain >= RAMP_FACTOR or other_batch >= RAMP_FACTOR:
         start = min(before.rate, rate / RAMP_FACTOR)
-    elif had["batch"] == new["batch"] and had["peak"] == new["peak"]:
+    elif had["batch"] == new["batch"] and had["peak"] == new["peak"] and abs(gain - 1) > _ROUNDING:
         start = before.rate
     steps = min(RAMP_STEPS, math.floor(RAMP_SHARE * left))
     ramp = None if start is None or not steps else Ramp(position, steps, start)

@@ -5,16 +5,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mptui.config.dump import values_of
+from mptui.config.keys import UNSET
 from mptui.config.merge import resolve
-from mptui.config.resume import check_resume
+from mptui.config.resume import changed, check_resume
 from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
 from mptui.engine.checkpoint.upkeep import adopt
+from mptui.engine.epochs import EPOCHS, MAX_STEPS, PATIENCE, ended_by
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.atomic import Guard
 from mptui.runs.store.directory import CHECKPOINTS, CONFIG
+from mptui.text import some
+
+_LONGER = {
+    EPOCHS: "set more with --epochs; to begin at an earlier step: mptui resume RUN --fork --at STEP",
+    MAX_STEPS: f"set more, or no limit: --set {MAX_STEPS}={UNSET}",
+    PATIENCE: f"set more, or no limit: --set {PATIENCE}={UNSET}",
+}
+"""Setting that ends a run -> how it goes on."""
 
 
 def settings_before(run: Path, now: RunConfig) -> RunConfig | None:
@@ -45,6 +55,55 @@ def has_checkpoint(run: Path, guard: Guard) -> bool:
     """
     adopt(run / CHECKPOINTS, guard)
     return not never_saved(run / CHECKPOINTS)
+
+
+def check_length(trainer: Trainer, before: RunConfig | None, warn: Callable[[str, str], None]) -> bool:
+    """Check that a resumed run can have the length that is asked for.
+
+    Args:
+        trainer: The trainer, restored.
+        before: Result of `settings_before`.
+        warn: Called with (code, message) if other settings are asked for, and nothing is left to train.
+
+    Returns:
+        Whether the settings apply: not if nothing is left to train, so that the run would not be repeated by
+        them.
+
+    Raises:
+        ConfigError: Another length is asked for than before, and a setting holds the run where it is.
+    """
+    now, ended = trainer.context.job.config, ended_by(trainer.context)
+    if before is None:
+        return True
+    had, asked = values_of(before), values_of(now)
+    lengths = [key for key in (EPOCHS, MAX_STEPS, PATIENCE) if had[key] != asked[key]]
+    if ended is None:
+        _check_max_steps(trainer, before, lengths)
+        return True
+    key, reached = ended
+    holds = f"{key} = {asked[key]}, and {reached}"
+    if lengths:
+        words = ", ".join(f"{each} = {asked[each]}" for each in lengths if each != key)
+        raise ConfigError(f"{words and words + ': '}nothing is left to train: {holds}", hint=_LONGER[key])
+    if others := sorted(changed(had, asked)):
+        warn("nothing_left", f"nothing is left to train ({holds}): {some(others)} stay as they were")
+    return False
+
+
+def _check_max_steps(trainer: Trainer, before: RunConfig, lengths: list[str]) -> None:
+    """Refuse more epochs of a run that `training.max_steps` ends before.
+
+    Raises:
+        ConfigError: They would never be trained.
+    """
+    training, steps_per_epoch = trainer.context.job.config.training, trainer.context.parts.steps_per_epoch
+    limit, had = training.max_steps, before.training.epochs
+    if lengths == [EPOCHS] and limit is not None and had < training.epochs and limit <= had * steps_per_epoch:
+        raise ConfigError(
+            f"{EPOCHS} = {training.epochs}: {MAX_STEPS} = {limit} ends this run in epoch "
+            f"{-(-limit // steps_per_epoch)}",
+            hint=_LONGER[MAX_STEPS],
+        )
 
 
 def take_up(

@@ -54,7 +54,7 @@ from mptui.runs.session.heartbeat import pulse
 from mptui.runs.session.live_changes import LiveChanges
 from mptui.runs.session.member import decided_by_first, leave, told
 from mptui.runs.session.rank_reports import RankReports
-from mptui.runs.session.resuming import has_checkpoint, settings_before, take_up
+from mptui.runs.session.resuming import check_length, has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory, journal
@@ -254,7 +254,8 @@ class Session:
                 self._watchdog.follow(trainer.context)
                 state = (trainer, self.run, self._before, self._warn, guard)
                 resumed = take_up(*state) if self._resume else None
-                self._changes.take(self.plan)
+                if resumed is None or check_length(trainer, self._before, self._warn):
+                    self._changes.take(self.plan)
                 self._check_space(prepared)
                 mailbox.poll()  # nothing to save yet
                 note_data(self.run, prepared.dataset, self._warn)
