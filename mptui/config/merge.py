@@ -23,6 +23,8 @@ from mptui.text import clean
 _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
+_SPLIT_SEED = "data.split_seed"
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -80,6 +82,8 @@ def resolve(
         files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
     if task:
         files.insert(0, _task_layer(TASKS[task].defaults, task, "default"))
+    if file and _records_older_run(file):
+        files.insert(0, {_SPLIT_SEED: (None, f"profile {name}, of an earlier version")})
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
     for key, value, source in in_order(files, given):
         values[key], sources[key] = value, source
@@ -116,6 +120,11 @@ def check_profile(profile: str, environ: Mapping[str, str]) -> None:
             hints |= dict.fromkeys(error.message.splitlines(), error.hint)
     if hints:
         raise ConfigError("\n".join(hints), hint=next(iter(hints.values())))
+
+
+def _records_older_run(file: Profile) -> bool:
+    """Whether a file records all settings of a run of an earlier version, whose seed picked its split too."""
+    return _SPLIT_SEED not in file.values and {"training.seed", "data.val_fraction"} <= file.values.keys()
 
 
 def _layer(values: Mapping[str, Any], source: str) -> Layer:

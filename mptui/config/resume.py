@@ -32,7 +32,9 @@ FIXED: Mapping[str, str] = {
     "training.optimizer": "its optimizer state fits no other",
     **dict.fromkeys(("training.noise_schedule", "training.prediction"), "its network has learnt by it"),
     "data.interpolation": "its network learns images that were resampled so",
-    **dict.fromkeys(("training.seed", "data.name", "data.samples", "data.val_fraction"), _SAMPLES),
+    **dict.fromkeys(
+        ("training.seed", "data.name", "data.samples", "data.val_fraction", "data.split_seed"), _SAMPLES
+    ),
 }
 """Settings that can't change at a resume -> the reason."""
 
@@ -50,6 +52,8 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
     """
     had, asked = _compared(before), _compared(now)
     differing = changed(had, asked)
+    if before.data.split_seed is now.data.split_seed is None:
+        differing -= {"data.split_seed"}  # training.seed is told
     faults = [
         f"{key} = {asked[key]}: this run has {had[key]}, and {why}"
         for key, why in FIXED.items()
@@ -64,5 +68,9 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
 
 
 def _compared(config: RunConfig) -> dict[str, Any]:
-    """Return the values of each key; the interpolation is `_FORMER` in runs that do not record it."""
-    return values_of(config) | {"data.interpolation": config.data.interpolation or _FORMER}
+    """Return the values of each key, with what runs of earlier versions have where they record nothing."""
+    former = {
+        "data.interpolation": config.data.interpolation or _FORMER,
+        "data.split_seed": config.split_seed,
+    }
+    return values_of(config) | former

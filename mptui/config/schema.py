@@ -198,7 +198,7 @@ class TrainingConfig(Table):
     """Decay of an exponential moving average (EMA) of the weights, lower in the first steps; validation uses
     the average."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed for weights, order and augmentation."""
+    """Seed for weights, order and augmentation; not for the validation set: data.split_seed."""
     deterministic: bool = False
     """Bit-identical results on the same hardware and versions; slower on a GPU."""
 
@@ -243,6 +243,10 @@ class DataConfig(Table):
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Fraction of the samples held out, per class, where the data has no validation folder."""
+    split_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = 0
+    """Seed of the held-out samples, of the built-in images, and of what is random in validation, so that runs
+    with other seeds are compared over the same images; unset: that of training.seed, as in runs of earlier
+    versions."""
     ignore_index: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, of_samples(SampleKind.MASK)] = None
     """Mask value that loss and metrics ignore."""
     mask_orientation: Annotated[Literal["auto", "upright", "stored"], of_samples(SampleKind.MASK)] = "auto"
@@ -262,7 +266,8 @@ class DataConfig(Table):
     cache: Literal["auto", "off", "ram", "device"] = "auto"
     """Cache of decoded images. device: all images, not yet normalised, in device memory, filled before the
     first epoch; ram: in memory shared by the workers, filled as images are read; auto: device or ram if they
-    fit."""
+    fit; your own data whose samples draw random numbers is not cached. On a GPU, device resamples random
+    crops there: less than 1 of 255 in the mean from the other modes."""
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
     only a resize."""
@@ -320,6 +325,11 @@ class RunConfig(Table):
     logging: LoggingConfig = LoggingConfig()
     hardware: HardwareConfig = HardwareConfig()
     code: CodeConfig = CodeConfig()
+
+    @property
+    def split_seed(self) -> int:
+        """Seed of the validation set: `data.split_seed`, or that of training where it is unset."""
+        return self.training.seed if self.data.split_seed is None else self.data.split_seed
 
     @model_validator(mode="after")
     def _possible(self) -> "RunConfig":

@@ -2,7 +2,9 @@
 
 import pytest
 
+from mptui.config.dump import to_toml
 from mptui.config.keys import SETTINGS, nested
+from mptui.config.merge import resolve
 from mptui.config.resume import FIXED, check_resume
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
@@ -30,6 +32,7 @@ REFUSED = {
     "data.name": ("shapes", "cifar10"),
     "data.samples": (64, 128),
     "data.val_fraction": (0.2, 0.3),
+    "data.split_seed": (0, 1),
 }
 
 
@@ -69,3 +72,23 @@ def test_all_that_is_refused_is_told_at_once():
     with pytest.raises(ConfigError) as refused:
         check_resume(RunConfig(), asked)
     assert len(refused.value.message.splitlines()) == 2
+
+
+def test_a_run_of_an_earlier_version_keeps_the_split_of_its_seed(tmp_path):
+    lines = to_toml(configured("training.seed", 7)).splitlines()
+    older = tmp_path / "run.toml"
+    older.write_text("\n".join(line for line in lines if not line.startswith("split_seed")))
+    sets: tuple[tuple[str, ...], ...] = ((), ("data.split_seed=7",))
+    one, other = (resolve(str(older), task=None, flags={}, sets=each, environ={}).config for each in sets)
+    assert one.split_seed == other.split_seed == 7
+    check_resume(one, other)
+    older.write_text(to_toml(one))
+    assert resolve(str(older), task=None, flags={}, sets=(), environ={}).config == one
+
+
+@pytest.mark.parametrize("text", ["[training]\nseed = 7\n", to_toml(configured("training.seed", 7))])
+def test_the_seed_of_training_picks_no_split(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    config = resolve(str(path), task=None, flags={}, sets=(), environ={}).config
+    assert (config.training.seed, config.split_seed) == (7, 0)

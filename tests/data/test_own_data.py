@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.image import read_rgb
 from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.formats.own.sample import OwnRequest
+from mptui.data.loading.cache_policy import choose_cache
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
 from mptui.registry.samples import SampleKind
@@ -92,6 +94,50 @@ def test_workers_read_the_same_bits_as_the_trainer_whose_random_numbers_stay(tmp
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     np.testing.assert_equal(np.random.get_state(legacy=False), before[2])
+
+
+class Noise:
+    """Noise of each of the three generators."""
+
+    classes: tuple[str, ...] = ("a", "b")
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        drawn = [random.random(), np.random.random(), torch.rand(()).item()]
+        return np.full((8, 8, 3), [255 * value for value in drawn], np.uint8), index % 2
+
+
+def test_random_numbers_of_a_sample_are_others_in_each_epoch_and_with_each_seed(given):
+    dataset = opened(given(Noise, f"mine:Data_{next(NUMBERS)}"), SampleKind.CLASS)
+    plain: dict[str, Any] = {"workers": 0, "augment": False, "batch_size": 28}
+    with loader(dataset.train, **plain) as one, loader(dataset.train, **plain, seed=6) as two:
+        read = [batches(one, epoch=0), batches(one, epoch=1), batches(two, epoch=0)]
+        again = batches(one, epoch=0)
+    assert_same(again, read[0])
+    colours = []
+    for ((batch,),) in [(each,) for each in read]:
+        place = np.argsort(batch.sample_indices)
+        colours.append(batch.images_BCHW[place, :, 0, 0])
+    for left, right in ((0, 1), (0, 2), (1, 2)):
+        assert (colours[left] != colours[right]).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(("made", "draws", "mode"), [(Noise, True, "off"), (Masks, False, "ram")])
+def test_a_set_whose_samples_draw_random_numbers_is_cached_only_where_that_is_asked(given, made, draws, mode):
+    config = given(made, f"mine:Data_{next(NUMBERS)}")
+    dataset = opened(config, kind_of(config))
+    assert dataset.draws == draws
+    asked: dict[str, Any] = {
+        "side": 8,
+        "resize": None,
+        "device": torch.device("cpu"),
+        "augment": True,
+        "epochs": 3,
+    }
+    assert choose_cache("auto", dataset, **asked).mode == mode
+    assert choose_cache("ram", dataset, **asked).mode == "ram"
 
 
 def test_a_worker_imports_torch_only_if_the_person_does(tmp_path, monkeypatch):

@@ -4,6 +4,9 @@ There is no state, so the number of workers, the batch size, a resume and a retr
 has a SplitMix64 generator, vectorised over samples: seeding a numpy generator takes 20 us.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import IntEnum
 from functools import lru_cache
 
@@ -27,6 +30,26 @@ class RandomStream(IntEnum):
     SAMPLING = 8
     LABEL = 9
     PICTURES = 10
+    OWN_CODE = 11
+
+
+_sample_read: ContextVar[tuple[int, int, int]] = ContextVar("_sample_read", default=(0, 0, 0))
+
+
+@contextmanager
+def reading(seed: int, epoch: int, index: int) -> Iterator[None]:
+    """Set the position of the sample that is read meanwhile; its requests may be wrapped by others."""
+    token = _sample_read.set((seed, epoch, index))
+    try:
+        yield
+    finally:
+        _sample_read.reset(token)
+
+
+def seed_of_reading() -> int:
+    """Return a seed, below 2**64, for what is random in the sample that is being read."""
+    seed, epoch, index = _sample_read.get()
+    return int(keys(RandomStream.OWN_CODE, seed, epoch, np.array([index]))[0])
 
 
 def uniforms(

@@ -147,5 +147,7 @@ class Dataset:
     """Sides of the training and validation images; None: all images are squares of `sides`."""
     pixels: PixelFormat = RGB
     """The format of all images."""
+    draws: bool = False
+    """Whether samples draw random numbers when they are read, so that they are others in each epoch."""
     reading: Reading | None = None
     """What the set was understood to be; None: a person's own, or a built-in one."""

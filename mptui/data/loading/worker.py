@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.read_errors import tried_again
-from mptui.data.core.rng import RandomStream, uniforms
+from mptui.data.core.rng import RandomStream, reading, uniforms
 from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest, check_class
 from mptui.data.loading.shared_memory import write_at
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
@@ -86,10 +86,11 @@ def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer
         size = (0, 0)
         try:
             draws_1D = draws_BD[row : row + 1]
-            if task.whole_bytes:
-                label, valid, size = tried_again(partial(_write_whole, task, row, request, fd))
-            else:
-                label, valid = tried_again(partial(_write_view, task, row, request, draws_1D, fd))
+            with reading(task.seed, task.epoch, task.indices[row]):
+                if task.whole_bytes:
+                    label, valid, size = tried_again(partial(_write_whole, task, row, request, fd))
+                else:
+                    label, valid = tried_again(partial(_write_view, task, row, request, draws_1D, fd))
         except BadSampleError as error:
             answer.failures.append(ReadFailure(row, error.name, error.reason))
             label, valid = 0, 0

@@ -34,7 +34,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
             config.data,
             kind=config.model.reads(plan.task),
             side=int(config.data.image_size or 0),
-            seed=config.training.seed,
+            seed=config.split_seed,
             on_progress=on_progress,
             should_stop=lambda: False,
             on_warning=warnings.append,

@@ -30,7 +30,7 @@ def read_data(request: Request, on_progress: Callable[[int, int], None]) -> tupl
         config.data,
         kind=config.model.reads(resolved.task or DEFAULT_TASK),
         side=int(config.data.image_size or _SIDE),
-        seed=config.training.seed,
+        seed=config.split_seed,
         on_progress=on_progress,
         should_stop=lambda: False,
         on_warning=lambda _: None,  # they are in the dataset

@@ -190,6 +190,12 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
     )
     if choice.warning is not None:
         emit(Warned(code="cache", message=choice.warning))
+    if dataset.draws and choice.mode != "off":
+        message = (
+            f"data.cache = {choice.mode}: samples of {dataset.name} draw random numbers, "
+            "and each keeps those of its first reading in all epochs (other ones in each: data.cache = off)"
+        )
+        emit(Warned(code="cache", message=message))
     if config.model.vae is not None and choice.mode != "device":
         message = f"latents are not cached, so that the VAE encodes each batch again: {choice.reason}"
         emit(Warned(code="cache", message=message))
@@ -311,7 +317,7 @@ class LoaderMaker:
             normalization=_normalization(data),
             train=train,
             augment=train and data.augment == "default",
-            seed=training.seed,
+            seed=training.seed if train else config.split_seed,
             noising=self._noising(),
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),

@@ -94,7 +94,7 @@ def _scanned(
             config.data,
             kind=config.model.reads(plan.task),
             side=int(config.data.image_size or 0),
-            seed=config.training.seed,
+            seed=config.split_seed,
             on_progress=progress,
             should_stop=should_stop,
             on_warning=lambda message: None,

@@ -77,7 +77,9 @@ def _way_back(
     try:
         before = snapshot.state["switch"]
         asked, profile = before["asked"], str(before["profile"])
-        config = RunConfig.model_validate(before["config"])
+        kept = {"split_seed": plan.config.data.split_seed}  # earlier versions have not saved it
+        saved = before["config"]
+        config = RunConfig.model_validate(saved | {"data": saved["data"] | kept})
     except (KeyError, TypeError, ValidationError) as error:
         raise _no_way_back() from error
     request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))

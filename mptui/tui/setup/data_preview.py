@@ -75,7 +75,7 @@ def asked_of(resolution: Resolved) -> dict[str, Any]:
     return {
         "data": config.data.model_dump(include=_KEYS),
         "kind": config.model.reads(resolution.task or DEFAULT_TASK).name,
-        "seed": config.training.seed,
+        "seed": config.split_seed,
     }
 
 

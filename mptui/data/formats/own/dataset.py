@@ -47,7 +47,7 @@ def kind_of_own(code: str) -> SampleKind:
         DataError: It has no samples.
         Exception: Whatever the person's code raises.
     """
-    return _kind(allowed(), code)
+    return _kind(allowed(), code)[0]
 
 
 def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Dataset:
@@ -81,11 +81,12 @@ def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Datase
         train=train,
         val=val,
         has_ignored=kind is SampleKind.MASK,  # nobody has counted them
+        draws=_kind(folder, code)[1],
     )
 
 
 @lru_cache(maxsize=8)
-def _kind(folder: str, code: str) -> SampleKind:
+def _kind(folder: str, code: str) -> tuple[SampleKind, bool]:
     part: Part = "train" if _has_halves(code) else "all"
     _count(folder, code, part)
     return kind_of_samples(folder, code, part)

@@ -5,11 +5,12 @@ An image is a PIL image of any mode, which is converted to RGB as its file would
 alone are learnt, the sample may be the image.
 
 Each data worker makes the data set, and reads its samples there; no torch here. The random numbers that a
-sample draws from the generators of `random`, NumPy and torch depend on its index only, so that every worker,
-and a resumed run, reads the same bits.
+sample draws from the generators of `random`, NumPy and torch depend on the seed, the epoch and its index
+only, so that every worker, and a resumed run, reads the same bits.
 """
 
 import contextlib
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from mptui.data.core.read_errors import reason_of
+from mptui.data.core.rng import seed_of_reading
 from mptui.data.core.types import BadSampleError, Decoded, Pixels
 from mptui.data.decode.image import check_size, reason_for, stored_size, upright_rgb
 from mptui.data.decode.mask import Size
@@ -57,7 +59,7 @@ class OwnRequest:
             Exception: Whatever the person's code raises; an OSError makes a bad sample.
         """
         try:
-            with _seeded(self.index):
+            with _seeded():
                 sample = opened(self.folder, self.code, self.part)[self.index]
         except OSError as error:
             raise BadSampleError(self.name, reason_of(error)) from error
@@ -99,8 +101,8 @@ def image_of(name: str, image: object, side_hint: int | None = None) -> tuple[Pi
     raise OwnCodeError(f"{name}: its image is {described(image)}", hint=hint)
 
 
-def kind_of_samples(folder: str, code: str, part: Part) -> SampleKind:
-    """Return the kind of the samples of a data set, by the first one.
+def kind_of_samples(folder: str, code: str, part: Part) -> tuple[SampleKind, bool]:
+    """Return the kind of the samples of a data set, and whether they draw random numbers, by the first one.
 
     Raises:
         OwnCodeError: That is not of the form above.
@@ -108,11 +110,13 @@ def kind_of_samples(folder: str, code: str, part: Part) -> SampleKind:
     """
     name = OwnRequest(folder, code, part, 0).name
     dataset = opened(folder, code, part)
-    with _seeded(0):
+    with _seeded():
+        before = _generators()
         image, target = parts_of(name, dataset[0])
+        draws = _generators() != before
     with contextlib.suppress(BadSampleError):  # which counts among the others
         image_of(name, image)
-    return kind_of_target(name, target)
+    return kind_of_target(name, target), draws
 
 
 @lru_cache(maxsize=8)
@@ -155,16 +159,23 @@ def parts_of(name: str, sample: object) -> tuple[Any, Any]:
     return sample[0], sample[1]
 
 
+def _generators() -> tuple[bytes, ...]:
+    """Return the states of the global generators."""
+    torch = sys.modules.get("torch")
+    tensors = [] if torch is None else [torch.get_rng_state().numpy().tobytes()]
+    return (pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state()), *tensors)
+
+
 @contextlib.contextmanager
-def _seeded(index: int) -> Iterator[None]:
+def _seeded() -> Iterator[None]:
     """Seed the global generators, and restore them: a trainer that reads itself draws from them, too."""
-    python, arrays = random.getstate(), np.random.get_state()
-    random.seed(index)
-    np.random.seed(index % 2**32)
+    python, arrays, seed = random.getstate(), np.random.get_state(), seed_of_reading()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch = sys.modules.get("torch")
     tensors = torch and torch.get_rng_state()
     if torch is not None:
-        torch.default_generator.manual_seed(index)
+        torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

@@ -66,7 +66,7 @@ def open_samples(
         config,
         kind=trained.config.model.reads(trained.plan.task),
         side=trained.preprocessing.geometry.side,
-        seed=trained.config.training.seed,
+        seed=trained.config.split_seed,
         on_progress=on_progress,
         should_stop=lambda: False,
         on_warning=note,
