@@ -306,7 +306,7 @@ def halves(
         which = "training" if not len(train) else "validation"
         raise DataError(
             f"{name}: no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
-            hint="Each class needs at least two images, or the set a validation folder.",
+            hint="Add images: each class, or a set with masks, needs two; or add a validation folder.",
         )
     return train, val
 

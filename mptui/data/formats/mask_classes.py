@@ -58,7 +58,7 @@ def find_coding(
                 hint="Write it as the masks have it.",
             )
         found = FoundCoding(file.with_ignored(coding.coding), coding.cleaned)
-    elif void is not None and ignore_index is None and any(void in survey.codes for survey in surveys):
+    elif void is not None and ignore_index is None and _is_void(void, surveys):
         known = _from_surveys(_without(surveys, (void,), by_colour=False), void)
         told = f"mask value {void} is ignored: it is no class in this layout"
         return FoundCoding(_with_ignored(known.coding, void), (*known.cleaned, told))
@@ -72,6 +72,12 @@ def find_coding(
             hint=f"Remove data.ignore_index; write `ignore = [R, G, B]` into {CLASS_FILE} beside the data.",
         )
     return FoundCoding(_with_ignored(found.coding, ignore_index), found.cleaned)
+
+
+def _is_void(void: int, surveys: Sequence[MaskSurvey]) -> bool:
+    """Whether a value is no class: it occurs, and there are classes without it, not 0 and 255 alone."""
+    values = {value for survey in surveys for value in survey.codes}
+    return void in values and len(values) > 2
 
 
 def _without(surveys: Sequence[MaskSurvey], codes: Sequence[int], *, by_colour: bool) -> list[MaskSurvey]:
