@@ -14,7 +14,7 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.image import read_rgb
 from mptui.data.formats.open import kind_of, open_dataset
-from mptui.data.formats.own.sample import OwnRequest
+from mptui.data.formats.own.sample import OwnRequest, image_of
 from mptui.data.loading.cache_policy import choose_cache
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
@@ -292,3 +292,16 @@ def test_a_class_that_is_no_data_set_is_told(given):
         kind_of(given(Empty, "mine:Empty"))
     with pytest.raises(ConfigError, match="has no classes"):
         opened(given(Nameless, "mine:Nameless"), SampleKind.MASK)
+
+
+@pytest.mark.parametrize(
+    ("image", "back"),
+    [
+        (np.linspace(0, 1, 24 * 20 * 3, dtype=np.float32).reshape(20, 24, 3), "(image * 255).round()"),
+        (np.full((20, 24), 40_000, np.uint16), "(image / 257).round()"),
+    ],
+)
+def test_arrays_of_other_values_are_refused_with_the_way_to_convert_them(image, back):
+    with pytest.raises(OwnCodeError, match=image.dtype.name) as refused:
+        image_of("mine:Data[3]", image)
+    assert f"{back}.astype(numpy.uint8)" in refused.value.hint

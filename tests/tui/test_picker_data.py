@@ -97,6 +97,29 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
             await pilot.pause(0.01)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_path, size):
+    class_folders(tmp_path / "train", {"frogs": 3, "ships": 40, "snakes": 1})
+    class_folders(tmp_path / "val", {"frogs": 3, "ships": 40, "snakes": 1})
+    (tmp_path / "train" / "ships" / "notes.txt").write_text("none")
+    async with picker(environ, size) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path)
+        await until(app, pilot, "44 train · 44 val · 3 classes")
+        screen.query_one("#data", Input).focus()
+        await until(app, pilot, "Left out: 1")
+        text = " ".join(frame(app).split())
+        for part in (
+            *("unbalanced classes", "training.primary_metric=balanced_accuracy", "validation images"),
+            *("split: folders train and val", "Classes: 3: frogs 3, ships 40, snakes 1", "16 px"),
+        ):
+            assert part in text
+        assert all(finding.rpartition(" ")[2] in text for finding in screen._preview.findings)
+        assert len(screen._preview.findings) > 1
+        screen.query_one("#profiles").focus()
+        while "Left out" in frame(app):
+            await pilot.pause(0.01)
+
+
 async def test_pictures_are_ascii_where_the_terminal_is(environ):
     async with picker(environ, (140, 45), ascii_only=True) as (app, pilot, screen):
         await until(app, pilot, "8 classes")

@@ -48,8 +48,8 @@ def listed_dataset(
     )
 
 
-def header_sides(train: Split, val: Split) -> tuple[int, int] | None:
-    """Return the smallest and the largest shorter side of the images of a set in pixels, by their headers.
+def header_sides(train: Split, val: Split) -> tuple[int, int, int] | None:
+    """Return the smallest, the median and the largest shorter side of the images of a set, by their headers.
 
     Of more than 2,000 images those are read that lie evenly in it; None: none could be read.
     """
@@ -65,7 +65,7 @@ def header_sides(train: Split, val: Split) -> tuple[int, int] | None:
                     sides.append(min(image.size))
             except BadSampleError:
                 continue
-    return (min(sides), max(sides)) if sides else None
+    return (min(sides), int(np.median(sides)), max(sides)) if sides else None
 
 
 def _with_masks(

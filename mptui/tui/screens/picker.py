@@ -171,7 +171,9 @@ class PickerScreen(SelectionPage):
         elif isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
             note = f"✗ {fault}"
         style = "$text-warning" if note.startswith(("✗", "!")) else "$quiet"
-        self.query_one("#note", Static).update(Content.styled(clean(note, 600), style))
+        lines = [note] if self.has_class("-settings") or note.startswith("✗") else self._all_of_data(note)
+        text = "\n".join(clean(line, 600) for line in lines)
+        self.query_one("#note", Static).update(Content.styled(text, style))
 
     def _data_words(self) -> str:
         """Describe the data in a line: without a name that has no room, which is in its field."""
@@ -182,6 +184,13 @@ class PickerScreen(SelectionPage):
             return f"! {found.words} · {found.findings[0]}"
         whole = f"{about} · {found.words}"
         return f"✓ {found.words}" if self.picked.data and len(whole) > self.size.width - 4 else whole
+
+    def _all_of_data(self, note: str) -> list[str]:
+        """Return all that is known of the data while its field is chosen, else `note`."""
+        found = self._preview
+        if found is None or not found.lines or self.focused is not self.query_one("#data"):
+            return [note]
+        return [*(f"! {each}" for each in found.findings), *found.lines]
 
     # -- selection
 

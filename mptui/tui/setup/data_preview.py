@@ -8,8 +8,8 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mptui.config.merge import Resolved
@@ -48,6 +48,7 @@ class DataPreview:
         sides: Smallest and largest shorter side of its images in pixels.
         pictures: Some training images, RGB, with masks over them.
         findings: What a person should know of it, with the remedy.
+        lines: What it was understood to be, in four lines, before its masks are read.
     """
 
     train: int
@@ -56,6 +57,7 @@ class DataPreview:
     sides: "tuple[int, int] | None"
     pictures: "tuple[Image, ...]"
     findings: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -125,6 +127,7 @@ def main() -> int:
 
 def _looked_at(asked: dict[str, Any]) -> dict[str, Any]:
     from mptui.data.describe.findings import data_findings
+    from mptui.data.describe.lines import reading_lines
     from mptui.data.describe.preview import header_sides
 
     data = DataConfig.model_validate(asked["data"])
@@ -132,14 +135,14 @@ def _looked_at(asked: dict[str, Any]) -> dict[str, Any]:
     pictures = [
         [*picture.size, base64.b64encode(picture.tobytes()).decode()] for picture in _pictures(dataset)
     ]
-    sides = header_sides(dataset.train, dataset.val) or (
-        dataset.sides and (dataset.sides[0], dataset.sides[2])
-    )
     has_classes = dataset.kind is SampleKind.CLASS or bool(dataset.sides)
+    sides = header_sides(dataset.train, dataset.val) or dataset.sides
+    dataset = replace(dataset, sides=sides)
     return {
         "counts": [len(dataset.train), len(dataset.val), len(dataset.classes) if has_classes else 0],
         "sides": sides,
         "pictures": pictures,
+        "lines": reading_lines(dataset),
         "findings": [f"{each.what}: {each.do}" for each in data_findings(dataset, data.sampler)],
     }
 
@@ -154,6 +157,7 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
 
     from mptui.data.describe.preview import listed_dataset
     from mptui.data.formats.assemble import halves
+    from mptui.data.formats.build_reading import build_reading
     from mptui.data.formats.open import files_of, kind_of, open_dataset
 
     known = kind_of(data) or kind
@@ -172,7 +176,10 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
     count = len(found.images)
     labels = np.zeros(count, np.int64) if found.labels is None else found.labels
     rows = halves(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
-    return listed_dataset(name, known, found, rows, PICTURES, data.ignore_index)
+    dataset = listed_dataset(name, known, found, rows, PICTURES, data.ignore_index)
+    counts: tuple[Sequence[int], Sequence[int]] = dataset.class_counts, ()
+    reading = build_reading(found, dataset.classes, counts, found.unpaired, data.val_fraction)
+    return replace(dataset, reading=reading)
 
 
 def _pictures(dataset: "Dataset") -> "list[Image]":
@@ -201,8 +208,9 @@ def _from_json(found: dict[str, Any]) -> DataPreview:
         for width, height, pixels in found["pictures"]
     )
     (train, val, classes), sides = found["counts"], found["sides"]
-    findings = tuple(map(str, found["findings"]))
-    return DataPreview(train, val, classes, (min(sides), max(sides)) if sides else None, pictures, findings)
+    findings, lines = (tuple(map(str, found[key])) for key in ("findings", "lines"))
+    ends = (min(sides), max(sides)) if sides else None
+    return DataPreview(train, val, classes, ends, pictures, findings, lines)
 
 
 def _ignore(*_: object) -> None:
