@@ -41,7 +41,7 @@ def find_micro_batch(context: TrainContext) -> int | None:
             hint="try --precision bf16 or fp16, a smaller data.image_size, or a smaller model",
         )
     # 0.9 has no exact binary form, and 10 x 0.9 must give 9
-    found = max(1, math.floor(most * (1 - MARGIN) + 1e-9))
+    found = max(min(most, 2), math.floor(most * (1 - MARGIN) + 1e-9))  # BatchNorm may need two
     return None if found >= whole else found
 
 
@@ -68,7 +68,7 @@ def _fits(context: TrainContext, window: Window, batch: Batch, count: int) -> bo
         except Exception as error:
             if not (is_out_of_memory(error) or is_too_few_for_norm(error)):
                 raise
-            fits = False
+            fits = is_too_few_for_norm(error)  # one sample has room, though BatchNorm can't be trained on it
         context.parts.updater.forget()
     if not fits:
         release(context.device)

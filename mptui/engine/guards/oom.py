@@ -72,7 +72,7 @@ class MemoryGuard(Hook):
         """
         limit = min(self._limits[phase] or rows, rows)
         if limit < rows and is_too_few_for_norm(error):
-            raise _exhausted(error, 1) from error
+            raise _too_few(limit) from error
         if not is_out_of_memory(error):
             return None
         context = self._context
@@ -163,6 +163,16 @@ def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -
             return
         else:
             yield window
+
+
+def _too_few(limit: int) -> MemoryExhaustedError:
+    """Return the error where a batch cut to fit in memory leaves BatchNorm a single sample."""
+    return MemoryExhaustedError(
+        f"a batch cut into micro-batches of {limit} to fit in memory leaves a single sample, on which "
+        "BatchNorm can't be trained with feature maps of 1 x 1",
+        hint="try --precision bf16 or fp16, --set memory.activation_checkpointing=true, "
+        "a larger data.image_size, or a network without BatchNorm (unet: --set model.norm=group)",
+    )
 
 
 def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:

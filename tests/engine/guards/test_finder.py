@@ -11,7 +11,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.guards.batch_size_finder import largest
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
-from tests.engine.blots import Scene
+from tests.engine.blots import CLASSES, Scene
 from tests.engine.guards.sick import bits, limit_memory
 from tests.engine.small import build_trainer, config, end, of, small_net
 
@@ -38,7 +38,7 @@ def found(folder, limit, **more):
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_it_finds_the_limit_less_a_tenth(tmp_path, limit):
-    assert found(tmp_path, limit) == max(1, limit * 9 // 10)
+    assert found(tmp_path, limit) == max(min(limit, 2), limit * 9 // 10)
 
 
 def test_the_update_counts_too(tmp_path, monkeypatch):
@@ -151,3 +151,19 @@ def test_the_search_finds_any_limit_in_few_tries():
 
         assert largest(fits, most) == min(limit, most)
         assert len(tries) <= 2 + math.log2(most)
+
+
+@pytest.mark.parametrize("fitting", [2, 3])
+def test_no_single_sample_is_found_where_two_fit(tmp_path, fitting):
+    pooled = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, len(CLASSES)),
+    )
+    trainer, _ = build(tmp_path, model=pooled)
+    limit_memory(trainer, lambda: fitting)
+    trainer.context.begin()
+    end(trainer)
+    assert trainer.context.micro_batches.limits["training"] == 2
