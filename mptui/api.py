@@ -123,7 +123,7 @@ def resume(
     """Continue a run from its newest checkpoint, as `mptui resume` does.
 
     Args:
-        run: Name of a run, its start, or its directory.
+        run: Name of a run in `runs_dir`, its start, or its directory (`./NAME`).
         model: The network again, if the run was given an object.
         data: The data set again, if the run was given an object.
         task: The loss again, if the run was given an object.

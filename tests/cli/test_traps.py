@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptui.processes.child import mptui_command
+from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -61,3 +62,24 @@ def test_the_line_of_a_batch_script_runs_none_either(traps):
     ended = subprocess.run([*words[:end], "profiles"], cwd=traps, capture_output=True, text=True)
     assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
     assert ended.returncode == 0, ended.stderr
+
+
+MODEL = TINY[:10]
+LATER = [
+    ("run", *TINY, "--name", "one", "--detach", "--workers", "1"),
+    ("stop", "one"),
+    ("resume", "one", "-q"),
+    ("sync", "one", "--set", 'logging.trackers=["csv"]'),
+    ("doctor",),
+    ("bench", *MODEL, "--scaling", "1", "--rounds", "1", "--seconds", "0.1", "--minutes", "1"),
+    ("parity", *TINY, "--precision", "bf16"),
+]
+
+
+def test_no_command_that_starts_processes_runs_one(traps):
+    """The commands themselves are forked, so that this takes no starts; what they start is as ever."""
+    environ = {"MPTUI_RUNS_DIR": str(traps.parent / "runs")}
+    for words in LATER:
+        ended = run_to_end(*words, folder=traps, environ=environ)
+        assert not (traps.parent / "sprung").exists(), f"{words[0]}: {(traps.parent / 'sprung').read_text()}"
+        assert ended.returncode == 0, ended.stderr

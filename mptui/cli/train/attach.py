@@ -13,7 +13,8 @@ Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Name of a run, its start, or its directory; default: the running or the newest run.",
+        help="Name of a run in --runs-dir, its start, or its directory (./NAME); default: the running "
+        "or the newest run.",
         show_default=False,
         autocompletion=completion.runs,
     ),
