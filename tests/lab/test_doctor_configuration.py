@@ -104,7 +104,8 @@ def test_broken_files_are_advice_within_the_budget_and_an_error_beyond_it(tmp_pa
     found = check_data(plan, lambda done, total: seen.append((done, total)))
     by_name = {f.name: f for f in found}
     found = [f for f in found if f.name not in {"warning", "read speed"}]
-    assert [f.state for f in found] == ["ok", "advice", "advice", "advice"]
+    assert {f.state for f in found} == {"ok", "advice"}
+    assert {"classes", "file", "image_size"} <= {f.name for f in found if f.state == "advice"}
     assert "torn.jpg" in by_name["file"].what
     assert "dog 2" in by_name["classes"].what or "dog 1" in by_name["classes"].what
     assert "--set data.image_size=32" in by_name["image_size"].do
