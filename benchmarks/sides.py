@@ -101,7 +101,7 @@ def _flags(case: Case) -> list[str]:
     """Returns the flags of `mptui run` for a case; logging, guards and numerics keep their defaults."""
     sets: dict[str, object] = {
         "data.image_size": case.side,
-        "model.width": case.width,
+        **({"model.width": case.width} if case.task == "segmentation" else {}),
         "precision.matmul": "high" if case.tf32 else "highest",
         "speed.channels_last": case.channels_last,
         "speed.compile": case.compile,

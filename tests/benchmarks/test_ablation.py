@@ -34,7 +34,7 @@ def test_a_ratio_is_taken_within_the_rounds_of_its_part():
     assert rows["baseline"]["rounds"] == [10.0, 20.0, 100.0]
     assert rows["baseline"]["ratio"] is None
     assert rows["+fused"]["samples_per_second"] == 40.0
-    assert rows["+fused"]["ratio"] == pytest.approx({"median": 2.0, "low": 2.0, "high": 2.0})
+    assert rows["+fused"]["ratio"] == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
     assert document["rounds"] == 3
 
 
@@ -54,7 +54,7 @@ def test_what_some_switches_come_to_together_is_not_everything():
     rows = by_name(ablation.merged([some, every]))
     assert set(rows) == {"baseline", "+bf16", "everything", "-bf16"}
     assert rows["everything"]["rounds"] == [30.0]
-    assert rows["-bf16"]["ratio"]["median"] == pytest.approx(2.0)
+    assert rows["-bf16"]["ratio"]["value"] == pytest.approx(2.0)
 
 
 def test_a_round_that_was_cut_short_counts_as_far_as_both_sides_were_measured():
@@ -63,7 +63,7 @@ def test_a_round_that_was_cut_short_counts_as_far_as_both_sides_were_measured():
             [part(row("baseline", None, [10.0, 10.0]), row("+fused", "baseline", [20.0])), part()]
         )
     )
-    assert rows["+fused"]["ratio"]["median"] == pytest.approx(2.0)
+    assert rows["+fused"]["ratio"]["value"] == pytest.approx(2.0)
 
 
 def test_what_failed_once_and_was_measured_another_time_has_not_failed():
