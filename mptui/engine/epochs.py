@@ -222,7 +222,7 @@ def ended_by(context: TrainContext) -> tuple[str, str] | None:
     """Return the setting by which a run has ended, and what has reached it; None if it goes on."""
     cursor, training, best = context.state.cursor, context.job.config.training, context.state.best
     if cursor.epoch >= training.epochs:
-        return EPOCHS, f"{cursor.epoch:,} epochs are trained"
+        return EPOCHS, "1 epoch is trained" if cursor.epoch == 1 else f"{cursor.epoch:,} epochs are trained"
     begun = cursor.epoch_step > 0
     if enough_steps(context):
         unmeasured = begun and cursor.measured_at != context.state.step
