@@ -87,7 +87,7 @@ def test_if_the_data_of_one_rank_are_not_finite_all_refuse_the_step_and_go_back_
     assert first["error"] is None
     assert first["skipped"] == 1
     assert "precision fp16 → bf16, back to step 0" in first["others"][0]
-    assert first["losses"][-1] < first["losses"][0] / 2
+    assert first["losses"][-1] < first["losses"][0]
 
 
 def test_if_one_rank_can_not_read_all_save_their_shards(tmp_path):
