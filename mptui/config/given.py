@@ -10,6 +10,7 @@ import tomli
 from mptui.config.keys import SETTINGS, VARIABLES, Setting, nearest_setting
 from mptui.config.validate import check_value, shown
 from mptui.io.places import expanded
+from mptui.io.typed_path import meant_path
 from mptui.text import clean
 
 Layer = dict[str, tuple[Any, str]]
@@ -81,7 +82,11 @@ def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
 
 
 def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
-    """Return the settings for a folder or the name of a data set; both replace the profile's."""
+    """Return the settings for a folder or the name of a data set; both replace the profile's.
+
+    A folder may stand in quotes, as a `file://` address, or in another Unicode form than on the disk.
+    """
+    where = meant_path(where)
     path = expanded(where)
     is_path = os.sep in where or os.path.exists(path)  # noqa: PTH110 - pathlib raises for a name that is too long
     return {

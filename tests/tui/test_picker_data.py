@@ -1,12 +1,15 @@
 """The data of the picker in a line and in pictures, the steps of a run, the batch that fills the memory."""
 
+import unicodedata
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input
 
+from mptui.config.given import data_flags
 from mptui.config.merge import resolve
 from mptui.tui.setup.data_preview import preview
 from mptui.tui.widgets.setup.sample_strip import SampleStrip
@@ -118,6 +121,51 @@ async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_p
         screen.query_one("#profiles").focus()
         while "Left out" in frame(app):
             await pilot.pause(0.01)
+
+
+DROPPED = {
+    "quoted": lambda path: f"'{path}'",
+    "double quotes": lambda path: f'"{path}"',
+    "escaped": lambda path: str(path).replace(" ", "\\ "),
+    "address": lambda path: path.as_uri(),
+    "address of this machine": lambda path: path.as_uri().replace("file://", "file://localhost"),
+    "the other form of an accent": lambda path: unicodedata.normalize("NFC", str(path)),
+    "all of these": lambda path: f"'{Path(unicodedata.normalize('NFC', str(path))).as_uri()}' ",
+}
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize("form", DROPPED)
+async def test_a_folder_that_was_dropped_on_the_terminal_is_found(environ, tmp_path, form):
+    folder = tmp_path / unicodedata.normalize("NFD", "my été #1")
+    class_folders(folder, {"cats": 10, "dogs": 10})
+    assert data_flags(DROPPED[form](folder), "--data")["data.path"] == ("--data", str(folder))
+    async with picker(environ, (140, 45)) as (app, pilot, screen):
+        screen.query_one("#data", Input).focus()
+        app.post_message(Paste(DROPPED[form](folder)))
+        await until(app, pilot, "16 train · 4 val · 2 classes")
+        assert "✗" not in frame(app)
+
+
+@pytest.mark.usefixtures("uncounted")
+async def test_a_folder_whose_name_has_quotes_is_the_one_that_exists(environ, tmp_path):
+    class_folders(tmp_path / "'mine'", {"cats": 10, "dogs": 10})
+    class_folders(tmp_path / "mine", {"cats": 3, "dogs": 3})
+    async with picker(environ, (140, 45)) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = f"{tmp_path}/'mine'"
+        await until(app, pilot, "16 train · 4 val · 2 classes")
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize("text", ["a" * 200_000, "/" + "b" * 200_000])
+@pytest.mark.parametrize("field", ["model", "data", "epochs"])
+async def test_a_paste_of_any_length_is_a_fault_of_its_field(environ, field, text):
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one(f"#{field}", Input).focus()
+        app.post_message(Paste(text))
+        await until(app, pilot, "✗")
+        screen.query_one(f"#{field}", Input).value = ""
+        await until(app, pilot, "8 classes")
 
 
 async def test_pictures_are_ascii_where_the_terminal_is(environ):

@@ -117,7 +117,8 @@ class PickerScreen(SelectionPage):
         _, faults = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         too_much = {name for name, fit in self._fits.items() if not (isinstance(fit, Fit) and fit.fits)}
         profiles = self.query_one("#profiles", KeyedList)
-        profiles.replace(profile_options(names, faults.keys() | too_much, self._picks.edited()))
+        edited = [self.picked.profile] if self.picked.edits else []
+        profiles.replace(profile_options(names, faults.keys() | too_much, edited))
         with profiles.prevent(OptionList.OptionHighlighted):
             profiles.highlighted = names.index(self.picked.profile)
 
@@ -203,7 +204,6 @@ class PickerScreen(SelectionPage):
             self._note_fields()
             self._filling = ""
             self._picks.choose(name)
-            self.query_one(Fields).show_epochs(self.picked.epochs)
             self._refresh()
 
     def on_descendant_focus(self) -> None:
@@ -363,8 +363,7 @@ class PickerScreen(SelectionPage):
 
     def _unless_edits_are_lost(self, go: Callable[[], None]) -> None:
         """Continue at once if all edits are in a file or a run, else ask first."""
-        names = ", ".join(self._picks.unused())
-        if not names:
+        if not self._picks.has_unused:
             go()
             return
 
@@ -372,5 +371,5 @@ class PickerScreen(SelectionPage):
             if answer == "discard":
                 go()
 
-        words = f"Unsaved edits (w: save): {names}"
+        words = f"Unsaved edits (w: save): {', '.join(self.picked.edits)}"
         self.app.push_screen(DiscardDialog(self._keymap, "discard edits?", words), answered)

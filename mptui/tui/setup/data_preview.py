@@ -102,12 +102,14 @@ def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool
         except MptuiError:
             return None
     asked = json.dumps(asked_of(resolution))
-    with start(f"{__name__}:main", asked, stdout=subprocess.PIPE, text=True) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # an argument can't be longer than 128 KiB
+    with start(f"{__name__}:main", text=True, **pipes) as child:
         try:
             while not should_stop():
                 try:
-                    answer, _ = child.communicate(timeout=_LOOK_AROUND_S)
+                    answer, _ = child.communicate(asked, timeout=_LOOK_AROUND_S)
                 except subprocess.TimeoutExpired:
+                    asked = ""  # of the first call; it goes on with that
                     continue
                 return _from_json(json.loads(answer)) if child.returncode == 0 else None
         finally:
@@ -116,9 +118,9 @@ def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool
 
 
 def main() -> int:
-    """Write the preview of the data in `argv[1]` to stdout, as JSON; return 1 if there is none."""
+    """Write the preview of the data that stdin names to stdout, as JSON; return 1 if there is none."""
     try:
-        found = _looked_at(json.loads(sys.argv[1]))
+        found = _looked_at(json.load(sys.stdin))
     except MptuiError:
         return 1
     sys.stdout.write(json.dumps(found))

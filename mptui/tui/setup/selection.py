@@ -68,7 +68,7 @@ class Picked:
 
 
 class Picks:
-    """The selection, and the edits of each profile.
+    """The selection; what a person typed stays when they choose another profile.
 
     Attributes:
         now: The current selection.
@@ -76,39 +76,28 @@ class Picks:
 
     def __init__(self, first: Picked) -> None:
         self.now = first
-        self._others: dict[str, Picked] = {}
-        self._used: dict[str, Mapping[str, Any]] = {}
+        self._used: Mapping[str, Any] = {}
 
     def of(self, profile: str) -> Picked:
-        """Return the selection with `profile`, its epochs and its edits."""
-        if profile == self.now.profile:
-            return self.now
-        own = self._others.get(profile, Picked(profile))
-        return replace(self.now, profile=profile, epochs=own.epochs, edits=own.edits)
+        """Return the selection with `profile`."""
+        return replace(self.now, profile=profile)
 
     def choose(self, profile: str) -> None:
-        """Select another profile, with its edits."""
-        chosen = self.of(profile)
-        self._others[self.now.profile] = self.now
-        self._others.pop(profile, None)
-        self.now = chosen
+        """Select another profile."""
+        self.now = self.of(profile)
 
-    def edited(self) -> list[str]:
-        """Return the profiles with edits."""
-        return [each.profile for each in (*self._others.values(), self.now) if each.edits]
-
-    def unused(self) -> list[str]:
-        """Return the profiles whose edits are neither saved nor used by a run."""
-        return [name for name in self.edited() if self._used.get(name) != self.of(name).edits]
+    @property
+    def has_unused(self) -> bool:
+        """Whether there are edits that are neither saved nor used by a run."""
+        return bool(self.now.edits) and self.now.edits != self._used
 
     def use(self) -> None:
         """Mark the edits as used by a run, which saves them in its directory."""
-        self._used[self.now.profile] = self.now.edits
+        self._used = self.now.edits
 
     def saved_as(self, profile: str) -> None:
-        """Select the profile that was just saved; the original has no edits any more."""
-        self.now = replace(self.now, epochs="", edits={})
-        self.choose(profile)
+        """Select the profile that was just saved, which has the edits."""
+        self.now = replace(self.now, profile=profile, epochs="", edits={})
 
 
 def resolved(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> Resolved:

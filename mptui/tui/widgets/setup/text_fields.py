@@ -43,7 +43,7 @@ class Fields(Horizontal):
         return replace(picked, model=model, data=data, epochs=epochs)
 
     def show_epochs(self, text: str) -> None:
-        """Show the epochs of another profile; this doesn't count as an edit."""
+        """Show the epochs of a saved profile; this doesn't count as an edit."""
         field = self.query_one("#epochs", Input)
         with field.prevent(Input.Changed):
             field.value = text
