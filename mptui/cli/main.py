@@ -126,6 +126,11 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     except BrokenPipeError:
         drop_unwritten(sys.stdout)
         return _BROKEN_PIPE
+    except SystemExit as end:  # click ends the program with 1 where a reader has gone
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        drop_unwritten(sys.stdout)
+        return _BROKEN_PIPE
     except OutputError as error:
         drop_unwritten(sys.stdout)
         from mptui.io.disk_hint import disk_hint

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from mptui.events import Step
+from mptui.io.marker import mark_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY
@@ -207,6 +208,7 @@ def test_a_run_that_is_not_there_is_told(folder, arguments, code, said):
 def test_without_a_terminal_attach_says_so_and_several_runs_are_named(folder):
     for name in ("one", "two"):
         (folder / name).mkdir()
+        mark_run(folder / name)
         (folder / name / "run.toml").write_text("")
     ended = mptui(folder, "attach", "one")
     assert ended.returncode == 2

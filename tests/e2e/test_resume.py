@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 def resumed(folder, *arguments):
-    return Terminal(folder, size=(100, 30), environ=TINY, arguments=("resume", "a b/one", *arguments))
+    return Terminal(folder, size=(100, 40), environ=TINY, arguments=("resume", "a b/one", *arguments))
 
 
 def starts(folder):
