@@ -10,6 +10,7 @@ from mptui.tui.app import person_keymap
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.setup.last_selection import state_folder
 from mptui.tui.setup.last_theme import theme_at_start
+from mptui.tui.terminal import supervisor
 from mptui.tui.terminal.ascii import needs_ascii
 from mptui.tui.terminal.stdio import Terminal
 from mptui.tui.terminal_app import TerminalApp, catch_signals
@@ -23,6 +24,7 @@ def open_attached(source: AttachedRun) -> int:
 
     If a signal ended the screen, return 128 + its number.
     """
+    supervisor.tell_alone(True)
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)

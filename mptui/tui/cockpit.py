@@ -26,6 +26,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.last_selection import state_folder
 from mptui.tui.setup.last_theme import theme_at_start
 from mptui.tui.sources.source import RunSource
+from mptui.tui.terminal import supervisor
 from mptui.tui.terminal.ascii import needs_ascii
 from mptui.tui.terminal.stdio import Terminal
 from mptui.tui.terminal.supervisor import Part
@@ -289,6 +290,7 @@ def _starter(
         from mptui.tui.sources.subprocess import IsolatedSource
 
         request = replace(request, trust_code=trust_code)
+        supervisor.tell_alone(isolate or bool(group))
         if isolate or group:
             return IsolatedSource(request, runs, group=group, resume=resume).start()
         return SessionSource(request, runs, on_directory=log_to, resume=resume).start()

@@ -1,5 +1,6 @@
 """Signals to real runs in each phase: the run is saved, and the exit code names the signal."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -11,10 +12,13 @@ from mptui.engine.mailbox import INSIST_S
 from mptui.events import CheckpointSaved, EpochFinished, Step
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.remote.attached_run import Connection
-from mptui.runs.store.directory import read_summary
+from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
+from mptui.runs.store.lock import owner_of
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, wait_for
 from tests.data.images import class_folders
+from tests.forks import FORKING, rank_pids
+from tests.program import Program
 
 FOLDER = ("--model", "resnet18", "--batch-size", "4", "--seed", "3")
 
@@ -147,9 +151,20 @@ def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_
     assert read_newest(tmp_path / "run" / "checkpoints")[1] == []
 
 
-def test_an_interrupt_that_reaches_all_processes_is_one_request(fork_server, tmp_path):
-    """As of a terminal or a launcher, by two ways: from the group, and passed on by the parent."""
-    child = started(fork_server, LONG, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(2))
-    child.send(signal.SIGINT)
-    ends(child, tmp_path / "run", signal.SIGINT, 130)
+def test_an_interrupt_that_reaches_all_processes_is_one_request(tmp_path):
+    """As of a batch system, by two ways: to each process of the job, and passed on by its parent."""
+    run = tmp_path / "run"
+    arguments = LONG.arguments(tmp_path, "run")
+    group = Program(*arguments, "--nproc-per-node", "2", "--device", "cpu", call=FORKING)
+    wait_for(group, run, stepped(3))
+    ranks = rank_pids(run / RANKS)
+    assert set(ranks) == {0, 1}
+    for pid in (group.pid, owner_of(run / RANKS), *ranks.values()):
+        os.kill(pid, signal.SIGINT)
+    _, said = group.communicate()
+    assert group.returncode == 130, said
+    summary = read_summary(run)
+    assert (summary["status"], summary["exit_code"]) == ("stopped", 130)
+    assert summary.get("lost") is None
+    steps = [event.step for event in read_journal(run) if isinstance(event, Step)]
+    assert read_newest(run / "checkpoints")[0].step == steps[-1]

@@ -66,6 +66,16 @@ def wait_in_a_function_with_a_name_of_its_own(event):
     event.wait()
 
 
+def test_the_time_in_which_the_process_was_suspended_is_no_hang(dog, clock, warned):
+    passes(dog, clock, 30)
+    clock.now += 3600
+    dog.check(0)
+    passes(dog, clock, 15)
+    assert warned == []
+    passes(dog, clock, 30)
+    assert [code for code, _ in warned] == ["hang"]
+
+
 def test_a_hang_is_told_once_with_the_stacks_of_all_threads(tmp_path, dog, clock, warned):
     hanging = threading.Event()
     thread = threading.Thread(target=wait_in_a_function_with_a_name_of_its_own, args=[hanging])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.group_options import Group
 
 if TYPE_CHECKING:
+    from mptui.runs.launch.agent import Agent
     from mptui.runs.planning.plan import Request
 
 _DEVICES = re.compile(r"\d{1,3}(,\d{1,3})+")
@@ -217,8 +219,13 @@ def _launch(
             is_ready.append(True)
             ready(path)  # until the nodes have met, the terminal has what is said of it
 
+    def attach(agent: "Agent") -> None:
+        signals.attach(agent)
+        # ranks have sessions of their own, which a terminal does not suspend
+        signal.signal(signal.SIGTSTP, lambda _number, _frame: agent.suspend())
+
     waits = partial(told_wait, signals=signals)
-    code = train_in_group(group, words, path, signals.attach, waits, on_start)
+    code = train_in_group(group, words, path, attach, waits, on_start)
     if still_waits():
         end_now(code)
     return code

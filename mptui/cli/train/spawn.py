@@ -16,15 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import typer
 
 from mptui.cli.output import print_json
+from mptui.cli.train.signals import SUSPENDED
 from mptui.errors import DiskError
 from mptui.processes.child import shell_exit_code
 from mptui.runs.launch.requeue import requeue
 from mptui.streams import OutputError, drop_unwritten
 from mptui.text import clean, shell_word
+
+if TYPE_CHECKING:
+    from mptui.cli.console import Renderer
 
 Ready = Callable[[Path], None]
 """Called with the run directory once it exists."""
@@ -78,7 +83,10 @@ def begin(
             check_detach()
             code = _start(train, partial(_report_started, as_json=as_json), is_launcher)
         elif isolate or is_launcher:
-            code = _start(train, partial(_follow, as_json=as_json, quiet=quiet), is_launcher)
+            # the launcher suspends its ranks before itself
+            how = signal.SIGTSTP if is_launcher else signal.SIGSTOP
+            follow = partial(_follow, suspend=how, as_json=as_json, quiet=quiet)
+            code = _start(train, follow, is_launcher)
         else:
             code = train(lambda _: None, as_json, quiet)
     except typer.Exit as stopped:  # before there was anything to save
@@ -196,10 +204,31 @@ def _print_started(started: Started, *, as_json: bool) -> None:
     typer.echo(f"stop it: mptui stop {run}")
 
 
-def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
+def _suspend(run: int, number: int, renderer: "Renderer") -> None:
+    """Suspend the process of a run, then this one; continue both when the shell continues this one."""
+
+    def hung_up(number: int, _frame: FrameType | None) -> None:
+        _send_on(run, signal.SIGCONT)  # the run outlives its terminal
+        os._exit(128 + number)
+
+    _send_on(run, number)
+    os.waitid(os.P_PID, run, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    if not _is_alive(run):
+        return
+    renderer.close()
+    typer.echo(SUSPENDED, err=True)
+    before = signal.signal(signal.SIGHUP, hung_up)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    _send_on(run, signal.SIGCONT)
+    signal.signal(signal.SIGHUP, before)
+    renderer.open()
+
+
+def _follow(started: Started, *, suspend: int, as_json: bool, quiet: bool) -> int:
     """Show the run on this console until it ends, and return its exit code.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. SIGHUP ends only this process.
+    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. SIGHUP ends only this process. SIGTSTP (ctrl+z)
+    suspends the run, by the signal `suspend`, and this process.
     """
     from mptui.cli.train.run_host import renderer_of, tell_end
     from mptui.runs.remote.attached_run import AttachedRun
@@ -210,6 +239,8 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
 
     for forwarded in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(forwarded, send_on)
+    asked_to_suspend = threading.Event()
+    signal.signal(signal.SIGTSTP, lambda _number, _frame: asked_to_suspend.set())
     source = AttachedRun(started.directory, is_alive=partial(_is_alive, started.pid)).start()
     renderer = renderer_of(silent=as_json or quiet)
     finished = None
@@ -218,6 +249,9 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
             for event in source.poll():
                 renderer.handle(event)
                 finished = event
+            if asked_to_suspend.is_set():
+                asked_to_suspend.clear()
+                _suspend(started.pid, suspend, renderer)
             time.sleep(POLL_S)
     finally:
         renderer.close()

@@ -68,7 +68,7 @@ class RankLogs(LogsSpecs):
 
 
 class Agent(LocalElasticAgent):
-    """The agent of this node; `stop` and `save` may be called by handlers of signals.
+    """The agent of this node; `stop`, `save` and `suspend` may be called by handlers of signals.
 
     Args:
         spec: The ranks of this node, and how often they may restart.
@@ -95,7 +95,7 @@ class Agent(LocalElasticAgent):
         self._on_loss, self._on_start = on_loss, on_start
         self._stop: int | None = None
         self._asked: set[int] = set()
-        self._save = self._in_rendezvous = False
+        self._save = self._suspend = self._in_rendezvous = False
         self._suspended: dict[int, float] = {}
         self._killed: dict[int, float] = {}
         self._clock = AwakeClock(_GAP_S)
@@ -115,6 +115,12 @@ class Agent(LocalElasticAgent):
     def save(self) -> None:
         """Ask the ranks for a checkpoint."""
         self._save = True
+
+    def suspend(self) -> None:
+        """Suspend the ranks and this process until it is continued: at the next look, at once without any."""
+        self._suspend = True
+        if self._in_rendezvous:
+            self._suspend_with([])
 
     @property
     def stopped_by(self) -> int | None:
@@ -169,7 +175,15 @@ class Agent(LocalElasticAgent):
         processes = [handler.proc for handler in self._pcontext.subprocess_handlers.values()]
         return {process.pid: process.poll() for process in processes}
 
+    def _suspend_with(self, alive: Sequence[int]) -> None:
+        self._suspend = False
+        _send(alive, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        _send(alive, signal.SIGCONT)
+
     def _forward(self, alive: Sequence[int]) -> None:
+        if self._suspend:
+            self._suspend_with(alive)
         if self._save:
             self._save = False
             _send(alive, signal.SIGUSR2)

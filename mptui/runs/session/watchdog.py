@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mptui.engine.context import TrainContext
 from mptui.events import Event, PhaseChanged, Step
+from mptui.processes.awake_clock import AwakeClock
 from mptui.regular import open_regular
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.text import clean_name
@@ -24,6 +25,9 @@ USUAL_STEPS = 20
 
 PATIENCE = {"starting": 4, "preparing": 4, "warming_up": 4, "compiling": 8, "saving": 4}
 """Phases without progress events -> their multiple of the usual limit."""
+
+_GAP_S = 10.0
+"""Seconds between two checks beyond which this process was suspended: they are no hang of the run."""
 
 OFF = frozenset({"paused", "finished"})
 _NAMES_SHOWN = 5
@@ -56,7 +60,8 @@ class Watchdog:
         self._step = 0
         self._usual_s = 0.0
         self._position: object = None
-        self._since = time.monotonic()
+        self._clock = AwakeClock(_GAP_S, time.monotonic)
+        self._since = self._clock()
         self._reported = False
 
     def follow(self, context: TrainContext) -> None:
@@ -86,7 +91,7 @@ class Watchdog:
         if position != self._position:
             self._position = position
             self._progressed()
-        still_s = time.monotonic() - self._since
+        still_s = self._clock() - self._since
         if self._limit_s() and not self._reported and self._phase not in OFF and still_s > self._allowed_s():
             self._reported = True
             self._dump(still_s)
@@ -95,7 +100,7 @@ class Watchdog:
         return max(self._limit_s() * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
 
     def _progressed(self) -> None:
-        self._since, self._reported = time.monotonic(), False
+        self._since, self._reported = self._clock(), False
 
     def _dump(self, still_s: float) -> None:
         what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"

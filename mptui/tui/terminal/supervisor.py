@@ -28,14 +28,16 @@ RESTORE = (
 )
 
 SUSPENDED = b"mptui and the run in its process are suspended; to continue: fg\r\n"
+SUSPENDED_ALONE = b"mptui is suspended, and the run goes on in its own process; to continue: fg\r\n"
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 _MOST_BYTES = 4096
-_PARTS, _LOGS, _LEAVES = b"p", b"l", b"q"
+_PARTS, _LOGS, _LEAVES, _ALONE = b"p", b"l", b"q", b"a"
 """Kinds of records: the child goes on in the background, with words for the person; the file that has what
-libraries print; the child has left the screen, and restored the terminal itself."""
+libraries print; the child has left the screen, and restored the terminal itself; "y" if the run is in another
+process."""
 
 _TAIL_LINES = 15
 """Lines of that file shown after an end that the child could not tell of."""
@@ -142,6 +144,12 @@ def tell_left() -> None:
         _child.tell(_LEAVES)
 
 
+def tell_alone(alone: bool) -> None:
+    """Tell the parent whether the run on the screen is in another process; without a parent, does nothing."""
+    if _child is not None:
+        _child.tell(_ALONE, "y" if alone else "")
+
+
 def restore_alone() -> None:
     """Restore the terminal if the parent was killed, which would have done it."""
     if _child is not None:
@@ -217,7 +225,8 @@ def _wait(child: int, records: _Records) -> int | None:
             return status
         if pid and _stays_stopped(child):
             with contextlib.suppress(OSError):
-                os.write(sys.stderr.fileno(), SUSPENDED)
+                alone = records.last(_ALONE)
+                os.write(sys.stderr.fileno(), SUSPENDED_ALONE if alone else SUSPENDED)
             os.kill(os.getpid(), signal.SIGSTOP)
 
 

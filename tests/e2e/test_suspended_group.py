@@ -1,0 +1,80 @@
+"""Ctrl+Z in a run of two processes: all of them stop, and go on together."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from mptui.events import Step, Warned
+from mptui.runs.store.directory import RANKS
+from mptui.runs.store.lock import owner_of
+from tests.e2e.test_terminal import ENDLESS, count, is_stopped, look_until
+from tests.forks import FORKING, rank_pids
+
+pytestmark = pytest.mark.slow
+
+TWO = ("run", "--nproc-per-node", "2", "--device", "cpu", "--name", "two")
+FAST = {"MPTUI_DATA_WORKERS": "0", "MPTUI_TRAINING_BATCH_SIZE": "8"}
+
+
+@pytest.fixture
+def program(terminal):
+    """A run of two ranks that has taken some steps."""
+    program = terminal(environ=ENDLESS | FAST, arguments=TWO, call=FORKING)
+    program.until(lambda: count(program, Step) > 3, "some steps")
+    return program
+
+
+def processes(program):
+    """The process on the terminal, its launcher, and the ranks."""
+    folder = program.folder / "runs" / "two" / RANKS
+    ranks = rank_pids(folder)
+    assert set(ranks) == {0, 1}
+    return [psutil.Process(pid) for pid in (program.pid, owner_of(folder), *ranks.values())]
+
+
+def test_ctrl_z_suspends_all_ranks_and_none_is_lost_when_they_go_on(program):
+    family = processes(program)
+    for _ in range(2):
+        before = len(program.output)
+        program.press("ctrl+z")
+        program.until(lambda: all(map(is_stopped, family)), "the stop of all")
+        program.until(lambda b=before: b"suspended; to continue: fg" in program.output[b:], "the words")
+        assert program.modes()["25"] == b"h"
+        steps = count(program, Step)
+        os.kill(program.pid, signal.SIGCONT)
+        program.until(lambda: not any(map(is_stopped, family)), "all go on")
+        program.until(lambda s=steps: count(program, Step) >= s + 3, "more steps")
+    assert processes(program) == family
+    program.press("ctrl+c")
+    assert program.exit_code() == 130
+    assert not [event for event in program.journal() if isinstance(event, Warned)]
+    assert not any(process.is_running() for process in family[1:])
+
+
+def test_a_suspended_group_whose_terminal_is_closed_goes_on(program):
+    _, launcher, *ranks = family = processes(program)
+    program.press("ctrl+z")
+    program.until(lambda: all(map(is_stopped, family)), "the stop of all")
+    steps = count(program, Step)
+    for number in (signal.SIGHUP, signal.SIGCONT):  # as a shell and the kernel do
+        os.kill(program.pid, number)
+    look_until(program.ended)
+    look_until(lambda: count(program, Step) >= steps + 3)
+    launcher.send_signal(signal.SIGTERM)
+    look_until(lambda: not any(process.is_running() for process in (launcher, *ranks)))
+    assert not [event for event in program.journal() if isinstance(event, Warned)]
+
+
+def test_a_suspended_screen_says_that_a_run_of_other_processes_goes_on(program, terminal):
+    watcher = terminal(environ=ENDLESS, arguments=("attach", "two"))
+    watcher.shows("● training   2 ranks")
+    watcher.press("ctrl+z")
+    watcher.shows("the run goes on in its own process; to continue: fg")
+    steps = count(program, Step)
+    program.until(lambda: count(program, Step) >= steps + 3, "more steps")
+    for pid in (watcher.child.pid, watcher.pid):
+        os.kill(pid, signal.SIGCONT)
+    program.press("ctrl+c")
+    assert program.exit_code() == 130
