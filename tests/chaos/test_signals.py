@@ -19,6 +19,8 @@ from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, starte
 from tests.data.images import class_folders
 from tests.forks import FORKING, rank_pids
 from tests.program import Program
+from tests.ranks.cluster import wait_until
+from tests.ranks.test_chains import steps
 
 FOLDER = ("--model", "resnet18", "--batch-size", "4", "--seed", "3")
 
@@ -156,7 +158,7 @@ def test_an_interrupt_that_reaches_all_processes_is_one_request(tmp_path):
     run = tmp_path / "run"
     arguments = LONG.arguments(tmp_path, "run")
     group = Program(*arguments, "--nproc-per-node", "2", "--device", "cpu", call=FORKING)
-    wait_for(group, run, stepped(3))
+    wait_until(lambda: group.poll() is not None or steps(run) >= 3)
     ranks = rank_pids(run / RANKS)
     assert set(ranks) == {0, 1}
     for pid in (group.pid, owner_of(run / RANKS), *ranks.values()):
@@ -166,5 +168,5 @@ def test_an_interrupt_that_reaches_all_processes_is_one_request(tmp_path):
     summary = read_summary(run)
     assert (summary["status"], summary["exit_code"]) == ("stopped", 130)
     assert summary.get("lost") is None
-    steps = [event.step for event in read_journal(run) if isinstance(event, Step)]
-    assert read_newest(run / "checkpoints")[0].step == steps[-1]
+    taken = [event.step for event in read_journal(run) if isinstance(event, Step)]
+    assert read_newest(run / "checkpoints")[0].step == taken[-1]
