@@ -134,15 +134,20 @@ DROPPED = {
 }
 
 
-@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("form", DROPPED)
-async def test_a_folder_that_was_dropped_on_the_terminal_is_found(environ, tmp_path, form):
+def test_a_folder_is_found_in_each_form_in_which_it_is_dropped(tmp_path, form):
+    folder = tmp_path / unicodedata.normalize("NFD", "my été #1")
+    folder.mkdir()
+    assert data_flags(DROPPED[form](folder), "--data")["data.path"] == ("--data", str(folder))
+
+
+@pytest.mark.usefixtures("uncounted")
+async def test_a_folder_that_was_dropped_on_the_terminal_is_found(environ, tmp_path):
     folder = tmp_path / unicodedata.normalize("NFD", "my été #1")
     class_folders(folder, {"cats": 10, "dogs": 10})
-    assert data_flags(DROPPED[form](folder), "--data")["data.path"] == ("--data", str(folder))
     async with picker(environ, (140, 45)) as (app, pilot, screen):
         screen.query_one("#data", Input).focus()
-        app.post_message(Paste(DROPPED[form](folder)))
+        app.post_message(Paste(DROPPED["all of these"](folder)))
         await until(app, pilot, "16 train · 4 val · 2 classes")
         assert "✗" not in frame(app)
 
