@@ -299,7 +299,7 @@ def make_trainer(
 
     folder.mkdir()
     journal = Journal(folder)
-    saver = (Saver if ranks.is_first else Follower)(folder, config.checkpoint, journal.write)
+    saver = (Saver if ranks.is_first else Follower)(folder, lambda: config.checkpoint, journal.write)
     stack.callback(saver.close)
     job = Job(
         config=config,

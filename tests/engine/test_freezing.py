@@ -160,8 +160,10 @@ def test_what_can_not_be_frozen_is_refused(freeze, told):
 @pytest.mark.parametrize("freeze", [None, ["0"], 1])
 def test_parts_that_the_network_has_put_into_evaluation_mode_stay_so_and_are_named(tmp_path, freeze):
     model = small_net(dropout=0.5)
-    norm, dropout = model[1], model[6]
+    norm = next(layer for layer in model.children() if isinstance(layer, torch.nn.BatchNorm2d))
+    dropout = next(layer for layer in model.children() if isinstance(layer, torch.nn.Dropout))
     norm.eval()
+    assert norm.running_mean is not None
     before = norm.running_mean.clone()
     trainer, events = build(tmp_path, model, freeze=freeze)
     trainer.train()

@@ -15,6 +15,6 @@ def test_the_same_place_of_the_same_run_has_the_same_numbers():
 
 
 def test_each_epoch_each_sample_and_each_seed_has_its_own():
-    places = [(3, 2, 64), (3, 1, 64), (3, 2, 65), (4, 2, 64), (0, 0, 0), (0, 1, 0), (1, 0, 0)]
-    places += [(*place, rank) for place in places for rank in (1, 2, 7)]
+    moments = [(3, 2, 64), (3, 1, 64), (3, 2, 65), (4, 2, 64), (0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    places = [*moments, *((*moment, rank) for moment in moments for rank in (1, 2, 7))]
     assert len({tuple(drawn(*place)) for place in places}) == len(places)

@@ -12,7 +12,7 @@ from mptui.engine.checkpoint import async_saver
 from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.optim import guarded_step
-from mptui.engine.optim.guarded_step import RevertibleBuffers
+from mptui.engine.optim.buffers import RevertibleBuffers
 from mptui.engine.progress import Best
 from mptui.errors import DataError, DivergedError
 from mptui.events import (

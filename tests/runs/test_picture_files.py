@@ -1,6 +1,7 @@
 """The files of the pictures of validations."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_a_damaged_record_is_none(tmp_path, records, change):
 
 
 def test_a_person_s_pictures_stay(tmp_path, records):
-    theirs = {}
+    theirs: dict[Path, bytes] = {}
     for folder, names in {
         FOLDER: ["epoch-0001-step-1.png", "epoch-0002-step-2.json", "mine.png"],
         "samples": ["epoch-0001.png", "epoch-best.png", "epoch-1.png"],
