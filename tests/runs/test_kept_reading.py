@@ -10,6 +10,8 @@ from PIL import Image
 from mptui import resume, train
 from mptui.errors import DataError
 from mptui.events import Warned
+from mptui.lab.use.evaluation.evaluation_data import open_samples
+from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_json
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders, photo, save_oriented
@@ -67,6 +69,17 @@ def test_a_validation_folder_that_was_added_is_left_out(tmp_path):
     assert (left_out["count"], "validation half" in left_out["reason"]) == (6, True)
     (told,) = [message for message in said(run) if "read as this run has read it before" in message]
     assert "its split is 'folders train and val' instead of 'held out by the seed: 20% of each class'" in told
+
+
+def test_an_evaluation_measures_the_validation_half_of_the_run(tmp_path):
+    run = classes(tmp_path / "set", tmp_path / "runs")
+    class_folders(tmp_path / "set" / "val", {"cat": 3, "dog": 3})
+    told: list[str] = []
+    trained = open_trained(run, note=told.append)
+    data = open_samples(trained, {}, on_progress=lambda done, total: None, note=told.append)
+
+    assert (len(data.split), data.part, data.own) == (4, "validation", True)  # 2 of 12 of each class
+    assert any("read as this run has read it before" in message for message in told)
 
 
 def test_a_validation_folder_that_is_gone_can_not_be_had(tmp_path):

@@ -7,7 +7,9 @@ from typing import Any
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import RGB, Dataset, Split
 from mptui.data.decode.mask import opened_mask, survey
+from mptui.data.describe.read_again import read_again
 from mptui.data.formats.combined import JoinedSplit, RenumberedSplit
+from mptui.data.formats.kept_reading import KeptReading
 from mptui.data.formats.mask_classes import BINARY
 from mptui.data.formats.open import open_dataset
 from mptui.data.formats.splits import MaskedSplit
@@ -15,7 +17,7 @@ from mptui.errors import DataError
 from mptui.io.places import absolute
 from mptui.lab.use.trained import Trained
 from mptui.registry.samples import SampleKind
-from mptui.runs.store.data_record import data_changes
+from mptui.runs.store.data_record import data_changes, kept_reading
 from mptui.text import clean_name
 
 _NAMED = 10
@@ -48,7 +50,8 @@ def open_samples(
 ) -> EvaluationData:
     """Open the data of an evaluation.
 
-    Of another set, the validation half is measured, or all of it if it has none.
+    The run's own data is read as the run has read it. Of another set, the validation half is measured, or all
+    of it if it has none.
 
     Args:
         trained: The run.
@@ -62,21 +65,29 @@ def open_samples(
             run lacks.
     """
     config = _settings(trained.config.data, given)
-    dataset = open_dataset(
-        config,
-        kind=trained.config.model.reads(trained.plan.task),
-        side=trained.preprocessing.geometry.side,
-        seed=trained.config.split_seed,
-        on_progress=on_progress,
-        should_stop=lambda: False,
-        on_warning=note,
-    )
+    own = (config.name, config.path) == (trained.config.data.name, trained.config.data.path)
+
+    def opened(kept: KeptReading | None) -> Dataset:
+        return open_dataset(
+            config,
+            kind=trained.config.model.reads(trained.plan.task),
+            side=trained.preprocessing.geometry.side,
+            seed=trained.config.split_seed,
+            on_progress=on_progress,
+            should_stop=lambda: False,
+            on_warning=note,
+            kept=kept,
+        )
+
+    before = kept_reading(trained.run, trained.config, trained.config) if own else None
+    dataset, differs = read_again(opened, before)
+    if differs:
+        note(differs)
     if dataset.pixels != (trained_on := trained.preprocessing.stored or RGB):
         raise DataError(
             f"{clean_name(dataset.name)}: images have {dataset.pixels}, but the run has {trained_on}",
             hint="Give --data images of the same bands and values.",
         )
-    own = (config.name, config.path) == (trained.config.data.name, trained.config.data.path)
     whole = dataset.held_out and not own
     if own and (told := data_changes(trained.run, dataset)) is not None:
         note(f"the data of this run has changed since it was trained: {told}")
