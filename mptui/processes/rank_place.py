@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RUN_ID = "mptui"
 """Begin of TORCHELASTIC_RUN_ID in ranks that this program started itself."""
@@ -31,7 +31,7 @@ class RankPlace:
     local_world_size: int
     node: int = 0
     nodes: int = 1
-    source: str = "RANK and WORLD_SIZE"
+    source: str = field(default="RANK and WORLD_SIZE", compare=False)
 
 
 def rank_place(environ: MutableMapping[str, str]) -> RankPlace | None:

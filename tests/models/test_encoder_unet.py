@@ -60,7 +60,7 @@ def test_what_can_not_be_an_encoder_is_refused(encoder, told, hint):
 
 
 def test_an_encoder_for_another_network_is_refused(capsys):
-    with pytest.raises(ConfigError, match="timm/resnet18: resnet50 has an encoder of its own"):
+    with pytest.raises(ConfigError, match=r"model\.encoder = .* acts with unet; this run has resnet50"):
         dry_run(capsys, "--model", "resnet50", "--set", "model.encoder=timm/resnet18", "--device", "cpu")
 
 

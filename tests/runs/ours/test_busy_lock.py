@@ -71,7 +71,7 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch,
     seen: list[Event] = []
     holders: list[Holder] = []
 
-    def watch(event):
+    def watch(event, at):
         seen.append(event)
         if isinstance(event, Step) and event.step >= 2 and not holders:
             holders.append(Holder(run))

@@ -8,6 +8,7 @@ from mptui.data.formats.folders.folder_walk import has_images
 from mptui.data.formats.layout import natural_key, split_folders, subfolders
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
+from mptui.regular import open_regular
 from mptui.text import clean_name
 
 _LOOKED_AT = 400
@@ -66,7 +67,7 @@ def _small_files(path: str) -> Iterator[str]:
 
 def _format_of(file: str) -> str | None:
     try:
-        with open(file, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123
+        with open(file, encoding="utf-8", errors="replace", opener=open_regular) as opened:
             start = opened.read(_START)
     except OSError:
         return None
