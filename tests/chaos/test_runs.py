@@ -46,7 +46,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(fork_server, t
         lines = (whole / "events.jsonl").read_bytes().splitlines(keepends=True)
         (run / "events.jsonl").write_bytes(b"".join(lines[:6]) + lines[6][:20])
         if left == "a torn save":
-            torn = run / "checkpoints" / ".step-000000001.99.partial"
+            torn = run / "checkpoints" / ".step-000000001.99-0123abcd.partial"
             torn.mkdir(parents=True)
             (torn / "model.safetensors").write_bytes(b"\0" * 100)
     finished(fork_server, UNET, tmp_path, "run")

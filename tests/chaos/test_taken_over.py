@@ -68,7 +68,8 @@ def everything_in(run):
 
 
 def resumed_and_ended(server, folder):
-    finished(server, LONG.but(training__max_steps=1), folder, "run")
+    saved = [int(path.name[5:14]) for path in (folder / "run" / "checkpoints").glob("step-*")]
+    finished(server, LONG.but(training__max_steps=max(saved, default=0) + 1), folder, "run")
     assert read_summary(folder / "run")["status"] == "completed"
     assert not (folder / "run" / "lock.json").exists()
 

@@ -8,6 +8,7 @@ import tomli
 from textual.widgets import Input
 
 from mptui.cli.main import _exit_code
+from mptui.config.merge import resolve
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Recovered, Step
 from mptui.runs.planning.plan import Request
@@ -85,7 +86,8 @@ async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path, 
         screen.query_one("#model", Input).value = f"{module}:Net"
         screen.query_one("#data", Input).value = f"{module}:Data"
         await until(app, pilot, "your own data, opened when the run starts")
-        request = screen.picked.request({})
+        resolution = resolve(None, task=None, flags=screen.picked.flags(), sets=(), environ={})
+        request = screen.picked.request(resolution, {})
         assert screen.faults() == {}
     assert request.flags["model.name"][1] == f"{module}:Net"
     assert not request.trust_code
