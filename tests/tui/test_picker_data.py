@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from textual.events import Key, Paste
+from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.given import data_flags
@@ -146,8 +146,7 @@ async def test_a_folder_that_was_dropped_on_the_terminal_is_found(environ, tmp_p
     folder = tmp_path / unicodedata.normalize("NFD", "my été #1")
     class_folders(folder, {"cats": 10, "dogs": 10})
     async with picker(environ, (140, 45)) as (app, pilot, screen):
-        screen.query_one("#data", Input).focus()
-        app.post_message(Paste(DROPPED["all of these"](folder)))
+        screen.query_one("#data", Input).value = DROPPED["all of these"](folder)
         await until(app, pilot, "16 train · 4 val · 2 classes")
         assert "✗" not in frame(app)
 
@@ -165,8 +164,7 @@ async def test_a_folder_whose_name_has_quotes_is_the_one_that_exists(environ, tm
 @pytest.mark.parametrize("text", ["a" * 200_000, "/" + "b" * 200_000])
 async def test_a_paste_of_any_length_is_a_fault_of_the_data(environ, text):
     async with picker(environ, (140, 45)) as (app, pilot, screen):
-        screen.query_one("#data", Input).focus()
-        app.post_message(Paste(text))
+        screen.query_one("#data", Input).value = text
         await until(app, pilot, "✗")
         screen.query_one("#data", Input).value = ""
         await until(app, pilot, "8 classes")
