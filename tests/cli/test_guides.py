@@ -35,6 +35,7 @@ ONLY_PARSED = {
     "mptui doctor": "seconds, as the one with a file: tests/cli/test_doctor.py runs it",
     "mptui doctor --data FOLDER": "seconds: tests/cli/test_doctor.py runs it with data",
     "mptui memory --model resnet50 --batch-size 64 --card h100": "seconds, as the other one",
+    "mptui run --accelerate-config default_config.yaml": "needs the GPUs that the file names",
     "mptui run --nproc-per-node gpu": "needs a GPU",
 }
 """By command, or by its name for all that begin with it: why it does not run here."""

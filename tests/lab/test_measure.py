@@ -133,43 +133,6 @@ def test_a_real_run_is_measured(lab):
     assert measured.epoch_steps == 24
 
 
-NET = """
-import time
-import torch
-
-class Stalls(torch.nn.Module):
-    \"\"\"Sleeps 20 ms a training pass in fp32; under autocast 2 s in each 25th alone.\"\"\"
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.head, self.passes = torch.nn.Linear(3, num_classes), 0
-
-    def forward(self, images):
-        if self.training:
-            self.passes += 1
-            if not torch.is_autocast_enabled("cpu"):
-                time.sleep(0.02)
-            elif self.passes % 25 == 0:
-                time.sleep(2.0)
-        return self.head(images.mean((2, 3)))
-"""
-
-
-def test_a_setting_that_stalls_now_and_then_is_slower_and_not_faster(tmp_path, monkeypatch):
-    (tmp_path / "stalling.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
-    kept = {key: value for key, value in SMALL.items() if not key.startswith("model.")}
-    flags = {**kept, "model.name": ("test", "stalling:Stalls"), "data.samples": ("test", 800)}
-    request = Request(None, flags, (), ENVIRON, trust_code=True)
-    with Measurer(ENVIRON) as lab:
-        plain, rarely = (
-            lab.measure(request, {"precision.mode": mode}, Effort(2.0)) for mode in ("fp32", "bf16")
-        )
-
-    # 25 passes sleep 0.5 s in fp32, and 2 s under autocast; most steps under autocast are the faster ones
-    assert rarely.samples_per_second < plain.samples_per_second
-
-
 def test_no_run_sees_what_another_has_set_or_kept(lab):
     switches = {"training.deterministic": True, "guards.detect_anomaly": True, "training.seed": 7}
     large = {"training.batch_size": 48, "data.image_size": 48, "model.width": 16}

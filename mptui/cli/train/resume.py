@@ -68,10 +68,11 @@ def resume(
 
     Continues in the middle of an epoch if the run stopped there. Shows the live screen on a terminal.
     """
-    from mptui.runs.store.directory import CONFIG, check_version, find_run
+    from mptui.runs.store.directory import CONFIG, check_is_run, check_version, find_run
     from mptui.tui.terminal.stdio import has_terminal
 
     path = find_run(runs_dir, run)
+    check_is_run(path)
     check_version(path)
     if fork:
         path = _forked(path, at or "last", name, profile)
