@@ -108,7 +108,7 @@ def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
     assert all(rank == found[0] for rank in found)
     for form, (whole, sharded) in found[0].items():
         assert len(whole["losses"]) == FEW_STEPS["max_steps"]
-        assert whole["losses"][-1] < whole["losses"][0], form
+        assert min(whole["losses"]) < 0.7 * whole["losses"][0], form
         for what in ("losses", "val_losses", "weights"):
             assert sharded[what] == pytest.approx(whole[what], rel=1e-5), (form, what)
         assert sharded["validations"] == whole["validations"], form
