@@ -56,20 +56,21 @@ class Accuracy:
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         # several batches are ranked together: for small ones the calls cost more than the work
         self._waiting: list[_Waiting] = []
+        self._numbers = 0  # of the logits that wait
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are logits_BK."""
         self._wait(outputs, batch, None)
 
     def _wait(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor | None) -> None:
-        numbers = sum(each.logits_BK.numel() for each in self._waiting)
-        if len(self._waiting) >= _MOST_WAITING or numbers >= _MOST_WAITING_NUMBERS:
+        if len(self._waiting) >= _MOST_WAITING or self._numbers >= _MOST_WAITING_NUMBERS:
             self._rank(but=counts)  # may run out of memory: then the batch comes again
         targets_B = batch.targets
         if batch.mixed_targets is not None and batch.lam < 0.5:
             targets_B = batch.mixed_targets
         rows = real_rows(outputs, batch.size), real_rows(targets_B, batch.size)
         self._waiting.append(_Waiting(*rows, counts))
+        self._numbers += rows[0].numel()
 
     def _rank(self, but: torch.Tensor | None = None) -> None:
         """Rank the waiting batches and count their hits; not of those that count as `but` says."""
@@ -78,6 +79,7 @@ class Accuracy:
             targets = [each.counted_targets() for each in ready]
             self._add(torch.cat([each.logits_BK for each in ready]), torch.cat(targets))
         self._waiting = self._waiting[len(ready) :]
+        self._numbers = sum(each.logits_BK.numel() for each in self._waiting)
 
     def _add(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> None:
         """Add samples to the sums; if an error is raised, none of them. Those of target -1 don't count."""
@@ -104,7 +106,7 @@ class Accuracy:
 
     def reset(self) -> None:
         """See `Metrics.reset`."""
-        self._waiting = []
+        self._waiting, self._numbers = [], 0
         self._hits_at_rank.zero_()
         self._count.zero_()
 
