@@ -10,7 +10,7 @@ from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.bands import RGB_BANDS, adapt_first_convolution
 from mptui.models.convolutions import guard_convolutions
-from mptui.models.latent.frozen_vae import latent_shape
+from mptui.models.latent.vae_folder import latent_shape
 from mptui.models.pretrained import Pretrained
 from mptui.models.weights import limit_head, load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model

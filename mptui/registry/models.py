@@ -84,7 +84,7 @@ def _diffusion_unet(
     class_conditional: bool,
     vae: str | None = None,
 ) -> "nn.Module":
-    from mptui.models.latent.frozen_vae import latent_shape
+    from mptui.models.latent.vae_folder import latent_shape
     from mptui.models.unets.diffusion_unet import DiffusionUNet
 
     channels, side, _ = (3, side, side) if vae is None else latent_shape(vae, side)

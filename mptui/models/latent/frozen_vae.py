@@ -133,20 +133,3 @@ def vae_bytes(model: ModelConfig) -> int:
     layout = read_layout(Path(model.vae))
     with torch.device("meta"):
         return sum(parameter.numel() * 4 for parameter in Autoencoder(layout).parameters())
-
-
-def latent_shape(folder: str, side: int) -> tuple[int, int, int]:
-    """Return channels, height and width of the latents of images of `side` pixels.
-
-    Raises:
-        ConfigError: As `read_layout`, or `side` is no multiple of a latent's pixels.
-    """
-    layout = read_layout(Path(folder))
-    latents = side // layout.reduction
-    if side % layout.reduction or not latents:
-        nearest = max(1, round(side / layout.reduction)) * layout.reduction
-        raise ConfigError(
-            f"data.image_size: the VAE needs a multiple of {layout.reduction} pixels, not {side}",
-            hint=f"Use --set data.image_size={nearest}, or another VAE.",
-        )
-    return layout.latent_channels, latents, latents

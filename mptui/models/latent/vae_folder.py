@@ -101,3 +101,20 @@ def _canonical(name: str) -> str:
     if ".attentions." in name and layer in _FORMER_ATTENTION:
         return f"{above}.{_FORMER_ATTENTION[layer]}.{kind}"
     return name
+
+
+def latent_shape(folder: str, side: int) -> tuple[int, int, int]:
+    """Return channels, height and width of the latents of images of `side` pixels.
+
+    Raises:
+        ConfigError: As `read_layout`, or `side` is no multiple of a latent's pixels.
+    """
+    layout = read_layout(Path(folder))
+    latents = side // layout.reduction
+    if side % layout.reduction or not latents:
+        nearest = max(1, round(side / layout.reduction)) * layout.reduction
+        raise ConfigError(
+            f"data.image_size: the VAE needs a multiple of {layout.reduction} pixels, not {side}",
+            hint=f"Use --set data.image_size={nearest}, or another VAE.",
+        )
+    return layout.latent_channels, latents, latents

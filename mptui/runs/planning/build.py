@@ -30,7 +30,7 @@ from mptui.errors import ConfigError
 from mptui.events import PhaseChanged, Warned
 from mptui.models import zoo
 from mptui.models.activation_checkpointing import blocks_of
-from mptui.models.latent.frozen_vae import latent_shape
+from mptui.models.latent.vae_folder import latent_shape
 from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
 from mptui.models.zoo import build
