@@ -7,7 +7,7 @@ from PIL import Image
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.mask import MaskSurvey
-from mptui.data.formats.mask_classes import find_coding
+from mptui.data.formats.masks.mask_classes import find_coding
 from mptui.data.formats.open import open_dataset
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind

@@ -1,7 +1,7 @@
 """Reads masks and maps their pixels to classes.
 
 A pixel's *code* is its value in the file: a grey value, a palette index, or a colour as 0xRRGGBB. A
-`MaskCoding` maps codes to classes; `mptui.data.formats.mask_classes` finds the one that fits a set.
+`MaskCoding` maps codes to classes; `mptui.data.formats.masks.mask_classes` finds the one that fits a set.
 """
 
 from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from mptui.data.decode.image import opened
 from mptui.data.decode.mask import opened_mask, survey
 from mptui.data.describe.sample_sheet import chosen
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.mask_classes import find_coding
+from mptui.data.formats.masks.mask_classes import find_coding
 from mptui.data.formats.splits import FileSplit, MaskedSplit, Rows
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind

@@ -14,7 +14,7 @@ from mptui.data.decode.mask import MaskCoding
 from mptui.data.decode.stored import other_format
 from mptui.data.formats.build_reading import build_reading, by_reason, held_out_phrase
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.mask_classes import FoundCoding, class_pixels, find_coding, unknown_code
+from mptui.data.formats.masks.mask_classes import FoundCoding, class_pixels, find_coding, unknown_code
 from mptui.data.formats.masks.orientation import masks_upright
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class

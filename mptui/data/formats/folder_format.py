@@ -56,8 +56,10 @@ class FolderFormat:
         find: Called with such a path, the requested kind of samples (the recognized kind, or images alone
             for images in classes), the callbacks of a scan, for a list that takes long, and the settings.
             Lists the samples, or opens the index of a prepared set. Raises a `DataError` if there are none.
+        ending: How its files end, if they hold many samples each.
     """
 
     layout: str
     recognize: Callable[[str], SampleKind | tuple[SampleKind, ...] | None]
     find: Callable[[str, SampleKind, OnProgress, ShouldStop, DataConfig], Found | ShardIndex]
+    ending: str = ""

@@ -20,7 +20,9 @@ from mptui.data.formats.layout import (
 from mptui.data.formats.lists.columns import LAYOUT as LISTS
 from mptui.data.formats.lists.image_list import find_in_list, offering, recognize_list
 from mptui.data.formats.packed.open_packed import (
+    PARQUET,
     PARQUET_FILES,
+    TAR,
     TAR_SHARDS,
     find_in_parquet,
     find_in_shards,
@@ -79,8 +81,8 @@ FORMATS: dict[str, FolderFormat] = {
         "DATA/1.png and DATA/1_mask.png, also in class folders", _has_masks_beside, _find_with_masks_beside
     ),
     "class folders": FolderFormat(CLASS_FOLDERS, _has_classes, _find_in_class_folders),
-    "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards),
-    "Parquet files": FolderFormat(PARQUET_FILES, has_parquet, find_in_parquet),
+    "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards, TAR),
+    "Parquet files": FolderFormat(PARQUET_FILES, has_parquet, find_in_parquet, PARQUET),
     "list of images": FolderFormat(LISTS, recognize_list, find_in_list),
     "images alone": FolderFormat(
         "DATA/1.jpg, at any depth; images in classes can be used as images alone too",

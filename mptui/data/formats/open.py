@@ -17,6 +17,7 @@ from mptui.data.formats.lists.image_list import offering
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
+from mptui.data.formats.rival_readings import refuse_rivals
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError
@@ -96,6 +97,7 @@ def open_dataset(
             files, settings = kept.applied(found), kept.settings(data)
             dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
         else:
+            refuse_rivals(folder, kind, found, data)
             dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:
         check_data(data, kind)
@@ -125,6 +127,7 @@ def files_of(
         chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
+        refuse_rivals(folder, chosen, found, data)
         return _title(folder), chosen, found
     if is_own(data.name):
         raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")

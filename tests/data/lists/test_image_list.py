@@ -190,6 +190,11 @@ def test_what_is_left_out_is_counted_by_its_reason(folder):
             "no usable image for training: x: no such file",
             "images/1.jpg",
         ),
+        (
+            [("id", "label", "split"), (0, "cat", "train"), (1, "dog", "train"), (2, "Cat", "val")],
+            r"training lacks: Cat\n.*capitals alone: cat",
+            "same capitals",
+        ),
         ([("id", "label"), (0, "a", "b")], "line 2: 3 values, where the first line has 2", "double quotes"),
     ],
 )

@@ -170,7 +170,7 @@ def remove_link(root):
         ("train/a:6 train/b:6 val:4", "no class folders with images", remove_val, ("a", "b")),
         (
             "train/cat:4 train/dog:4 val/Cat:2 val/Dog:2",
-            "that training lacks: Cat, Dog",
+            r"that training lacks: Cat, Dog\n  classes of training that differ in capitals alone: cat, dog",
             lower_case,
             ("cat", "dog"),
         ),

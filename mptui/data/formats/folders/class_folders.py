@@ -238,10 +238,27 @@ def _check_classes(path: str, halves: Halves, train: _Classes, val: _Classes | N
             hint="Join them: the characters look alike, but are stored in two ways.",
         )
     if val is not None and (unknown := [name for name in val.filled if same_text(name) not in known]):
-        raise DataError(
-            f"{clean_name(path)}: validation has classes that training lacks: {some(unknown)}",
-            hint="Give both the same class folders.",
-        )
+        raise unknown_classes(path, unknown, names, "Give both the same class folders.")
+
+
+def unknown_classes(path: str, unknown: Sequence[str], names: Iterable[str], hint: str) -> DataError:
+    """Return the error for classes of validation that training lacks; it says if capitals alone differ.
+
+    Args:
+        path: The set.
+        unknown: These classes.
+        names: The classes of training.
+        hint: What to do otherwise.
+    """
+    text = f"{clean_name(path)}: validation has classes that training lacks: {some(unknown)}"
+    of_folded = {same_text(name).casefold(): name for name in names}
+    by_case = [each for name in unknown if (each := of_folded.get(same_text(name).casefold())) is not None]
+    if not by_case:
+        return DataError(text, hint=hint)
+    return DataError(
+        f"{text}\n  classes of training that differ in capitals alone: {some(by_case)}",
+        hint="Write the names of classes with the same capitals in both.",
+    )
 
 
 def _refuse_splits_as_classes(path: str, names: list[str]) -> None:

@@ -69,7 +69,7 @@ def find_columns(table: Table) -> Columns | None:
     Raises:
         DataError: Its columns can be read in more than one way, or hold what can't be read.
     """
-    names = [name.strip().lower().replace(" ", "_").replace("-", "_") for name in table.header]
+    names = _plain_names(table)
     image = _first(names, _IMAGE)
     if image is None:
         return None
@@ -104,6 +104,15 @@ def find_columns(table: Table) -> Columns | None:
             "Rename the column of the classes to label, or that of the masks' files to mask.",
         )
     return Columns(image, split=split)
+
+
+def is_named_label(table: Table, columns: Columns) -> bool:
+    """Whether the label of a list is so by the name of its column; a mask and columns of 0 and 1 are."""
+    return columns.label is None or _plain_names(table)[columns.label] in _LABEL
+
+
+def _plain_names(table: Table) -> list[str]:
+    return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in table.header]
 
 
 def _first(names: Sequence[str], known: Sequence[str]) -> int | None:

@@ -11,9 +11,10 @@ import numpy as np
 from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
+from mptui.data.formats.folders.class_folders import unknown_classes
 from mptui.data.formats.folders.split_words import SPLIT_WORDS, UNLABELLED
 from mptui.data.formats.layout import natural_key
-from mptui.data.formats.lists.columns import Columns, find_columns, with_header
+from mptui.data.formats.lists.columns import Columns, find_columns, is_named_label, with_header
 from mptui.data.formats.lists.locate import FileFinder, forget_listings
 from mptui.data.formats.lists.read_table import ENDINGS, Table, read_table
 from mptui.data.formats.masks.class_file import CLASS_FILE
@@ -96,10 +97,8 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
             hint="Choose --model diffusion_unet for images alone, or list two classes or more.",
         )
     if unknown := sorted({*val.targets} - {*train.targets}) if kind is SampleKind.CLASS else []:
-        names = clean_name(", ".join(unknown[:10]))
-        raise DataError(
-            f"{clean_name(path)}: validation has classes that training lacks: {names}",
-            hint="Correct the column of the split, or of the label.",
+        raise unknown_classes(
+            path, unknown, train.targets, "Correct the column of the split, or of the label."
         )
     numbers = {name: number for number, name in enumerate(classes)}
     masked = kind is SampleKind.MASK
@@ -119,8 +118,27 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
     )
 
 
-def lists_in(folder: str) -> Iterator[str]:
-    """Yield the lists in a folder that have labels or masks, and whose images are there."""
+def targets_in(folder: str, kind: SampleKind) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the lists in a folder that say the label, or the mask, of its images: by their first lines.
+
+    A column counts as the label by its name alone, not because it is the only other one.
+
+    Returns:
+        The list, and the label or the file of the mask of each image.
+    """
+    for path, table, columns in _lists_in(folder):
+        if columns.kind is not kind or not is_named_label(table, columns):
+            continue
+        try:
+            halves = _Rows(table, columns, kind).halves.values()
+        except DataError:  # its lines contradict each other
+            continue
+        pairs = (pair for half in halves for pair in zip(half.images, half.targets, strict=True))
+        yield path, {image: target for image, target in pairs if target}
+
+
+def _lists_in(folder: str) -> Iterator[tuple[str, Table, Columns]]:
+    """Yield the lists in a folder that have labels or masks and whose images are there: their first lines."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))  # noqa: PTH208
     except OSError:
@@ -134,10 +152,11 @@ def lists_in(folder: str) -> Iterator[str]:
                 continue
             images = [row[columns.image] for row in table.rows]
             finder = FileFinder(path, images, _IMAGE_WORDS)
-            if any(finder.find(image) for image in images):
-                yield path
+            is_there = any(finder.find(image) for image in images)
         except Exception:  # noqa: BLE001, S112 - any table may lie there; it is only offered
             continue
+        if is_there:
+            yield path, table, columns
 
 
 @contextmanager
@@ -146,9 +165,10 @@ def offering(folder: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        path = next(lists_in(folder), None)
-        if path is None:
+        first = next(_lists_in(folder), None)
+        if first is None:
             raise
+        path = first[0]
         hint = f"Its labels are in a list: --data {shell_word(path)}."
         raise DataError(error.message, hint=hint) from error
 

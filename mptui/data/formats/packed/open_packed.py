@@ -20,18 +20,18 @@ PARQUET_FILES = "DATA/train-0000.parquet and DATA/validation-0000.parquet, of co
 
 _NO_SPLIT = "has no split in its name, as others have"
 _OUTSIDE = "lies beside the packed files"
-_TAR, _PARQUET = ".tar", ".parquet"
+TAR, PARQUET = ".tar", ".parquet"
 
 
 def has_shards(path: str) -> SampleKind | None:
     """Return the kind of the samples of tar shards; None if the path has none."""
-    files = find_packed(path, _TAR)
+    files = find_packed(path, TAR)
     return None if files is None or not files.train else kind_of_shard(files.train[0])
 
 
 def has_parquet(path: str) -> SampleKind | None:
     """Return the kind of the samples of Parquet files; None if the path has none with images."""
-    files = find_packed(path, _PARQUET)
+    files = find_packed(path, PARQUET)
     if files is None or not files.train:
         return None
     columns = columns_of(files.train[0])
@@ -47,7 +47,7 @@ def find_in_shards(
         DataError: A shard is damaged, or there are no usable samples.
         ScanCancelledError: `should_stop` returned True.
     """
-    splits = _splits(path, _TAR)
+    splits = _splits(path, TAR)
     total = sum(map(len, splits))
 
     def listed(file: str, done: int) -> tuple[Listing, int]:
@@ -55,7 +55,7 @@ def find_in_shards(
         on_progress(done + 1, total)
         return listing, done + 1
 
-    return _told(path, _TAR, join(path, *_each(splits, listed), kind, declared_classes(path)))
+    return _told(path, TAR, join(path, *_each(splits, listed), kind, declared_classes(path)))
 
 
 def find_in_parquet(
@@ -69,7 +69,7 @@ def find_in_parquet(
         DiskError: The cache has no room for the images.
         ScanCancelledError: `should_stop` returned True.
     """
-    splits = _splits(path, _PARQUET)
+    splits = _splits(path, PARQUET)
     total = sum(rows_of(file) for split in splits for file in split)
 
     def listed(file: str, done: int) -> tuple[Listing, int]:
@@ -78,7 +78,7 @@ def find_in_parquet(
         on_progress(done, total)
         return listing, done
 
-    return _told(path, _PARQUET, join(path, *_each(splits, listed), kind, None))
+    return _told(path, PARQUET, join(path, *_each(splits, listed), kind, None))
 
 
 def _told(path: str, ending: str, found: Found) -> Found:

@@ -10,7 +10,7 @@ from mptui.data.decode.mask import opened_mask, survey
 from mptui.data.describe.read_again import read_again
 from mptui.data.formats.combined import JoinedSplit, RenumberedSplit
 from mptui.data.formats.kept_reading import KeptReading
-from mptui.data.formats.mask_classes import BINARY
+from mptui.data.formats.masks.mask_classes import BINARY
 from mptui.data.formats.open import open_dataset
 from mptui.data.formats.splits import MaskedSplit
 from mptui.errors import DataError

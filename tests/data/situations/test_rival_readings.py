@@ -1,0 +1,171 @@
+"""Folders that two layouts explain: the second is seen by what the first leaves out, or labels otherwise."""
+
+import shutil
+
+import pytest
+from PIL import Image
+
+from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
+from tests.data.packed_sets import pairs_to_tar
+
+from .pictures import pairs, photos
+from .read import labelled, opened
+from .test_packed_situations import parquet, shard
+
+
+def class_folders(root):
+    photos(root, "a:4 b:4")
+
+
+def halves(root):
+    photos(root, "train/a:4 train/b:4 val/a:2 val/b:2")
+
+
+def masks(root):
+    pairs(root, "images/{}.png", "masks/{}.png")
+
+
+def tar_files(root):
+    shard(root / "more" / "train-0.tar", 6)
+    shard(root / "more" / "val-0.tar", 6)
+
+
+def parquet_files(root):
+    parquet(root / "more" / "train-0.parquet", 6)
+    parquet(root / "more" / "val-0.parquet", 6)
+
+
+def tar_with_masks(root):
+    pairs(root / "packed", "images/{}.png", "masks/{}.png")
+    pairs_to_tar(root / "packed", root / "more")
+    shutil.rmtree(root / "packed")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "names"),
+    [
+        (class_folders, tar_files, SampleKind.CLASS, ("class folders", "tar shards")),
+        (class_folders, parquet_files, SampleKind.CLASS, ("class folders", "Parquet files")),
+        (halves, tar_files, SampleKind.CLASS, ("class folders", "tar shards")),
+        (masks, tar_with_masks, SampleKind.MASK, ("images and masks", "tar shards")),
+        (tar_files, parquet_files, SampleKind.CLASS, ("tar shards", "Parquet files")),
+    ],
+)
+def test_packed_files_beside_another_layout_are_refused_and_each_can_be_had(
+    tmp_path, first, second, kind, names
+):
+    first(tmp_path)
+    alone, before = opened(tmp_path, kind)[0], {*tmp_path.rglob("*")}
+    second(tmp_path)
+    with pytest.raises(DataError, match=rf"two layouts.*\n  {names[0]}: .*\n  {names[1]}: .*more/") as caught:
+        opened(tmp_path, kind)
+    assert caught.value.exit_code == 3
+    if first is not tar_files:
+        given = str(tmp_path / "more")
+        assert f"--data {given}" in caught.value.hint
+        assert len(opened(given, kind)[0].train) >= 4
+    tmp_path.with_name("out").mkdir(exist_ok=True)
+    for file in {*tmp_path.rglob("*.tar"), *tmp_path.rglob("*.parquet")} - before:
+        file.rename(tmp_path.with_name("out") / f"{tmp_path.name}{file.name}")
+    assert len(opened(tmp_path, kind)[0].train) == len(alone.train)
+
+
+def test_a_setting_says_that_the_folders_are_the_classes(tmp_path):
+    class_folders(tmp_path)
+    tar_files(tmp_path)
+    assert opened(tmp_path, SampleKind.CLASS, class_folders="outer")[0].classes == ("a", "b")
+
+
+def test_the_archive_that_a_folder_was_unpacked_from_is_no_second_reading(tmp_path):
+    class_folders(tmp_path)
+    shutil.make_archive(str(tmp_path / "all"), "tar", tmp_path, "a")
+    for kind in (SampleKind.CLASS, SampleKind.IMAGE):
+        dataset, heard = opened(tmp_path, kind)
+        assert any("left out 1 files that aren't images" in line for line in heard)
+    assert len(dataset.train) + len(dataset.val) == 8
+
+
+def listed(root, labels, name="labels.csv", column="label"):
+    """Write a list of the images of two folders."""
+    lines = [
+        f"{folder}/{number}.png,{label}"
+        for folder in "ab"
+        for number, label in zip(range(4), labels[folder], strict=True)
+    ]
+    (root / name).write_text(f"image,{column}\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"a": ("cat", "dog") * 2, "b": ("dog", "cat") * 2},  # the folders are batches
+        {"a": ("pet",) * 4, "b": ("pet",) * 4},
+        {"a": ("cat", "dog") * 2, "b": ("owl",) * 4},
+    ],
+)
+def test_a_list_that_groups_the_images_of_class_folders_otherwise_is_refused(tmp_path, labels):
+    class_folders(tmp_path)
+    listed(tmp_path, labels)
+    with pytest.raises(
+        DataError, match=r"class folders: 8 images.*a, b\n  list of images: labels\.csv"
+    ) as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "data.class_folders=outer" in caught.value.hint
+    assert f"--data {tmp_path / 'labels.csv'}" in caught.value.hint
+    assert opened(tmp_path, SampleKind.CLASS, class_folders="outer")[0].classes == ("a", "b")
+    if len({*labels["a"], *labels["b"]}) > 1:
+        named = opened(tmp_path / "labels.csv", SampleKind.CLASS)[0]
+        assert named.classes == tuple(sorted({*labels["a"], *labels["b"]}))
+    else:
+        with pytest.raises(DataError, match="only one class: pet"):
+            opened(tmp_path / "labels.csv", SampleKind.CLASS)
+    (tmp_path / "labels.csv").unlink()
+    assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("labels", "column"),
+    [
+        ({"a": ("cat",) * 4, "b": ("dog",) * 4}, "label"),  # it says the same
+        ({"a": tuple("1234"), "b": tuple("5678")}, "patient"),  # it isn't called a label
+    ],
+)
+def test_a_list_that_says_no_other_thing_is_no_second_reading(tmp_path, labels, column):
+    class_folders(tmp_path)
+    listed(tmp_path, labels, column=column)
+    assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
+
+
+def test_a_list_of_other_masks_is_refused(tmp_path):
+    masks(tmp_path)
+    pairs(tmp_path, "images/{}.png", "corrected/{}.png")
+    lines = [f"images/{number}.png,masks/{number}.png" for number in range(5)]
+    (tmp_path / "masks.csv").write_text("image,mask\n" + "\n".join(lines))
+    assert len(opened(tmp_path, SampleKind.MASK)[0].train) == 4
+    (tmp_path / "masks.csv").write_text("image,mask\n" + "\n".join(lines).replace("masks/", "corrected/"))
+    with pytest.raises(DataError, match=r"images and masks: 5 images\n  list of images: masks\.csv"):
+        opened(tmp_path, SampleKind.MASK)
+    assert len(opened(tmp_path / "masks.csv", SampleKind.MASK)[0].train) == 4
+
+
+def test_class_folders_beside_images_and_masks_serve_no_network_without_a_word(tmp_path):
+    class_folders(tmp_path)
+    masks(tmp_path)
+    dataset, heard = opened(tmp_path, SampleKind.MASK)
+    assert labelled(tmp_path, dataset.train)[0][0].startswith("images/")
+    assert any("left out, 8 files" in line for line in heard)
+    with pytest.raises(DataError, match="has images with masks, but the model needs images in classes"):
+        opened(tmp_path, SampleKind.CLASS)
+    shutil.rmtree(tmp_path / "images")
+    shutil.rmtree(tmp_path / "masks")
+    assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
+
+
+def test_masks_beside_images_in_class_folders_serve_both_networks(tmp_path):
+    class_folders(tmp_path)
+    for folder in "ab":
+        for number in range(4):
+            Image.new("1", (9, 8), number % 2).save(tmp_path / folder / f"{number}_mask.png")
+    assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
+    assert opened(tmp_path, SampleKind.MASK)[0].classes == ("background", "foreground")
