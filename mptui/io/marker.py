@@ -20,20 +20,19 @@ MANIFEST = "manifest.json"
 """Name of the list of a checkpoint's files with their sha256."""
 
 _PROGRAM = "mptui"
-_CONTENT = (json.dumps({"made_by": _PROGRAM, "kind": "run"}) + "\n").encode()
+_CONTENT = (json.dumps({"made_by": _PROGRAM}) + "\n").encode()
 _LARGEST = 1 << 20
 _LONGEST_LINE = 1 << 16
 _CHECKPOINTS = "checkpoints"
 
 
 def mark_run(folder: Path) -> None:
-    """Mark a folder as that of a run.
+    """Mark a new folder as that of a run.
 
     Raises:
         OSError: The disk is full or not writable.
     """
-    if not _is_marked(folder):
-        replace_file(folder / RUN_MARKER, _CONTENT)
+    replace_file(folder / RUN_MARKER, _CONTENT)
 
 
 def is_run(folder: Path) -> bool:
@@ -55,10 +54,16 @@ def make_folder(folder: Path) -> None:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether the folder has a checkpoint's manifest, intact or not; links are none."""
-    if folder.is_symlink():
-        return False
-    manifest = _document(folder / MANIFEST)
-    return isinstance(manifest.get("files"), dict) and {"version", "sha256"} <= manifest.keys()
+    return bool(checkpoint_files(folder))
+
+
+def checkpoint_files(folder: Path) -> frozenset[str]:
+    """Return the names of a checkpoint's files that are in its folder; empty if it is none, or a link."""
+    manifest = {} if folder.is_symlink() else _document(folder / MANIFEST)
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not {"version", "sha256"} <= manifest.keys():
+        return frozenset()
+    return frozenset(os.listdir(folder)) & {*files, MANIFEST}  # noqa: PTH208 - the names alone
 
 
 def _is_marked(folder: Path) -> bool:

@@ -6,17 +6,13 @@ no link is followed. What else lies in a removed folder is kept, under a name th
 """
 
 import contextlib
-import json
 import os
 import shutil
 from itertools import chain, count
 from pathlib import Path
 
 from mptui.io.atomic import Guard, is_partial, partial_path
-from mptui.io.marker import MANIFEST, is_checkpoint
-from mptui.regular import read_regular
-
-_LARGEST_MANIFEST = 64 << 20
+from mptui.io.marker import checkpoint_files
 
 
 def remove_checkpoint(path: Path, guard: Guard = contextlib.nullcontext) -> bool:
@@ -31,13 +27,15 @@ def remove_checkpoint(path: Path, guard: Guard = contextlib.nullcontext) -> bool
     Raises:
         OSError: It can't be renamed.
     """
-    if not is_checkpoint(path):
+    if not (own := checkpoint_files(path)):
         return False
-    if others := sorted({entry.name for entry in os.scandir(path)} - _own_names(path)):
+    if others := sorted({*os.listdir(path)} - own):
         kept = _unused(path.with_name(f"{path.name}.others"))
-        os.mkdir(kept, 0o700)
+        with guard():
+            os.mkdir(kept, 0o700)
         for name in others:
-            os.rename(path / name, kept / name)
+            with guard():
+                os.rename(path / name, kept / name)
     aside = partial_path(path.with_name("removed"))
     with guard():
         os.rename(path, aside)
@@ -74,9 +72,3 @@ def set_aside(path: Path, name: str, guard: Guard = contextlib.nullcontext) -> P
 def _unused(path: Path) -> Path:
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return next(each for each in chain([path], numbered) if not os.path.lexists(each))
-
-
-def _own_names(checkpoint: Path) -> set[str]:
-    """Return the names of a checkpoint's files."""
-    manifest = json.loads(read_regular(checkpoint / MANIFEST, _LARGEST_MANIFEST, os.O_NOFOLLOW))
-    return {*manifest["files"], MANIFEST}

@@ -137,7 +137,7 @@ def _send_term(run: "Path", owner: int) -> None:
 
 def _tell_end(run: "Path", words: str) -> int:
     """Print how a run ended, and return its exit code; 0 if it was stopped, and all of it is saved."""
-    from mptui.engine.checkpoint.pointers import lost_words, steps_lost, target_of
+    from mptui.engine.checkpoint.pointers import checkpoint_of, lost_words, steps_lost
     from mptui.runs.store.directory import CHECKPOINTS, CRASHED, status_of
     from mptui.runs.store.index import read_run
 
@@ -151,7 +151,7 @@ def _tell_end(run: "Path", words: str) -> int:
     lost = steps_lost(run / CHECKPOINTS, steps or 0)
     if cause := (summary.get("error") or {}).get("message") or lost_words(lost):
         typer.echo(clean(str(cause), 4096))
-    last = target_of(run / CHECKPOINTS, "last")
+    last = checkpoint_of(run / CHECKPOINTS, "last")
     if last is not None and last.exists():
         typer.echo(clean(f"checkpoint: {last.resolve()}"))
     if status in {"stopped", CRASHED}:

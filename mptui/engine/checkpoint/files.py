@@ -29,7 +29,7 @@ import torch
 
 from mptui.codec import finite_json
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
-from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.engine.checkpoint.pointers import CHECKPOINT, STATE, checkpoint_name, place_of, target_of
 from mptui.engine.ranks.shards import whole
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
@@ -45,7 +45,6 @@ UNDO_BEST = "undo-best"
 """Name of the best checkpoint at that time, if there was one."""
 NAMES = ("last", "best", UNDO, UNDO_BEST)
 """All names that point to a checkpoint."""
-_STATE = "state.json"
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20
 _DAMAGED = "damaged-"
@@ -247,7 +246,7 @@ def _read(path: Path, groups: Collection[str] | None) -> Snapshot:
             content = read_regular(path / name, _LARGEST_JSON, os.O_NOFOLLOW)
             if hashlib.sha256(content).hexdigest() != digest:
                 raise _damaged(path, f"{name} differs from what was written")
-            state = json.loads(content) if name == _STATE else state
+            state = json.loads(content) if name == STATE else state
     ignored = tuple(sorted({entry.name for entry in os.scandir(path)} - {*digests, MANIFEST}))
     snapshot = Snapshot(int(state["step"]), tensors, state, ignored)
     if CHECKPOINT.fullmatch(path.name) and _place(path.name)[0] != snapshot.step:
@@ -337,16 +336,15 @@ def never_saved(folder: Path) -> bool:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Return a checkpoint's position in a run: its step, and its number (from 0) among those of the step."""
-    step, _, again = name.removeprefix(_DAMAGED).removeprefix("step-").partition("-")[0].partition(".")
-    return int(step), int(again or 0)
+    """Return `place_of` a checkpoint, damaged or not."""
+    return place_of(name.removeprefix(_DAMAGED).removeprefix("step-").partition("-")[0])
 
 
 def free_name(folder: Path, step: int) -> Path:
     """Return an unused path: a step can be saved more than once, and no save replaces another."""
     places = (_place(path.name) for path in checkpoints(folder))
     last = max((again for saved, again in places if saved == step), default=None)
-    return folder / (f"step-{step:09d}" + ("" if last is None else f".{last + 1}"))
+    return folder / (checkpoint_name(step) + ("" if last is None else f".{last + 1}"))
 
 
 def _write_files(folder: Path, snapshot: Snapshot) -> None:
@@ -357,7 +355,7 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
         if tensors
     }
     state = json.dumps(finite_json({"step": snapshot.step, **snapshot.state}), indent=1, allow_nan=False)
-    digests[_STATE] = write_synced(folder / _STATE, [state.encode()])
+    digests[STATE] = write_synced(folder / STATE, [state.encode()])
     write_synced(folder / MANIFEST, [_encoded({"version": FORMAT_VERSION, "files": digests})])
     sync_folder(folder)
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mptui.engine.checkpoint.files import Snapshot, read_checkpoint
-from mptui.engine.checkpoint.pointers import target_of
+from mptui.engine.checkpoint.pointers import checkpoint_of
 from mptui.errors import DiskError, RunDirectoryError
 
 
@@ -31,12 +31,10 @@ def read_named(folder: Path, name: str, groups: Collection[str]) -> Snapshot | N
 
 
 def _place(folder: Path, name: str) -> Path | None:
-    """Return the folder of the checkpoint: a copy of a run may hold it under the name itself."""
-    place = folder / name
     try:
-        return target_of(folder, name) or (place if place.is_dir() else None)
+        return checkpoint_of(folder, name)
     except OSError as error:
         raise DiskError(
-            f"{place}: cannot be read: {error.strerror or error}",
+            f"{folder / name}: cannot be read: {error.strerror or error}",
             hint="try again when the disk responds and the files are readable",
         ) from error

@@ -4,6 +4,7 @@ Each is a symbolic link beside the checkpoints, or on a disk without links a fil
 """
 
 import errno
+import json
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,11 @@ from mptui.regular import OddFileError, read_regular
 CHECKPOINT = re.compile(r"step-\d{9,}(\.\d+)?")
 """The name of a checkpoint's folder."""
 
+STATE = "state.json"
+"""Name of the file of a checkpoint that has its step."""
+
 _LARGEST = 256
+_LARGEST_STATE = 64 << 20
 
 
 def target_of(folder: Path, name: str) -> Path | None:
@@ -36,6 +41,39 @@ def target_of(folder: Path, name: str) -> Path | None:
     return folder / target if CHECKPOINT.fullmatch(target) else None
 
 
+def checkpoint_of(folder: Path, name: str) -> Path | None:
+    """Return the folder of the checkpoint `folder/name`: a copy of a run may hold it under the name itself.
+
+    Raises:
+        OSError: The pointer can't be read.
+    """
+    place = folder / name
+    return target_of(folder, name) or (place if place.is_dir() else None)
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the first checkpoint of a step."""
+    return f"step-{step:09d}"
+
+
+def place_of(name: str) -> tuple[int, int]:
+    """Return the step in the name of a checkpoint, and its number (from 0) among those of the step."""
+    step, _, again = name.removeprefix("step-").partition(".")
+    return int(step), int(again or 0)
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """Return the step of a checkpoint, from its state if its name is last or best; None if unreadable."""
+    if CHECKPOINT.fullmatch(checkpoint.name):
+        return place_of(checkpoint.name)[0]
+    try:
+        state = json.loads(read_regular(checkpoint / STATE, _LARGEST_STATE, os.O_NOFOLLOW))
+    except (OSError, ValueError, RecursionError):
+        return None
+    step = state.get("step") if isinstance(state, dict) else None
+    return step if type(step) is int and step >= 0 else None
+
+
 def steps_lost(folder: Path, step: int) -> dict[str, int | None] | None:
     """Return what no checkpoint holds of a run that has trained to `step`; None if nothing is lost.
 
@@ -47,8 +85,8 @@ def steps_lost(folder: Path, step: int) -> dict[str, int | None] | None:
         `steps`, the number of them, and `since`, the step of the newest checkpoint; None: there is none.
     """
     try:
-        last = target_of(folder, "last")
-        saved = None if last is None or not last.is_dir() else int(last.name[5:].partition(".")[0])
+        last = checkpoint_of(folder, "last")
+        saved = None if last is None or not last.is_dir() else step_of(last)
     except OSError:
         saved = None
     lost = step - (saved or 0)

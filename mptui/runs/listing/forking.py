@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.engine.checkpoint.pointers import CHECKPOINT, checkpoint_name, checkpoint_of, place_of, step_of
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.disk_hint import disk_hint
+from mptui.io.marker import checkpoint_files
 from mptui.regular import open_regular, read_regular
 from mptui.runs.store.directory import (
     BEST,
@@ -51,7 +52,7 @@ class KeptCheckpoint:
     """A checkpoint of a run.
 
     Attributes:
-        path: Its folder.
+        path: Its folder; of a copy of a run that has followed the links it may be `last` or `best` itself.
         step: The optimizer step.
         names: What points to it: last, best, undo.
     """
@@ -59,6 +60,16 @@ class KeptCheckpoint:
     path: Path
     step: int
     names: tuple[str, ...]
+
+    @property
+    def folder_name(self) -> str:
+        """Name of its folder in a run."""
+        return self.path.name if CHECKPOINT.fullmatch(self.path.name) else checkpoint_name(self.step)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its position in the run: `place_of` its name."""
+        return place_of(self.folder_name)
 
 
 def kept_checkpoints(run: Path) -> list[KeptCheckpoint]:
@@ -72,17 +83,20 @@ def kept_checkpoints(run: Path) -> list[KeptCheckpoint]:
         entries = list(folder.iterdir()) if folder.is_dir() else []
         named: dict[str, list[str]] = {}
         for name in (LAST, BEST, "undo"):
-            if (target := target_of(folder, name)) is not None:
-                named.setdefault(target.name, []).append(name)
+            if (place := checkpoint_of(folder, name)) is not None:
+                named.setdefault(place.name, []).append(name)
     except OSError as error:
         hint = "try again when the disk responds"
         raise DiskError(f"{folder}: {error.strerror or error}", hint=hint) from error
     found = [
-        KeptCheckpoint(path, _place(path.name)[0], tuple(named.get(path.name, ())))
+        KeptCheckpoint(path, step, tuple(named.get(path.name, ())))
         for path in entries
-        if CHECKPOINT.fullmatch(path.name) and path.is_dir()
+        if (CHECKPOINT.fullmatch(path.name) or path.name in named)
+        and path.is_dir()
+        and not path.is_symlink()
+        and (step := step_of(path)) is not None
     ]
-    return sorted(found, key=lambda each: _place(each.path.name), reverse=True)
+    return sorted(found, key=lambda each: each.place, reverse=True)
 
 
 def find_checkpoint(run: Path, at: str) -> KeptCheckpoint:
@@ -205,20 +219,31 @@ def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
     """Link the checkpoint, and that of the best epoch if it is not a later one."""
     folder = run / CHECKPOINTS
     folder.mkdir(mode=0o700)
-    best = target_of(parent / CHECKPOINTS, BEST)
-    names = {LAST: checkpoint.path}
-    if best is not None and best.is_dir() and _place(best.name) <= _place(checkpoint.path.name):
+    best = next((each for each in kept_checkpoints(parent) if BEST in each.names), None)
+    names = {LAST: checkpoint}
+    if best is not None and best.place <= checkpoint.place:
         names[BEST] = best
-    for name, path in names.items():
-        if not (folder / path.name).exists():
-            (folder / path.name).mkdir(mode=0o700)
-            for file in path.iterdir():
-                _link(file, folder / path.name / file.name)
+    for name, each in names.items():
+        place = folder / each.folder_name
+        if not place.exists():
+            place.mkdir(mode=0o700)
+            for file_name in _files_of(each):
+                _link(each.path / file_name, place / file_name)
         with contextlib.suppress(OSError):  # a disk without links: a resume takes the newest one
-            (folder / name).symlink_to(path.name)
+            (folder / name).symlink_to(place.name)
     for name in _COPIED:
         if (parent / name).is_file():
             shutil.copyfile(parent / name, run / name)
+
+
+def _files_of(checkpoint: KeptCheckpoint) -> frozenset[str]:
+    files = checkpoint_files(checkpoint.path)
+    if not files:
+        checkpoint.path.stat()  # raises if it is gone
+        raise RunDirectoryError(
+            f"{checkpoint.path}: damaged checkpoint: it has no manifest", hint="choose another one with --at"
+        )
+    return files
 
 
 def _link(source: Path, target: Path) -> None:
@@ -257,9 +282,3 @@ def _free_name(parent: Path) -> str:
 def _words(checkpoint: KeptCheckpoint) -> str:
     names = f" ({', '.join(checkpoint.names)})" if checkpoint.names else ""
     return f"{checkpoint.step}{names}"
-
-
-def _place(name: str) -> tuple[int, int]:
-    """Return the step in the name of a checkpoint, and its number among those of the step."""
-    step, _, again = name.removeprefix("step-").partition(".")
-    return int(step), int(again or 0)

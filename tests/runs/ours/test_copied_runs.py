@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.runs.ours.tiny import mptui
+from tests.runs.ours.tiny import contents, mptui
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +41,22 @@ def test_a_copy_whose_links_became_folders_goes_on(trained, tmp_path):
     assert resumed_from(run) == before
     assert "no checkpoint yet" not in ended.stderr
     assert step_of(run / "checkpoints" / "last") == before // 2 * 3
+
+
+@pytest.mark.parametrize("at", ["last", "best"])
+def test_such_a_copy_is_forked_before_it_was_resumed_and_stays_as_it_is(trained, tmp_path, at):
+    run = tmp_path / "copy"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints", "*.sock", ".*"))
+    for name in ("last", "best"):
+        shutil.copytree((trained / "checkpoints" / name).resolve(), run / "checkpoints" / name)
+    (run / "checkpoints" / at / "of an archive").mkdir()
+    before, step = contents(run), step_of(run / "checkpoints" / at)
+    ended = mptui("resume", run, "--fork", "--at", at, "--name", "fork", "--no-tui", "--epochs", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert f"forked copy at step {step}" in ended.stderr
+    assert resumed_from(tmp_path / "fork") == step
+    assert contents(run) == before
+    assert "are lost" not in mptui("stop", run).stdout
 
 
 def test_a_checkpoint_with_a_stray_file_is_intact(trained, tmp_path):
