@@ -7,6 +7,7 @@ from pathlib import Path
 _CAUSES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "check the permissions"),
     errno.EROFS: "mount the disk writable",
+    errno.ENOLCK: "start the lock service of this network disk",
     errno.ESTALE: "mount the disk again",
     errno.EIO: "check the disk and its connection",
     errno.ENOTCONN: "check the disk and its connection",

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -20,24 +21,20 @@ def interruptible(call: Callable[[], T], look: Callable[[], None]) -> T:
         call: The function; it is left behind if `look` raises.
         look: Called every `LOOK_S`; may raise.
     """
-    outcome: list[Any] = []
+    outcome: Future[T] = Future()
 
     def work() -> None:
         try:
-            outcome.append((call(), None))
+            outcome.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised again by the calling thread
-            outcome.append((None, error))
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=work, name=_NAME, daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(LOOK_S)
         look()
-    (result, error) = outcome[0]
-    if error is not None:
-        raise error
-    found: T = result
-    return found
+    return outcome.result()
 
 
 def still_waits() -> bool:

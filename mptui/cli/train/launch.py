@@ -212,11 +212,12 @@ def _launch(
     from mptui.runs.launch.launcher import train_in_group
     from mptui.runs.session.shutdown import end_now
 
-    is_ready: list[bool] = []
+    is_ready = False
 
     def on_start() -> None:
+        nonlocal is_ready
         if not is_ready:
-            is_ready.append(True)
+            is_ready = True
             ready(path)  # until the nodes have met, the terminal has what is said of it
 
     def attach(agent: "Agent") -> None:

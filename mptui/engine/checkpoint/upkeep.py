@@ -16,7 +16,7 @@ from mptui.engine.checkpoint.files import (
 )
 from mptui.engine.checkpoint.pointers import target_of
 from mptui.errors import RunDirectoryError
-from mptui.io.atomic import Guard
+from mptui.io.atomic import Guard, is_partial
 from mptui.io.marker import is_checkpoint
 from mptui.io.removal import remove_checkpoint, remove_partial
 
@@ -28,15 +28,14 @@ def keep_only(folder: Path, count: int | Literal["all"], guard: Guard = contextl
     call retries.
     """
     with contextlib.suppress(OSError):
-        whole = [path for path in checkpoints(folder) if is_checkpoint(path)]
-        names = [entry.name for entry in os.scandir(folder)]
-        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {
-            *(whole if count == "all" else whole[-count:])
-        }
-        for path in whole:
-            if path not in kept:
-                remove_checkpoint(path, guard)
-        for name in names:
+        names = os.listdir(folder)
+        if count != "all":
+            whole = [path for path in checkpoints(folder) if is_checkpoint(path)]
+            kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
+            for path in whole:
+                if path not in kept:
+                    remove_checkpoint(path, guard)
+        for name in filter(is_partial, names):
             with guard():
                 remove_partial(folder / name)
 

@@ -1,6 +1,7 @@
 """Writes the files and the event at the end of a run, and the report of what may end it."""
 
 import contextlib
+import math
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +62,8 @@ def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResul
 
 def former_end(run: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has ended, which stays if its resume doesn't start; else None."""
-    summary = directory.read_json(run / directory.SUMMARY)
-    return summary if isinstance(summary.get("exit_code"), int) and summary["status"] != "running" else None
+    summary = directory.read_summary(run)
+    return summary if "exit_code" in summary and summary.get("status") not in {None, "running"} else None
 
 
 def ending_events(run: Path, finished: RunFinished, former: dict[str, Any] | None) -> Iterator[Event]:
@@ -80,7 +81,7 @@ def ending_events(run: Path, finished: RunFinished, former: dict[str, Any] | Non
         message=clean(str(error.get("message", "")), 5000),
         hint=clean(str(error.get("hint", "")), 5000),
         directory=str(run),
-        seconds=float(seconds or 0.0),
+        seconds=seconds if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0,
     )
 
 

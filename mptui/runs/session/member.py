@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,8 @@ class Member:
             self._error = error
 
     def _train(self) -> None:
-        nothing: tuple[str, bool, bool, LearnedData | None, dict[str, Any] | None, Plan] = (
-            *("", False, False, None, None, told(self._plan)),
-        )
-        run, resume, goes_on, learned, read_before, first = self._ranks.broadcast(nothing)
-        self._plan = as_told(first, self._plan)
+        begun = self._ranks.broadcast(Beginning(told(self._plan)))  # its own is replaced by that of rank 0
+        self._plan = as_told(begun.plan, self._plan)
         prepared = prepare(
             self._plan,
             emit=_drop,
@@ -111,13 +108,13 @@ class Member:
             on_bad=lambda problem: None,
             force_compile=self._force_compile,
             decide=decided_by_first(self._ranks, lambda plan, model, dataset: plan),
-            goes_on=goes_on,
-            learned=learned,
-            read_before=read_before,
+            goes_on=begun.goes_on,
+            learned=begun.learned,
+            read_before=begun.read_before,
             ranks=self._ranks,
         )
         self._plan = prepared.loaders.plan
-        folder = Path(run) / CHECKPOINTS
+        folder = begun.run / CHECKPOINTS
         with Follower(folder, lambda: self._plan.config.checkpoint, _drop) as saver:
             trainer = Trainer(
                 prepared.job,
@@ -127,8 +124,8 @@ class Member:
                 rebuild=lambda command: self._rebuild(trainer, prepared, folder, command),
             )
             with cleaned_up_by(trainer.close):
-                if resume:
-                    take_up(trainer, Path(run), None, lambda code, message: None)
+                if begun.resume:
+                    take_up(trainer, begun.run, None, lambda code, message: None)
                 self._agreed.poll()
                 trainer.train()
 
@@ -166,6 +163,27 @@ def decided_by_first(ranks: Ranks, decide: Decide) -> Decide:
         return as_told(ranks.broadcast(told(chosen)), plan)
 
     return decided
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What rank 0 tells the others as a run begins.
+
+    Attributes:
+        plan: The plan, as `told`.
+        run: The run directory.
+        resume: Whether the run is resumed.
+        goes_on: Whether it goes on from a checkpoint.
+        learned: What the network in that has learned from.
+        read_before: How the run has read its data.
+    """
+
+    plan: Plan
+    run: Path = Path()
+    resume: bool = False
+    goes_on: bool = False
+    learned: LearnedData | None = None
+    read_before: dict[str, Any] | None = None
 
 
 def told(plan: Plan) -> Plan:

@@ -52,7 +52,7 @@ from mptui.runs.session.exit_status import (
 )
 from mptui.runs.session.heartbeat import pulse
 from mptui.runs.session.live_changes import LiveChanges
-from mptui.runs.session.member import decided_by_first, leave, told
+from mptui.runs.session.member import Beginning, decided_by_first, leave, told
 from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.session.resuming import check_length, has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
@@ -188,7 +188,7 @@ class Session:
             raise
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
             cause = cause_of(caught, self._ranks, self.plan.config.model, self._trainer)
-            status, code = status_of_error(cause), getattr(cause, "exit_code", 1)
+            status, code = status_of_error(cause), cause.exit_code if isinstance(cause, MptuiError) else 1
         self.mailbox.early_exit.close()
         leave(self._ranks, cause)
         self._end(status, code, cause)
@@ -208,7 +208,7 @@ class Session:
         goes_on = self._resume and has_checkpoint(self.run, self._ownership.change)
         learned = learned_before(self.run) if goes_on else None
         read_before = kept_reading(self.run, self._before, plan.config) if goes_on else None
-        self._ranks.broadcast((str(self.run), self._resume, goes_on, learned, read_before, told(plan)))
+        self._ranks.broadcast(Beginning(told(plan), self.run, self._resume, goes_on, learned, read_before))
         guard = self._changes.guard = self._ownership.change
         self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
@@ -272,9 +272,10 @@ class Session:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     def _saver(self) -> Saver:
-        folder = self.run / directory.CHECKPOINTS
         return Saver(
-            *(folder, lambda: self.plan.config.checkpoint, self._emit),
+            self.run / directory.CHECKPOINTS,
+            lambda: self.plan.config.checkpoint,
+            self._emit,
             hold=self._held,
             should_stop=lambda: self.mailbox.stop_requested,
             may_wait=lambda: not self.mailbox.insisted,

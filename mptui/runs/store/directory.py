@@ -147,9 +147,8 @@ def check_name(name: str) -> None:
 
 
 def _not_made(path: Path, error: OSError) -> DiskError:
-    return DiskError(
-        f"{path}: cannot make this directory: {error.strerror}", hint="choose another folder with --runs-dir"
-    )
+    hint = disk_hint(error, path.parent, "choose another folder with --runs-dir")
+    return DiskError(f"{path}: cannot make this directory: {error.strerror}", hint=hint)
 
 
 def has_started(run: Path) -> bool:
@@ -395,7 +394,8 @@ def _some(names: Collection[str]) -> str:
 
 
 def _cant_read(folder: Path, error: OSError) -> DiskError:
-    return DiskError(f"{folder}: {error.strerror}", hint="choose another folder with --runs-dir")
+    hint = disk_hint(error, folder, "choose another folder with --runs-dir")
+    return DiskError(f"{folder}: {error.strerror}", hint=hint)
 
 
 def _check_kinds(run: Path) -> None:

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.io.atomic import is_partial, replace_file
+from mptui.io.atomic import replace_file
+from mptui.io.disk_hint import disk_hint
+from mptui.io.removal import remove_partial
 from mptui.regular import OddFileError, open_regular, read_regular
 from mptui.text import clean
 
@@ -107,9 +109,7 @@ class Claim:
             raise _held(self._run, holder)
         replace_file(self._path, self._content)
         for path in self._run.iterdir():
-            if is_partial(path.name):  # of an owner that was killed
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            remove_partial(path)  # of an owner that was killed
         self._seen = _look(self._path.stat())
         self._read = time.time()
         self._touched = time.monotonic()
@@ -232,11 +232,7 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
 
 
 def _cant_lock(run: Path, error: OSError) -> DiskError:
-    hint = {
-        errno.ENOLCK: "start the lock service of this network disk, or choose another folder with --runs-dir",
-        errno.ESTALE: "mount the disk again, then repeat the command",
-        errno.EIO: "check the disk and its connection; nothing was changed",
-    }.get(error.errno or 0, "choose another folder with --runs-dir")
+    hint = disk_hint(error, run, "choose another folder with --runs-dir")
     return DiskError(f"{run}: can't be locked: {error.strerror}", hint=hint)
 
 
