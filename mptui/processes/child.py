@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _BOOT = (
@@ -14,11 +15,16 @@ _BOOT = (
 )
 _SAFE_PATH = "-P" if sys.version_info >= (3, 11) else "-I"
 """Keeps the current folder out of the module path."""
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+"""The folder in which this package is."""
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
 def start(call: str, *arguments: str, **options: Any) -> "subprocess.Popen[Any]":  # noqa: ANN401
     """Call a function in a fresh interpreter that has the module path of this one.
+
+    An interactive interpreter, as that of a notebook, has "" in it for whatever folder is the current one:
+    the folder of this package takes its place, as it may be the entry by which that was found.
 
     The process has a session of its own, so that Ctrl+C and a closed terminal reach only this process. Its
     standard streams are /dev/null, since libraries write to them past Python, and into the screen.
@@ -29,8 +35,9 @@ def start(call: str, *arguments: str, **options: Any) -> "subprocess.Popen[Any]"
         options: As for `subprocess.Popen`; they replace the above.
     """
     nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    path = json.dumps([folder or _PACKAGES for folder in sys.path])
     return subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-I", "-c", _BOOT.format(*call.split(":")), *arguments, json.dumps(sys.path)],
+        [sys.executable, "-I", "-c", _BOOT.format(*call.split(":")), *arguments, path],
         **{**nothing, "start_new_session": True, **options},
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptui.processes.child import mptui_command
+from tests.e2e.terminal import Terminal
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -83,3 +84,39 @@ def test_no_command_that_starts_processes_runs_one(traps):
         ended = run_to_end(*words, folder=traps, environ=environ)
         assert not (traps.parent / "sprung").exists(), f"{words[0]}: {(traps.parent / 'sprung').read_text()}"
         assert ended.returncode == 0, ended.stderr
+
+
+def test_the_screen_of_a_run_starts_none(traps):
+    runs = ("--runs-dir", traps.parent / "runs")
+    assert run_to_end("run", *TINY, "--name", "one", *runs, folder=traps).returncode == 0
+    screen = Terminal(traps, arguments=("attach", "one", *map(str, runs)))
+    try:
+        screen.shows("completed")
+        screen.press("q")
+        assert screen.exit_code() == 0
+    finally:
+        screen.end()
+    assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
+
+
+NOTEBOOK = """
+import os, sys
+sys.path.insert(0, "")
+import {traps}
+from mptui import train
+os.chdir(sys.argv[1])
+train(
+    "unet", runs_dir=sys.argv[2], compile=False,
+    **{{"model.width": 2, "model.depth": 1, "data.samples": 8, "data.image_size": 16}},
+    **{{"training.max_steps": 1, "logging.trackers": ["csv"], "data.workers": 1, "hardware.device": "cpu"}},
+)
+"""
+
+
+def test_no_process_of_a_notebook_that_has_entered_such_a_folder_runs_one(traps):
+    """The notebook itself has imported all before: what it starts has not."""
+    code = NOTEBOOK.format(traps=", ".join(name for name in TRAPS if name != "mptui"))
+    words = [sys.executable, "-c", code, traps, traps.parent / "runs"]
+    ended = subprocess.run(words, cwd=traps.parent, capture_output=True, text=True)
+    assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
+    assert ended.returncode == 0, ended.stderr
