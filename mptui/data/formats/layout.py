@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from mptui.data.formats.folders.folder_walk import leads_to, unreadable
+from mptui.data.formats.folders.folder_walk import OF_SYSTEM, leads_to, unreadable
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, is_plain_split
 from mptui.errors import DataError
 from mptui.text import clean_name
@@ -16,7 +16,6 @@ MASK_NAMES = ("masks", "mask", "labels", "label", "annotations", "annotation")
 
 CLASS_FOLDERS = "DATA/train/cat/1.jpg and DATA/val/cat/2.jpg, or DATA/cat/1.jpg"
 IMAGES_AND_MASKS = "DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val"
-_NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,6 @@ def has_subfolders(path: str) -> bool:
     return bool(subfolders(path))
 
 
-def has_images_and_masks(path: str) -> bool:
-    """Whether a folder could be half of a set of images and masks."""
-    return image_and_mask_folders(path) is not None
-
-
-def image_and_mask_folders(path: str) -> tuple[str, str] | None:
-    """Return the folders of images and of masks in a folder; None unless it has both."""
-    inside = subfolders(path)
-    images, masks = _first(inside, IMAGE_NAMES), _first(inside, MASK_NAMES)
-    return (images, masks) if images is not None and masks is not None else None
-
-
 def subfolders(path: str) -> dict[str, str]:
     """Return the subfolders by name, in natural order ("2" before "10"), without hidden ones.
 
@@ -148,16 +135,11 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
-            return [e for e in entries if not e.name.startswith(".") and e.name not in _NOT_DATA]
+            return [e for e in entries if not e.name.startswith(".") and e.name not in OF_SYSTEM]
     except NotADirectoryError:
         return []
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
-    by_name = {name.lower(): path for name, path in reversed(folders.items())}
-    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def contents(path: str) -> str:

@@ -169,3 +169,12 @@ def test_masks_beside_images_in_class_folders_serve_both_networks(tmp_path):
             Image.new("1", (9, 8), number % 2).save(tmp_path / folder / f"{number}_mask.png")
     assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
     assert opened(tmp_path, SampleKind.MASK)[0].classes == ("background", "foreground")
+
+
+def test_splits_of_images_and_masks_are_said_to_be_for_masks(tmp_path):
+    for half in ("train", "val"):
+        pairs(tmp_path / half, "images/{}.png", "masks/{}.png")
+    with pytest.raises(DataError, match="has images with masks") as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "Choose --model unet for masks" in caught.value.hint
+    assert opened(tmp_path, SampleKind.MASK)[0].reading.split == "folders train and val"

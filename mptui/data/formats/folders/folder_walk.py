@@ -21,10 +21,11 @@ from mptui.text import clean_name
 NOT_AN_IMAGE = "is not an image by its name"
 HIDDEN = "is hidden, or lies in a hidden folder"
 WRITTEN = "was written by mptui"
+OF_SYSTEM = frozenset({"__MACOSX", "@eaDir"})
+"""Folders in which a system keeps its own files."""
 
 _LINKED_TWICE = "is a link to what is in the set already"
 _UPWARDS = "is a link to a folder above it"
-_OF_SYSTEM = frozenset({"__MACOSX", "@eaDir"})
 
 
 @dataclass(slots=True)
@@ -215,7 +216,7 @@ class FolderWalk:
         seen = [
             entry
             for entry in entries
-            if not entry.name.startswith(".") and entry.name not in _OF_SYSTEM and entry.name not in written
+            if not entry.name.startswith(".") and entry.name not in OF_SYSTEM and entry.name not in written
         ]
         if len(seen) < len(entries):
             self._leave_unseen(set(entries).difference(seen), written)

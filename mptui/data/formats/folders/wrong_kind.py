@@ -40,7 +40,7 @@ def wrong_kind(what: str, path: str, kinds: tuple[SampleKind, ...], kind: Sample
             name, file = found
             text = f"{text}\n  {clean_name(file)} is an annotation of {name}, which is not read"
             return DataError(text, hint=_annotation_hint(name, kind))
-        if kind is SampleKind.CLASS and (splits := _flat_splits(path)):
+        if kinds == (SampleKind.IMAGE,) and kind is SampleKind.CLASS and (splits := _flat_splits(path)):
             return _no_class_folders(text, path, splits)
     return DataError(text, hint=_hint(kinds, kind))
 

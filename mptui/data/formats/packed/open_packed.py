@@ -47,7 +47,8 @@ def find_in_shards(
         DataError: A shard is damaged, or there are no usable samples.
         ScanCancelledError: `should_stop` returned True.
     """
-    splits = _splits(path, TAR)
+    files = find_packed(path, TAR) or PackedFiles([], [], [])
+    splits = _splits(files)
     total = sum(map(len, splits))
 
     def listed(file: str, done: int) -> tuple[Listing, int]:
@@ -55,7 +56,7 @@ def find_in_shards(
         on_progress(done + 1, total)
         return listing, done + 1
 
-    return _told(path, TAR, join(path, *_each(splits, listed), kind, declared_classes(path)))
+    return _told(path, files, join(path, *_each(splits, listed), kind, declared_classes(path)))
 
 
 def find_in_parquet(
@@ -69,7 +70,8 @@ def find_in_parquet(
         DiskError: The cache has no room for the images.
         ScanCancelledError: `should_stop` returned True.
     """
-    splits = _splits(path, PARQUET)
+    files = find_packed(path, PARQUET) or PackedFiles([], [], [])
+    splits = _splits(files)
     total = sum(rows_of(file) for split in splits for file in split)
 
     def listed(file: str, done: int) -> tuple[Listing, int]:
@@ -78,12 +80,11 @@ def find_in_parquet(
         on_progress(done, total)
         return listing, done
 
-    return _told(path, PARQUET, join(path, *_each(splits, listed), kind, None))
+    return _told(path, files, join(path, *_each(splits, listed), kind, None))
 
 
-def _told(path: str, ending: str, found: Found) -> Found:
+def _told(path: str, files: PackedFiles, found: Found) -> Found:
     """Return the list of a set with where its split comes from, and what was left out of it."""
-    files = find_packed(path, ending) or PackedFiles([], [], [])
     has_val = found.train_rows < len(found.images)
     test = files.test if files.val or not has_val else []
     walk = FolderWalk(path)
@@ -102,9 +103,8 @@ def _told(path: str, ending: str, found: Found) -> Found:
     )
 
 
-def _splits(path: str, ending: str) -> tuple[list[str], list[str], list[str]]:
+def _splits(files: PackedFiles) -> tuple[list[str], list[str], list[str]]:
     """Return the files for training, for validation and, if there are none, those of the test."""
-    files = find_packed(path, ending) or PackedFiles([], [], [])
     return files.train, files.val, [] if files.val else files.test
 
 
