@@ -10,8 +10,8 @@ from mptui.config.profiles import list_profiles
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.user_cache import load_arrays, load_json
 from mptui.regular import OddFileError, open_regular, read_regular
+from mptui.runs.listing.compare import compare
 from mptui.runs.store.bad_samples import BadSampleList
-from mptui.runs.store.compare import compare
 from mptui.runs.store.directory import check_version, read_summary, status_of
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal import read_journal

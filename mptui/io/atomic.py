@@ -15,7 +15,7 @@ _PARTIAL = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.partial")
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 """Context around each rename that other processes see. It raises if this process no longer owns the run; its
-body must be short. See `mptui.runs.store.lock.Claim.change`."""
+body must be short. See `mptui.runs.store.claim.Claim.change`."""
 
 
 def partial_path(path: Path) -> Path:

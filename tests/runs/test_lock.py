@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mptui.errors import DiskError, RunDirectoryError
+from mptui.runs.store import claim as claims
 from mptui.runs.store import lock as locks
 from mptui.runs.store.directory import claim, status_of
 from mptui.runs.store.lock import LOST_AFTER_S, PRIVATE, holder_of, owner_of
@@ -185,7 +186,7 @@ def test_the_owner_touches_its_lock_so_that_other_machines_see_it_live(tmp_path,
     os.utime(lock, (1, 1))
     mine.keep(no)
     assert lock.stat().st_mtime == 1  # rewriting it once in a while is enough
-    monkeypatch.setattr(locks, "BEAT_S", 0.0)
+    monkeypatch.setattr(claims, "BEAT_S", 0.0)
     mine.keep(no)
     assert time.time() - lock.stat().st_mtime < LOST_AFTER_S / 2
 
@@ -325,7 +326,7 @@ def test_a_clock_that_is_set_makes_no_lock_stale(tmp_path, other_owner, monkeypa
 
 def test_nobody_takes_a_run_over_in_the_middle_of_a_change(tmp_path, monkeypatch):
     """The owner is stopped there, long enough to seem dead."""
-    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
+    monkeypatch.setattr(claims, "DIRECTORY_WAIT_S", 0.05)
     mine = claim(tmp_path)
     lock = tmp_path / "lock.json"
     with mine.change(no):
@@ -338,15 +339,15 @@ def test_nobody_takes_a_run_over_in_the_middle_of_a_change(tmp_path, monkeypatch
 
 def test_a_change_waits_until_the_run_is_not_being_claimed(tmp_path, monkeypatch):
     mine = claim(tmp_path)
-    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
-    with locks._alone_with(tmp_path), pytest.raises(TimeoutError), mine.change(no):
+    monkeypatch.setattr(claims, "DIRECTORY_WAIT_S", 0.05)
+    with claims._alone_with(tmp_path), pytest.raises(TimeoutError), mine.change(no):
         pass
     with mine.change(no):
         pass
 
 
 def test_a_child_that_was_forked_in_a_change_does_not_go_on_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
+    monkeypatch.setattr(claims, "DIRECTORY_WAIT_S", 0.05)
     mine = claim(tmp_path)
     with mine.change(no):
         child = os.fork()

@@ -256,8 +256,8 @@ def _prepare(group: Group, path: Path) -> None:
         DiskError: The run's directory can't be written.
     """
     from mptui.errors import DiskError
+    from mptui.runs.store.claim import Claim
     from mptui.runs.store.directory import RANKS, claim
-    from mptui.runs.store.lock import Claim
 
     if group.nodes == 1:
         claim(path).release()

@@ -54,7 +54,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     if ctx.invoked_subcommand is not None:
         return
     from mptui.codec import finite_json
-    from mptui.runs.store.compare import summaries
+    from mptui.runs.listing.compare import summaries
 
     listed = summaries(runs_dir, _warn_unreadable)
     if as_json:
@@ -78,7 +78,7 @@ def compare(
 ) -> None:
     """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
     from mptui.codec import finite_json
-    from mptui.runs.store.compare import compare as compared
+    from mptui.runs.listing.compare import compare as compared
     from mptui.runs.store.directory import find_run
 
     found = compared([find_run(runs_dir, first), find_run(runs_dir, second)])

@@ -51,7 +51,7 @@ def report(
     from mptui.lab.report.html_page import html_page
     from mptui.lab.report.markdown_page import markdown_page
     from mptui.lab.report.run_report import read_report
-    from mptui.runs.store.compare import compare
+    from mptui.runs.listing.compare import compare
     from mptui.runs.store.directory import find_run
 
     kind = _kind(format)

@@ -24,7 +24,7 @@ def html_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> 
 
     Args:
         reports: The runs.
-        compared: Their comparison (`mptui.runs.store.compare.compare`); None for a single run.
+        compared: Their comparison (`mptui.runs.listing.compare.compare`); None for a single run.
     """
     title = " · ".join(report.name for report in reports)
     room = files("mptui.lab.report")

@@ -27,9 +27,9 @@ from mptui.runs.launch.account import record_end, record_losses, record_stop
 from mptui.runs.launch.agent import Agent, RankLogs
 from mptui.runs.launch.group_options import Group
 from mptui.runs.launch.losses import SAVED, LostRank
+from mptui.runs.store.claim import Claim
 from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS
 from mptui.runs.store.index import read_run
-from mptui.runs.store.lock import Claim
 from mptui.text import clean
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from mptui.io.atomic import Guard, is_partial, replace_file
 from mptui.io.disk_hint import disk_hint
 from mptui.io.marker import is_run, mark_run
 from mptui.regular import read_regular
+from mptui.runs.store.claim import Claim
 from mptui.runs.store.lock import NAME as LOCK
-from mptui.runs.store.lock import PRIVATE, Claim, is_held
-from mptui.text import clean
+from mptui.runs.store.lock import PRIVATE, is_held
+from mptui.runs.view.cleaned import cleaned_json
+from mptui.text import clean, some
 
 VERSION = 1
 """Version of summary, environment, choices and changes; `run.toml` and journal have their own."""
@@ -74,13 +76,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
     **dict.fromkeys(("energy", "forked_from"), dict),
 }
-_DEEPEST = 16
-"""Tables and lists inside each other in a summary; ours has three. Deeper ones would exhaust the stack."""
-
-_LARGEST_BITS = 63
-"""Of a whole number; a larger one is no count of ours, and can't be used with floats."""
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
+_NOT_MADE = "cannot make this directory: "
 LONGEST_NAME = 128
 """Largest length of a run's name in characters."""
 
@@ -106,7 +103,7 @@ def create_run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_made(folder, error) from error
+        raise _unusable(folder, error, _NOT_MADE) from error
     for attempt in range(100):
         path = _with_separator(folder / (chosen if not attempt else f"{chosen}-{attempt + 1}"))
         try:
@@ -123,7 +120,7 @@ def create_run(
                 ) from None
             continue
         except OSError as error:
-            raise _not_made(path, error) from error
+            raise _unusable(path, error, _NOT_MADE) from error
         return path
     raise DiskError(f"{folder}: no free name for the run {chosen}", hint="choose one with --name")
 
@@ -144,11 +141,6 @@ def check_name(name: str) -> None:
             f"--name {name!r}: not a valid name",
             hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
         )
-
-
-def _not_made(path: Path, error: OSError) -> DiskError:
-    hint = disk_hint(error, path.parent, "choose another folder with --runs-dir")
-    return DiskError(f"{path}: cannot make this directory: {error.strerror}", hint=hint)
 
 
 def has_started(run: Path) -> bool:
@@ -279,7 +271,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_summary(run: Path) -> dict[str, Any]:
     """Read summary.json with values of valid types, safe to show; empty if it is unreadable."""
-    cleaned = {key: _cleaned(value) for key, value in read_json(run / SUMMARY).items()}
+    cleaned = {key: cleaned_json(value) for key, value in read_json(run / SUMMARY).items()}
     known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
         known["best"] = {"epoch": None, "metric": None, "value": None}
@@ -291,21 +283,6 @@ def read_summary(run: Path) -> dict[str, Any]:
 def _is_energy(energy: dict[str, Any]) -> bool:
     figures = [energy.get("watt_hours") or 0.0, energy.get("seconds"), energy.get("until")]
     return all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
-
-
-def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
-    """Make a value safe to show and to write again; None for values that no run writes."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
-        return None
-    if not isinstance(value, dict | list):
-        return value
-    if depth == _DEEPEST:
-        return None
-    if isinstance(value, dict):
-        return {clean(key): _cleaned(item, depth + 1) for key, item in value.items()}
-    return [_cleaned(item, depth + 1) for item in value]
 
 
 def check_version(run: Path) -> None:
@@ -380,22 +357,18 @@ def check_is_run(folder: Path) -> None:
     try:
         others = {entry.name for entry in os.scandir(folder) if not is_partial(entry.name)} - {LOCK, PRIVATE}
     except OSError as error:
-        raise _cant_read(folder, error) from error
+        raise _unusable(folder, error) from error
     if others and not is_run(folder):
+        told = some(sorted(others))
         raise RunDirectoryError(
-            f"{folder}: not the folder of a run: mptui has not written what is in it ({_some(others)})",
+            f"{folder}: not the folder of a run: mptui has not written what is in it ({told})",
             hint="choose another --name or --runs-dir; nothing in this folder was changed",
         )
 
 
-def _some(names: Collection[str]) -> str:
-    first = ", ".join(clean(name, 60) for name in sorted(names)[:3])
-    return f"{first}, …" if len(names) > 3 else first
-
-
-def _cant_read(folder: Path, error: OSError) -> DiskError:
+def _unusable(folder: Path, error: OSError, what: str = "") -> DiskError:
     hint = disk_hint(error, folder, "choose another folder with --runs-dir")
-    return DiskError(f"{folder}: {error.strerror}", hint=hint)
+    return DiskError(f"{folder}: {what}{error.strerror}", hint=hint)
 
 
 def _check_kinds(run: Path) -> None:
@@ -409,7 +382,7 @@ def _check_kinds(run: Path) -> None:
         with os.scandir(run) as entries:
             odd = [entry.name for entry in entries if _is_odd(entry)]
     except OSError as error:
-        raise _cant_read(run, error) from error
+        raise _unusable(run, error) from error
     if odd:
         kind = "folder" if odd[0] in _FOLDERS else "regular file"
         raise RunDirectoryError(

@@ -1,10 +1,16 @@
-"""Makes the texts of events safe to show, as they come from files, libraries and users."""
+"""Makes the texts of events and files safe to show, as they come from files, libraries and users."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from mptui.events import Event, RunFinished, Step
 from mptui.text import clean, clean_lines
+
+_DEEPEST = 16
+"""Tables and lists inside each other; a summary of ours has three. Deeper ones would exhaust the stack."""
+
+_LARGEST_BITS = 63
+"""Of a whole number; a larger one is no count of ours, and can't be used with floats."""
 
 
 def cleaned(event: Event) -> Event:
@@ -32,3 +38,18 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of an event's field
 def _is_plain(event: Step) -> bool:
     """Whether a step's texts need no cleaning, which is usual; most events are steps."""
     return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))
+
+
+def cleaned_json(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
+    """Make a value safe to show and to write again; None for values that no run writes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
+        return None
+    if not isinstance(value, dict | list):
+        return value
+    if depth == _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return {clean(key): cleaned_json(item, depth + 1) for key, item in value.items()}
+    return [cleaned_json(item, depth + 1) for item in value]

@@ -12,7 +12,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.events import CheckpointSaved, Event, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
-from mptui.runs.store import lock
+from mptui.runs.store import claim, lock
 from mptui.runs.store.directory import CHECKPOINTS, create_run
 from mptui.runs.store.journal import read_journal
 
@@ -63,7 +63,7 @@ def wait_for(condition):
 @pytest.mark.parametrize("stopped", [False, True], ids=["completed", "stopped"])
 def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch, stopped):
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setattr(lock, "DIRECTORY_WAIT_S", 0.1)
+    monkeypatch.setattr(claim, "DIRECTORY_WAIT_S", 0.1)
     monkeypatch.setattr(async_saver, "RETRY_S", (0.05, 0.1))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     run = create_run(tmp_path, "test", "unet", "run")
@@ -82,7 +82,7 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch,
     session.start()
     wait_for(lambda: any(isinstance(each, Warned) and each.code == "disk" for each in seen))
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 5 * lock.DIRECTORY_WAIT_S)
+    wait_for(lambda: time.monotonic() > began + 5 * claim.DIRECTORY_WAIT_S)
     assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
     holders[0].end()
     assert session.wait(LIMIT_S)

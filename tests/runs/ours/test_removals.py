@@ -37,7 +37,7 @@ RULES = {
     "runs/remote/control_socket.py": ({"unlink", "rmdir", "symlink_to"}, OWNED),
     "runs/session/unstarted.py": ({"rmtree"}, FRESH),
     "runs/store/journal.py": ({"replace", "ftruncate", "unlink"}, OWNED),
-    "runs/store/lock.py": ({"unlink"}, OWNED),
+    "runs/store/claim.py": ({"unlink"}, OWNED),
     "runs/store/writer.py": ({"unlink"}, PROVED),
     "runs/trackers/growing_file.py": ({"ftruncate"}, OWNED),
     "runs/trackers/mlflow_run.py": ({"hardlink_to", "unlink"}, FRESH),

@@ -45,7 +45,7 @@ RULES = {
     "runs/store/directory.py": ({"replace_file", "write_text"}, OWNED),
     "runs/store/index.py": ({"replace_file"}, OWNED),
     "runs/store/journal.py": ({"open_regular", "write_synced"}, OWNED),
-    "runs/store/lock.py": ({"open_regular", "replace_file"}, OWNED),
+    "runs/store/claim.py": ({"open_regular", "replace_file"}, OWNED),
     "runs/store/writer.py": ({"replace_file", "write_text"}, OWNED),
     "runs/trackers/growing_file.py": ({"open_regular"}, OWNED),
     "runs/trackers/tracker_process.py": ({"open_regular"}, OWNED),

@@ -11,10 +11,10 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from mptui.errors import MptuiError
+from mptui.runs.listing.compare import compare
 from mptui.runs.listing.difference import STEPS, difference
 from mptui.runs.listing.forking import parent_of
 from mptui.runs.listing.run_curves import Curve, RunCurves, curves_of
-from mptui.runs.store.compare import compare
 from mptui.runs.store.directory import read_summary
 from mptui.runs.view.run_view import RunView
 from mptui.tui.keys.bindings import bindings

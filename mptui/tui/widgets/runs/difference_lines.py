@@ -47,7 +47,7 @@ def difference_heading(runs: Sequence[Path], width: int) -> Content:
 
 
 def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Content]]:
-    """Return (id, line) of each differing setting and each figure, from `mptui.runs.store.compare`."""
+    """Return (id, line) of each differing setting and each figure, from `mptui.runs.listing.compare`."""
     figures, settings = found["figures"], found["settings"]
     first = {name: figures[name] for name in _FIRST if name in figures}
     rows = [(name, values, False) for name, values in first.items()]
