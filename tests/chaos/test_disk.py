@@ -72,7 +72,7 @@ def test_a_stop_command_says_which_steps_a_full_disk_loses_and_fails_with_the_ru
     saved = read_newest(run / "checkpoints")[0].step
     lost = f"since the checkpoint of step {saved} "
     assert (first.returncode, second.returncode) == (7, 7)
-    assert "asked to stop while the disk can't be written" in told
+    assert "asked to stop while a save waits" in told
     assert lost in told
     assert lost in second.stdout
     assert "no space left" in second.stdout

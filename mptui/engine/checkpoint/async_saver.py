@@ -4,8 +4,9 @@ A snapshot is a copy in host memory; it is written, hashed and synced in paralle
 end of an epoch and of a new best take at most a twentieth of the time: they are deferred if epochs are short.
 A deferred best is kept in memory, and written at the latest when the run ends.
 
-A disk that is full, read-only or missing holds the run but does not end it: the snapshot stays in memory, and
-the write is retried until it succeeds. A stop says which steps would be lost, and retries for `LAST_WAIT_S`.
+A disk that is full, read-only, missing, or locked by another process holds the run but does not end it: the
+snapshot stays in memory, and the write is retried until it succeeds. A stop says which steps would be lost,
+and retries for `LAST_WAIT_S`.
 """
 
 import contextlib
@@ -212,7 +213,7 @@ class Saver:
             while time.monotonic() < min(until, ends_at) and (self._may_wait() or not self._should_stop()):
                 if self._should_stop() and ends_at == math.inf:
                     ends_at, pause_s = time.monotonic() + LAST_WAIT_S, LAST_WAIT_S / 10
-                    self._tell_losses(save.snapshot.step)
+                    self._tell_losses(save.snapshot.step, error)
                     break
                 time.sleep(LOOK_S)
             is_last = self._should_stop() and (time.monotonic() >= ends_at or not self._may_wait())
@@ -224,12 +225,12 @@ class Saver:
                 raise error
             pause_s = min(2 * pause_s, longest_s)
 
-    def _tell_losses(self, step: int) -> None:
-        """Say what a stop would lose while the disk can't be written."""
+    def _tell_losses(self, step: int, error: DiskError) -> None:
+        """Say what a stop would lose while a save waits, and for what it waits."""
         lost = lost_words(steps_lost(self._folder, step)) or "nothing is lost"
         message = (
-            f"asked to stop while the disk can't be written: if it stays so for {LAST_WAIT_S:.0f} s, {lost}; "
-            "stop again to end at once"
+            f"asked to stop while a save waits ({error.message}): if it stays so for {LAST_WAIT_S:.0f} s, "
+            f"{lost}; stop again to end at once"
         )
         self._emit(Warned(step=step, code="disk", message=message))
 

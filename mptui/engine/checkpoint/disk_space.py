@@ -31,18 +31,24 @@ def need_space(folder: Path, size: int) -> None:
 
 def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
     """Build the error of a failed save of `size` bytes: its cause, the space needed, the space free."""
-    room = f"; {size:,} bytes are needed" if size else ""
-    with contextlib.suppress(OSError):
-        room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
+    room = _room(folder, size)
     remedy = disk_hint(error, folder, "choose another disk with --runs-dir")
     hint = f"{remedy}; the previous checkpoint is intact"
     if isinstance(error, FileNotFoundError):
         hint = "the disk or the run directory is missing: mount it again, or move it back"
     elif isinstance(error, TimeoutError):
+        room = ""
         hint = (
             "end the process that keeps it locked (it may be suspended), or check the connection of the disk"
         )
     return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
+
+
+def _room(folder: Path, size: int) -> str:
+    needed = f"; {size:,} bytes are needed" if size else ""
+    with contextlib.suppress(OSError):
+        return f"{needed}{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
+    return needed
 
 
 class DiskWatch:

@@ -9,6 +9,7 @@ import pytest
 
 from mptui.engine.checkpoint import async_saver
 from mptui.engine.checkpoint.files import read_newest
+from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
@@ -60,8 +61,9 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["completed", "stopped"])
-def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch, stopped):
+@pytest.fixture
+def hold_up(tmp_path, monkeypatch):
+    """Return a function that trains until another process keeps the run locked and a save has failed."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setattr(claim, "DIRECTORY_WAIT_S", 0.1)
     monkeypatch.setattr(async_saver, "RETRY_S", (0.05, 0.1))
@@ -71,23 +73,50 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(tmp_path, monkeypatch,
     seen: list[Event] = []
     holders: list[Holder] = []
 
-    def watch(event, at):
-        seen.append(event)
-        if isinstance(event, Step) and event.step >= 2 and not holders:
-            holders.append(Holder(run))
-            if stopped:
-                session.mailbox.stop(None)
+    def begin(stopped):
+        def watch(event, at):
+            seen.append(event)
+            if isinstance(event, Step) and event.step >= 2 and not holders:
+                holders.append(Holder(run))
+                if stopped:
+                    session.mailbox.stop(None)
 
-    monkeypatch.setattr(session.listen(), "handle", watch)
-    session.start()
-    wait_for(lambda: any(isinstance(each, Warned) and each.code == "disk" for each in seen))
+        monkeypatch.setattr(session.listen(), "handle", watch)
+        session.start()
+        wait_for(lambda: warnings(seen))
+        return session, seen, holders[0]
+
+    yield begin
+    for holder in holders:
+        holder.end()
+
+
+def warnings(events):
+    return [each.message for each in events if isinstance(each, Warned) and each.code == "disk"]
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["completed", "stopped"])
+def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
+    session, seen, holder = hold_up(stopped)
     began = time.monotonic()
     wait_for(lambda: time.monotonic() > began + 5 * claim.DIRECTORY_WAIT_S)
     assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
-    holders[0].end()
+    holder.end()
     assert session.wait(LIMIT_S)
     assert session.result.exit_code == 0
-    assert read_newest(run / CHECKPOINTS)[0].step >= (2 if stopped else STEPS)
-    (warned, *_) = [each for each in read_journal(run) if isinstance(each, Warned) and each.code == "disk"]
-    assert "locked" in warned.message
-    assert "end the process" in warned.message
+    assert read_newest(session.run / CHECKPOINTS)[0].step >= (2 if stopped else STEPS)
+    warned = warnings(read_journal(session.run))[0]
+    assert "locked" in warned
+    assert "end the process" in warned
+
+
+def test_a_stop_says_that_the_lock_is_waited_for_and_what_is_lost(hold_up, monkeypatch):
+    monkeypatch.setattr(async_saver, "LAST_WAIT_S", 0.5)
+    session, seen, _ = hold_up(stopped=True)
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == DiskError.exit_code
+    (said,) = [each for each in warnings(seen) if "asked to stop while a save waits" in each]
+    assert "another process keeps the run locked" in said
+    assert "lost: no checkpoint was saved" in said
+    assert "bytes" not in said  # the disk has room
+    assert session.result.summary["lost"]["steps"] >= 2
