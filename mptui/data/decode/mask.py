@@ -17,6 +17,7 @@ from PIL import Image, ImageFilter
 from mptui.data.core.parts import joined_files, title_of
 from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
 from mptui.data.decode.image import load_upright, opened, orientation_of, stored_size, turned, upright_rgb
+from mptui.data.decode.mask_regions import compact_regions
 from mptui.data.decode.stored import read_stored
 from mptui.data.transforms.resample import resized_mask
 
@@ -33,6 +34,8 @@ _SMALL_NUMBERS = 32
 _ALIKE = 2
 _AROUND = 3
 _UNKNOWN = -2
+_SOME_OBJECTS = 4
+"""Values of a mask from which it may hold numbers of objects."""
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "JPEG2000"})
 
 Size = tuple[int, int]
@@ -61,7 +64,8 @@ class MaskSurvey:
 
     Where grey values may be those of compression or of smoothing, `even` counts the pixels of each code whose
     neighbours are alike, and `between` those with a darker and a lighter neighbour. `fit` says to which
-    orientation of its photograph the mask's shape fits; empty: the photograph is not stored turned.
+    orientation of its photograph the mask's shape fits; empty: the photograph is not stored turned. `regions`
+    is the result of `compact_regions`; (0, 0): the mask has few values.
     """
 
     kind: Literal["grey", "palette", "colour"]
@@ -72,6 +76,7 @@ class MaskSurvey:
     even: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
     fit: str = ""
+    regions: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,13 @@ def survey(path: str, mask: Image.Image) -> MaskSurvey:
     Raises:
         BadSampleError: It is not a mask: it holds fractions, or far too many values.
     """
+    found = _counted(path, mask)
+    if found.kind == "colour" or len(found.codes) < _SOME_OBJECTS:
+        return found
+    return replace(found, regions=compact_regions(_values(path, mask), found.codes))
+
+
+def _counted(path: str, mask: Image.Image) -> MaskSurvey:
     lossy = mask.format in _LOSSY_FORMATS
     if mask.mode == "F" or mask.mode.startswith("I"):
         values, counts = np.unique(_values(path, mask), return_counts=True)

@@ -182,7 +182,7 @@ def _with_masks(
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     val_counts, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
-    warnings += masks.cleaned
+    warnings += [*masks.cleaned, *masks.notes]
     if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
         warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
     return Dataset(
@@ -223,11 +223,12 @@ def lossy_images(found: Found, report: ScanReport, form: PixelFormat | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CodedMasks:
-    """What is decided for all masks of a set: their coding, and phrases for its reading."""
+    """What is decided for all masks of a set: their coding, phrases for its reading, and warnings."""
 
     coding: MaskCoding
     cleaned: tuple[str, ...]
     orientation: str
+    notes: tuple[str, ...]
 
 
 def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> CodedMasks:
@@ -250,7 +251,7 @@ def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> CodedMask
     for row, survey in list(report.surveys.items()):
         if (unknown := unknown_code(survey, coding, known)) is not None:
             report.leave_out(row, found.masks[row], f"{unknown} of the mask is none of the classes")
-    return CodedMasks(coding, coded.cleaned, orientation)
+    return CodedMasks(coding, coded.cleaned, orientation, coded.notes)
 
 
 def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Problem, ...]:

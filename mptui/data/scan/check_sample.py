@@ -60,10 +60,9 @@ class SampleCheck:
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
     """Create a survey from its fields in JSON."""
-    kind, codes, counts, colours, lossy, even, between, fit = values
-    return MaskSurvey(
-        kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy), tuple(even), tuple(between), fit
-    )
+    kind, codes, counts, colours, lossy, even, between, fit, (regions, compact) = values
+    columns = tuple(codes), tuple(counts), tuple(colours)
+    return MaskSurvey(kind, *columns, bool(lossy), tuple(even), tuple(between), fit, (regions, compact))
 
 
 class _StackError(BadSampleError):

@@ -249,6 +249,54 @@ def instances(root):
         put(root / f"masks/{number}.png", Image.fromarray(objects_HW.astype(np.uint8)))
 
 
+def numbered(root, numbers, values, masks=5):
+    """Save masks of discs in a grid; `numbers` gives the value of each disc of mask i."""
+    rows, columns = np.mgrid[:64, :80]
+    for number in range(masks):
+        mask_HW = np.zeros((64, 80), np.uint8)
+        for place, value in enumerate(numbers(number)[:values]):
+            row, column = divmod(place, 5)
+            mask_HW[(rows - 8 - 16 * row) ** 2 + (columns - 8 - 16 * column) ** 2 < 36] = value
+        put(root / f"images/{number}.png", photo_of((mask_HW > 0).astype(np.int64)))
+        put(root / f"masks/{number}.png", Image.fromarray(mask_HW))
+
+
+def random_numbers(number):
+    return np.random.default_rng(number).permutation(np.arange(1, 250))
+
+
+def numbers_with_gaps(number):
+    return np.sort(np.random.default_rng(number).permutation(np.arange(1, 40 + number))[:20])
+
+
+def instances_at_random(root):
+    numbered(root, random_numbers, 12)
+
+
+def instances_with_gaps(root):
+    numbered(root, numbers_with_gaps, 20)
+
+
+def test_a_few_compact_values_a_mask_may_be_objects_and_that_is_said(tmp_path):
+    numbered(tmp_path, random_numbers, 4)
+    for _ in range(2):  # a second time from the cache
+        _, heard = opened(tmp_path, SampleKind.MASK)
+        assert any(
+            "one compact region in its mask: if these are numbers of objects" in line for line in heard
+        )
+    class_file("background = 0\nobject = '1-255'")(tmp_path)
+    dataset, heard = opened(tmp_path, SampleKind.MASK)
+    assert dataset.classes == ("background", "object")
+    assert not any("numbers of objects" in line for line in heard)
+
+
+def test_classes_in_several_regions_are_no_objects(tmp_path):
+    numbered(tmp_path, lambda number: np.random.default_rng(number).integers(1, 13, 20), 20)
+    dataset, heard = opened(tmp_path, SampleKind.MASK)
+    assert len(dataset.classes) == 13
+    assert not any("numbers of objects" in line for line in heard)
+
+
 def alpha_alone(root):
     for number in range(5):
         classes_HW = classes_of(number)
@@ -287,6 +335,8 @@ def class_file(text):
         (void_colour, "e0e0c0", class_file("ignore = [224, 224, 192]"), {}, 3),
         (two_codings, "two codings", class_file("background = 0\nforeground = '1, 255'"), {}, 2),
         (instances, "numbers of instances", class_file("background = 0\nobject = '1-255'"), {}, 2),
+        (instances_at_random, "numbers of instances", class_file("background = 0\nobject = '1-255'"), {}, 2),
+        (instances_with_gaps, "numbers of instances", class_file("background = 0\nobject = '1-255'"), {}, 2),
         (alpha_alone, "only one value", save_alpha, {}, 2),
         (many_greys, "soft edges", class_file("background = '0-127'\nforeground = '128-255'"), {}, 2),
     ],

@@ -10,6 +10,7 @@ from mptui.data.core.types import IGNORE
 from mptui.data.decode.mask import MAX_CLASSES, MAX_CODES, MaskCoding, MaskSurvey
 from mptui.data.formats.build_reading import ranges
 from mptui.data.formats.masks.class_file import CLASS_FILE, EXAMPLE, read_class_file
+from mptui.data.formats.masks.instance_numbers import instance_notes
 from mptui.data.formats.masks.value_clusters import find_clusters, look_smoothed
 from mptui.errors import DataError
 
@@ -19,16 +20,15 @@ _WHITE = 0xFFFFFF
 _VOID = 255
 _VOID_COLOUR = 0xE0E0C0
 """The colour of VOC's borders, which are no class."""
-_FEWEST_INSTANCES = 10
-_IN_A_ROW, _OTHER_COUNTS = 0.8, 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCoding:
-    """The coding of a set's masks, and what was made uniform by it, as sentences."""
+    """The coding of a set's masks; as sentences, what it made uniform, and what may be meant otherwise."""
 
     coding: MaskCoding
     cleaned: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find_coding(
@@ -57,11 +57,11 @@ def find_coding(
                 f" {'values' if file.by_colour else 'colours'}",
                 hint="Write it as the masks have it.",
             )
-        found = FoundCoding(file.with_ignored(coding.coding), coding.cleaned)
+        found = replace(coding, coding=file.with_ignored(coding.coding))
     elif void is not None and ignore_index is None and _is_void(void, surveys):
         known = _from_surveys(_without(surveys, (void,), by_colour=False), void)
         told = f"mask value {void} is ignored: it is no class in this layout"
-        return FoundCoding(_with_ignored(known.coding, void), (*known.cleaned, told))
+        return replace(known, coding=_with_ignored(known.coding, void), cleaned=(*known.cleaned, told))
     else:
         found = _from_surveys(surveys, ignore_index)
     if ignore_index is None:
@@ -71,7 +71,7 @@ def find_coding(
             f"data.ignore_index = {ignore_index} is a value, but the masks are coloured",
             hint=f"Remove data.ignore_index; write `ignore = [R, G, B]` into {CLASS_FILE} beside the data.",
         )
-    return FoundCoding(_with_ignored(found.coding, ignore_index), found.cleaned)
+    return replace(found, coding=_with_ignored(found.coding, ignore_index))
 
 
 def _is_void(void: int, surveys: Sequence[MaskSurvey]) -> bool:
@@ -113,8 +113,7 @@ def _from_surveys(surveys: Sequence[MaskSurvey], ignore_index: int | None) -> Fo
             )
             coding = MaskCoding(names, tuple(range(256)), clusters.of_value)
             return FoundCoding(coding, (clusters.described(names, values),))
-    _refuse_instances(surveys, values)
-    return FoundCoding(_of_values(values, surveys))
+    return FoundCoding(_of_values(values, surveys), notes=tuple(instance_notes(surveys, values)))
 
 
 def colour_codes(survey: MaskSurvey) -> tuple[int, ...]:
@@ -234,29 +233,6 @@ def _refuse_two_codings(surveys: Sequence[MaskSurvey], values: list[int]) -> Non
             f"  one coding: {_VOID} marks pixels to leave out",
             hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `foreground = "1, {_VOID}"`,'
             f" or with `foreground = 1` and `ignore = {_VOID}`.",
-        )
-
-
-def _refuse_instances(surveys: Sequence[MaskSurvey], values: list[int]) -> None:
-    """Refuse masks whose values are the numbers 1, 2, 3, … of objects: up to another number in each mask."""
-    tops = [max(survey.codes) for survey in surveys if max(survey.codes, default=0) > 0]
-    counts = [
-        sum(code > 0 for code in survey.codes) for survey in surveys if max(survey.codes, default=0) > 0
-    ]
-    highest = max(*tops, _VOID) if tops else _VOID
-    in_a_row = all(count >= _IN_A_ROW * top for count, top in zip(counts, tops, strict=True))
-    if (
-        len(tops) > 1
-        and max(tops) >= _FEWEST_INSTANCES
-        and in_a_row
-        and min(tops) <= _OTHER_COUNTS * max(tops)
-    ):
-        raise DataError(
-            f"each mask holds the values 1 to another highest, up to {max(tops)}:\n"
-            f"  objects: numbers of instances, of one class\n"
-            f"  classes: {len(values)} classes",
-            hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `object = "1-{highest}"`'
-            " join all objects to one class; name each value there if they are classes.",
         )
 
 
