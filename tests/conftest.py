@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from mptui.registry import own_code
 from tests import decoders, program
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
@@ -69,3 +70,11 @@ def _no_switches_from_before():
     if torch is not None:
         torch.autograd.set_detect_anomaly(False)
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def _no_code_from_before(monkeypatch):
+    """Restores what counts as the code of the person, whose faults are theirs, not those of mptui."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(own_code, "_folders", own_code._folders.copy())
+    monkeypatch.setattr(own_code, "_given", own_code._given.copy())

@@ -2,7 +2,6 @@
 
 import random
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -146,8 +145,6 @@ def test_a_worker_imports_torch_only_if_the_person_does(tmp_path, monkeypatch):
         "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
         "        return np.zeros((8, 8), np.uint8), int('torch' in sys.modules)\n"
     )
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
     own_code.allow(str(tmp_path))
     dataset = opened(DataConfig(name="light:Data"), SampleKind.CLASS)
     with loader(dataset.train, workers=1, batch_size=2) as there:

@@ -3,7 +3,6 @@
 The examples are those of docs/custom_operations.md.
 """
 
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 
 from mptui.engine.mailbox import Mailbox
 from mptui.lab.amp.check import check
-from mptui.registry import own_code
 from mptui.runs.planning.plan import Request, plan_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "custom_operations.md"
@@ -53,8 +51,6 @@ def block(title):
 def checked(tmp_path, monkeypatch):
     """Return the report on the class `Net` of some code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
 
     def report(code, name):
         (tmp_path / f"{name}.py").write_text(code)

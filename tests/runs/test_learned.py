@@ -11,7 +11,6 @@ from mptui.data.core.learned import LearnedData
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DataError
 from mptui.lab.use.trained import open_trained
-from mptui.registry import own_code
 from mptui.runs.store.directory import read_json
 from tests.data.images import class_folders
 from tests.toys.training import bits
@@ -121,7 +120,6 @@ class MaskedDigits(Digits):
 
 @pytest.mark.parametrize(("data", "model"), [(Digits, "shufflenet_v2_x0_5"), (MaskedDigits, "unet")])
 def test_the_same_classes_in_another_order_keep_their_outputs(tmp_path, monkeypatch, data, model):
-    monkeypatch.setattr(own_code, "_given", {})
     settings = {**SMALL, "model": model, **({"model.width": 2} if model == "unet" else {})}
     for name in ("plain", "moved"):
         monkeypatch.setattr(data, "classes", ("dark", "light", "grey"))

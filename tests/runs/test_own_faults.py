@@ -8,7 +8,6 @@ import pytest
 
 from mptui.cli.main import _exit_code
 from mptui.engine.checkpoint.files import read_newest
-from mptui.registry import own_code
 from mptui.runs.store.directory import CHECKPOINTS
 
 CODE = """
@@ -97,8 +96,6 @@ class Masks(Data):
 def run(tmp_path, monkeypatch, capsys):
     (tmp_path / "faulty.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
     monkeypatch.delitem(sys.modules, "faulty", raising=False)
 
     def go(*words):

@@ -10,7 +10,6 @@ from mptui import resume, train
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import OwnCodeError
 from mptui.lab.use.trained import open_trained
-from mptui.registry import own_code
 from tests.toys.training import bits
 
 SMALL: dict[str, Any] = {
@@ -76,8 +75,6 @@ class Noted(Net):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_code, "_folders", [])
-    monkeypatch.setattr(own_code, "_given", {})
 
 
 @pytest.mark.parametrize("network", [Complex, Small, Eighth, Noted])

@@ -1,9 +1,6 @@
 """A folder with code of a person's own: a network, a loss with a metric, and a data set."""
 
-import sys
 from itertools import count
-
-from mptui.registry import own_code
 
 NUMBERS = count()
 
@@ -81,6 +78,4 @@ def make_project(folder, monkeypatch):
     package.mkdir()
     (package / "code.py").write_text(CODE)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
     return f"{name}.code"

@@ -43,9 +43,6 @@ class Net(nn.Sequential):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
-    monkeypatch.setattr(own_code, "_given", {})
 
 
 @pytest.mark.parametrize("given", [{"compile": True}, {"speed.compile": "default"}], ids=["flag", "key"])

@@ -276,6 +276,15 @@ def test_an_axis_of_rates_begins_at_zero_and_one_of_percentages_ends_at_a_hundre
     assert not any(label.startswith("1") and label != "100 %" for label in labels)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.001, 0.5, 0.999, 1.0])
+def test_an_axis_of_one_percentage_stays_within_0_and_100(value):
+    labels = [row[:GUTTER].strip() for row in drawn(history([value] * 9), percent=True)]
+    shown = [float(label.removesuffix("%")) for label in labels if label.endswith("%")]
+    assert len(shown) > 1
+    assert min(shown) >= 0
+    assert max(shown) <= 100
+
+
 def test_ascii_mode_is_ascii_and_tells_series_apart():
     rows = drawn(history([1.0] * 50), history([2.0] * 50), mode="ascii")
     curves = "".join(row[GUTTER:] for row in rows[1:-1])

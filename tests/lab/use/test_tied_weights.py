@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import nn
 
 from mptui import train
 from mptui.cli.main import _exit_code
-from mptui.registry import own_code
 
 
 class Tied(nn.Module):
@@ -53,9 +51,6 @@ class Noise:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(own_code, "_folders", [])
-    monkeypatch.setattr(own_code, "_given", {})
     settings: dict[str, Any] = {
         "data.image_size": 16,
         "data.workers": 0,

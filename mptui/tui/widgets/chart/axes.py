@@ -84,16 +84,16 @@ def _digits(step: float) -> int:
 def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
     """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks.
 
-    That of percentages ends at 100 %.
+    That of percentages stays within 0 % and 100 %, unless a value lies beyond.
     """
+    least, most = (min(low, 0.0), max(high, 1.0)) if percent else (-math.inf, math.inf)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
-        low, high = low - margin, high + margin
+        low, high = max(low - margin, least), min(high + margin, most)
     step = nice_step(high - low, max(2, min(6, rows // 2)))
     quarter = step / 4
     first, last = math.floor(low / quarter + 1e-9) * quarter, math.ceil(high / quarter - 1e-9) * quarter
-    if percent and high <= 1:
-        last = min(last, 1.0)
+    last = min(last, most)
     numbers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
     return Axis(first, last, tuple(round(i * step, 12) for i in numbers), percent=percent)
 
