@@ -95,7 +95,7 @@ async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(envir
         await pilot.press("escape")
         await pilot.pause()
         assert screen.query_one("#profiles").has_focus
-        assert "/width" in frame(app)
+        assert "/warm" in frame(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert "/width" not in frame(app)
+        assert "/warm" not in frame(app)
