@@ -66,6 +66,8 @@ def _classes(dataset: Dataset) -> str:
         each = (f"{clean_name(name, 60)} {count:,}" for name, count in zip(names, counts, strict=True))
         return f"{len(names)}: {', '.join(each)} {unit}"
     low, high = counts.index(min(counts)), counts.index(max(counts))
+    if counts[low] == counts[high]:
+        return f"{len(names)}: {some(names[:_MOST])}, …; {counts[low]:,} {unit} each"
     return (
         f"{len(names)}: {some(names[:_MOST])}, …; {clean_name(names[low], 60)} has the fewest {unit},"
         f" {counts[low]:,}, {clean_name(names[high], 60)} the most, {counts[high]:,}"

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from mptui.data.describe.document import reading_changes, reading_document
@@ -30,6 +31,16 @@ def test_four_lines_say_what_a_set_is(tmp_path):
         "Images: 16 px; 3 bands of uint8",
     ]
     assert lines[3].startswith("Left out: ")
+
+
+@pytest.mark.parametrize(
+    ("ants", "words"),
+    [(2, "2 training images each"), (1, "ant has the fewest training images, 1, bee the most, 2")],
+)
+def test_of_many_classes_the_smallest_and_the_largest_are_said_if_they_differ(tmp_path, ants, words):
+    images = {"ant": ants, "bee": 2, "cat": 2, "dog": 2, "elk": 2}
+    class_folders(tmp_path, {f"{half}/{name}": n for half in ("train", "val") for name, n in images.items()})
+    assert reading_lines(opened(tmp_path))[1] == f"Classes: 5: ant, bee, cat, dog, …; {words}"
 
 
 def test_the_code_of_masks_is_said(tmp_path):
