@@ -241,14 +241,20 @@ def build_average(
 
 
 def _precision(job: Job, kept: Parts | None) -> Precision:
-    """Return the previous precision, with its loss scale, if its settings are unchanged; else a new one."""
+    """Return the previous precision if its settings are unchanged; else a new one, which keeps its scale.
+
+    Another `init_scale` is where a person wants the scale to be now.
+    """
     scaler = job.config.precision.grad_scaler
-    if kept is not None and (job.precision, scaler) == (
-        kept.job.precision,
-        kept.job.config.precision.grad_scaler,
-    ):
+    if kept is None or job.precision != kept.job.precision:
+        return build_precision(job.precision, job.device, scaler)
+    before = kept.job.config.precision.grad_scaler
+    if scaler == before:
         return kept.precision
-    return build_precision(job.precision, job.device, scaler)
+    precision = build_precision(job.precision, job.device, scaler)
+    if scaler.init_scale == before.init_scale:
+        precision.load_state_dict(kept.precision.state_dict())
+    return precision
 
 
 def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
