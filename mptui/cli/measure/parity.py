@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,9 @@ from mptui.cli.output import console, print_json, print_next
 from mptui.text import clean
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from mptui.lab.parity.pieces import Comparison, Stop
     from mptui.lab.parity.result import ParityResult, TrainingResult
 
@@ -21,7 +25,10 @@ _DISAGREES = 1
 _Seeds = Annotated[
     int,
     typer.Option(
-        "--seeds", metavar="N", help="Train both with N seeds, starting at --seed.", show_default=True
+        "--seeds",
+        metavar="N",
+        help="Train both with N seeds, starting at --seed; one seed decides nothing.",
+        show_default=True,
     ),
 ]
 _Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 unless both are shown to agree.")]
@@ -62,6 +69,7 @@ def parity(
 
     Both train from the same seed, with the same order of samples.
     FP32 trains without TF32, whose products have 10 bits.
+    The difference counts beside the noise between seeds and that of the validation images.
     Run again with the same --name, it continues where it stopped; further --seeds are added.
     """
     from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
@@ -75,9 +83,13 @@ def parity(
     folder = make_folder(comparison, runs_dir, name)
     outcomes = _train(comparison, folder, stop, quiet=quiet or as_json)
     if stop.signal is not None and len(outcomes) < 2 * seeds:
-        print_next(f"continue: the same command with --name {folder.name}")
-        return 128 + stop.signal
-    return _report(folder, comparison, outcomes, as_json=as_json, strict=strict)
+        return _interrupted(folder, stop)
+    return _report(folder, comparison, outcomes, stop, as_json=as_json, strict=strict)
+
+
+def _interrupted(folder: Path, stop: "Stop") -> int:
+    print_next(f"continue: the same command with --name {folder.name}")
+    return 128 + (stop.signal or 0)
 
 
 def _catch_signals(stop: "Stop") -> None:
@@ -113,13 +125,24 @@ def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool)
 
 
 def _report(
-    folder: Path, comparison: "Comparison", outcomes: "list[TrainingResult]", *, as_json: bool, strict: bool
+    folder: Path,
+    comparison: "Comparison",
+    outcomes: "list[TrainingResult]",
+    stop: "Stop",
+    *,
+    as_json: bool,
+    strict: bool,
 ) -> int:
     from mptui.codec import finite_json
+    from mptui.engine.mailbox import Stopped
     from mptui.lab.parity.result import RESULT, compare, sentences, to_document
     from mptui.runs.store.directory import write_json
 
-    result = compare(folder, comparison.precision, outcomes)
+    try:
+        by_image = _by_image(comparison, outcomes, stop)
+    except Stopped:
+        return _interrupted(folder, stop)
+    result = compare(folder, comparison.precision, outcomes, by_image)
     document = finite_json(to_document(result))
     write_json(folder / RESULT, document)
     if as_json:
@@ -130,6 +153,26 @@ def _report(
             typer.echo(sentence)
         print_next(f"the runs: mptui runs --runs-dir {folder}; layer by layer: mptui check-amp")
     return _DISAGREES if strict and result.verdict != "agrees" else 0
+
+
+def _by_image(
+    comparison: "Comparison", outcomes: "list[TrainingResult]", stop: "Stop"
+) -> "npt.NDArray[np.float64] | None":
+    """Compare both image by image; None if a training has no result to compare."""
+    from mptui.cli.use.use_options import note
+    from mptui.engine.mailbox import Stopped
+    from mptui.lab.parity.by_image import differences_by_image
+    from mptui.lab.parity.result import pairs_of
+
+    def check_stop() -> None:
+        if stop.signal is not None:
+            raise Stopped(stop.signal)
+
+    if any(outcome.trouble for outcome in outcomes):
+        return None
+    runs = [(Path(ours.run), Path(fp32.run)) for ours, fp32 in pairs_of(outcomes)]
+    metric, trusted = outcomes[0].curves.metric, comparison.request.trust_code
+    return differences_by_image(runs, metric, trust_code=trusted, note=cache(note), check_stop=check_stop)
 
 
 def _print_table(result: "ParityResult") -> None:

@@ -25,6 +25,7 @@ from mptui.errors import (
 )
 from mptui.hardware.devices import Machine, find_machine
 from mptui.lab.crash.run_server import MAIN
+from mptui.lab.parity.noise import MOST_SEEDS
 from mptui.processes.child import exit_code_name
 from mptui.processes.fork_server import ForkedChild, ForkServer
 from mptui.runs.planning.plan import Plan, Request, plan_run
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import subprocess
 
 SETTINGS = "settings.toml"
-MOST_SEEDS = 100
 _STDERR = 2
 _ENDED = {"diverged", "out_of_memory"}
 """Failures that count as a result of a precision other than FP32."""
@@ -46,12 +46,13 @@ _ERRORS: dict[int, type[MptuiError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One training: its plan and its run directory."""
+    """One training: its plan, its run directory, and whether the person's own code may run."""
 
     precision: str
     seed: int
     plan: Plan
     run: Path
+    trust_code: bool = False
 
     @property
     def name(self) -> str:
@@ -78,7 +79,8 @@ class Comparison:
         for seed in self.seeds:
             for precision in ("fp32", self.precision):
                 plan = self._plan(precision, seed)
-                yield Piece(precision, seed, plan, folder / f"{precision}-seed{seed}")
+                run = folder / f"{precision}-seed{seed}"
+                yield Piece(precision, seed, plan, run, self.request.trust_code)
 
     def _plan(self, precision: str, seed: int) -> Plan:
         sets = [*self.request.sets, f"precision.mode={precision}", f"training.seed={seed}"]
@@ -218,6 +220,7 @@ def _run(piece: Piece, server: ForkServer, environ: Mapping[str, str], stop: Sto
         profile.write_text(to_toml(piece.plan.config), encoding="utf-8")
         arguments = ["--profile", str(profile), "--runs-dir", str(piece.run.parent), "--name", piece.run.name]
         arguments += ["--resume"]
+        arguments += ["--trust-code"] if piece.trust_code else []
         arguments += ["--quiet"] if quiet else []
         arguments += ["--compile"] if piece.plan.resolved.compile_forced else []
         environ = {k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES}

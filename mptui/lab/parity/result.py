@@ -7,6 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from mptui.lab.parity.curves import Curves, Gap, largest_gaps, read_curves
 from mptui.lab.parity.noise import TOLERANCE, Difference, Verdict, between_seeds, difference
 from mptui.lab.parity.pieces import Piece
@@ -104,16 +107,28 @@ class ParityResult:
         return _ratio(self.ours, self.fp32, "peak_bytes")
 
 
-def compare(folder: Path, precision: str, outcomes: Sequence[TrainingResult]) -> ParityResult:
+def pairs_of(outcomes: Sequence[TrainingResult]) -> list[tuple[TrainingResult, TrainingResult]]:
+    """Return the results of the precision and of FP32, by seed."""
+    fp32 = [outcome for outcome in outcomes if outcome.precision == "fp32"]
+    ours = [outcome for outcome in outcomes if outcome.precision != "fp32"]
+    return list(zip(ours, fp32, strict=True))
+
+
+def compare(
+    folder: Path,
+    precision: str,
+    outcomes: Sequence[TrainingResult],
+    by_image_SN: npt.NDArray[np.float64] | None,
+) -> ParityResult:
     """Compare the results of a precision with FP32's, seed by seed.
 
     Args:
         folder: Folder of the comparison.
         precision: The precision to compare with FP32.
         outcomes: Results of all trainings, in order.
+        by_image_SN: As of `differences_by_image`.
     """
-    fp32 = tuple(outcome for outcome in outcomes if outcome.precision == "fp32")
-    ours = tuple(outcome for outcome in outcomes if outcome.precision != "fp32")
+    ours, fp32 = zip(*pairs_of(outcomes), strict=True)
     metrics = [[o.metric for o in side if o.metric is not None] for side in (ours, fp32)]
     whole = len(metrics[0]) == len(metrics[1]) == len(fp32)
     return ParityResult(
@@ -121,7 +136,7 @@ def compare(folder: Path, precision: str, outcomes: Sequence[TrainingResult]) ->
         precision,
         ours,
         fp32,
-        difference(*metrics) if whole else None,
+        difference(metrics[0], metrics[1], by_image_SN) if whole else None,
         tuple(largest_gaps([o.curves for o in ours], [o.curves for o in fp32])),
     )
 
@@ -150,9 +165,10 @@ def _verdict(result: ParityResult) -> str:
     if any(outcome.trouble for outcome in result.ours):
         return f"{name} differs from FP32: not all of its trainings completed"
     by = f"{found.mean:+.2f} points of {metric}"
+    if len(found.each) == 1:
+        return f"undecided: one seed does not show the noise between seeds: {by}, {TOLERANCE:g} allowed"
     if found.low is None or found.high is None:
-        what = "agrees with" if result.verdict == "agrees" else "differs from"
-        return f"{name} {what} FP32 with this one seed: {by}, {TOLERANCE:g} allowed"
+        return f"undecided: {metric} can't be compared image by image: {by}, {len(found.each)} seeds"
     by += f" on average, 95 % interval {found.low:+.2f} to {found.high:+.2f}, {len(found.each)} seeds"
     return {
         "agrees": f"{name} agrees with FP32 within {TOLERANCE:g} points: {by}",
@@ -164,19 +180,46 @@ def _verdict(result: ParityResult) -> str:
 def _noise(result: ParityResult) -> list[str]:
     lines = []
     values = [[o.metric for o in side if o.metric is not None] for side in (result.fp32, result.ours)]
-    if len(result.fp32) == 1:
-        lines.append("the noise between seeds is unknown with one seed: use --seeds 3 or more")
-    else:
+    if len(result.fp32) > 1:
         fp32, ours = (between_seeds(side) for side in values)
         spread = [
             f"FP32 {fp32:.2f}" if fp32 is not None else "",
             f"{result.precision} {ours:.2f}" if ours else "",
         ]
         lines.append(f"noise between seeds (standard deviation, points): {', '.join(s for s in spread if s)}")
-    samples = result.fp32[0].val_samples
-    if result.metric.startswith("acc") and samples and 100 / samples > TOLERANCE:
-        lines.append(f"one of the {samples:,} validation images is {100 / samples:.2f} points")
-    return lines
+    found = result.difference
+    if found is not None and found.noise is not None:
+        images, half = found.noise.images, found.noise.half(len(found.each), found.noise.images)
+        lines.append(f"the {images:,} validation images alone leave {half:.2f} points either way open")
+    return [*lines, *_would_decide(result)]
+
+
+def _would_decide(result: ParityResult) -> list[str]:
+    """Say what would decide an undecided comparison."""
+    found = result.difference
+    if found is None or result.verdict != "undecided":
+        return []
+    if len(found.each) == 1:
+        return ["to decide: --seeds 3 or more"]
+    if found.noise is None:
+        return []
+    now = (len(found.each), found.noise.images)
+    ways = [
+        " and ".join(
+            text
+            for text, is_more in (
+                (f"--seeds {seeds}", seeds > now[0]),
+                (f"{images:,} validation images", images > now[1]),
+            )
+            if is_more
+        )
+        for seeds, images in found.needed()
+    ]
+    if not ways:
+        return [
+            f"no practical number of seeds or images would decide: it is as large as {TOLERANCE:g} points"
+        ]
+    return [f"to decide, if the difference and its noise stay so: {', or '.join(ways)}"]
 
 
 def _gap(gap: Gap, metric: str) -> str:
@@ -205,7 +248,7 @@ def to_document(result: ParityResult) -> dict[str, Any]:
         "metric": result.metric,
         "tolerance_points": TOLERANCE,
         "verdict": result.verdict,
-        "difference_points": asdict(result.difference) if result.difference else None,
+        "difference_points": result.difference.document if result.difference else None,
         "noise_points": {
             "fp32": between_seeds([o.metric for o in result.fp32 if o.metric is not None]),
             result.precision: between_seeds([o.metric for o in result.ours if o.metric is not None]),
