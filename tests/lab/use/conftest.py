@@ -2,6 +2,8 @@
 
 import pytest
 
+from mptui.lab.use.export.export import SETTINGS, ExportRequest, export_run
+from mptui.lab.use.trained import open_trained
 from tests.lab.use.runs import GENERATOR, class_pictures, train
 
 
@@ -46,6 +48,37 @@ def vae(tmp_path_factory, pictures):
         "guards.check_batches": True,
     }
     return train(tmp_path_factory.mktemp("runs") / "vae", settings)
+
+
+@pytest.fixture(scope="session")
+def vae_folder(vae, tmp_path_factory):
+    """The exported VAE."""
+    trained = open_trained(vae, None, dict(SETTINGS), note=lambda text: None)
+    request = ExportRequest(
+        format="diffusers", folder=tmp_path_factory.mktemp("vae"), data={}, images=1, licence=None
+    )
+    done = export_run(trained, request, on_progress=lambda *_: None, note=lambda text: None)
+    return done.file.parent
+
+
+@pytest.fixture(scope="session")
+def latent_generator(vae_folder, pictures, tmp_path_factory):
+    """A diffusion model of the latents of `pictures`, which has hardly learnt."""
+    settings = {
+        "model.name": "latent_diffusion",
+        "model.vae": str(vae_folder),
+        "model.width": 8,
+        "model.depth": 1,
+        "data.name": "none",
+        "data.path": str(pictures),
+        "data.image_size": 8,
+        "training.optimizer": "adamw",
+        "training.lr": 1e-3,
+        "training.noise_schedule": "linear",
+        "sampling.count": 2,
+        "sampling.steps": 3,
+    }
+    return train(tmp_path_factory.mktemp("runs") / "latent", settings)
 
 
 @pytest.fixture(scope="session")

@@ -17,43 +17,10 @@ from mptui.lab.use.trained import open_trained
 from mptui.models.latent.vae_layout import CONFIG
 from mptui.runs.planning.build import LoaderMaker
 from mptui.runs.store.directory import read_summary
-from tests.lab.use.runs import train
 
 
 def nothing(*_):
     pass
-
-
-@pytest.fixture(scope="module")
-def folder(vae, tmp_path_factory):
-    """The exported VAE: latents of 4 x 4 for images of 8 px."""
-    trained = open_trained(vae, None, dict(SETTINGS), note=nothing)
-    request = ExportRequest(
-        format="diffusers", folder=tmp_path_factory.mktemp("vae"), data={}, images=1, licence=None
-    )
-    return export_run(trained, request, on_progress=nothing, note=nothing).file.parent
-
-
-@pytest.fixture(scope="module")
-def settings(folder, pictures):
-    return {
-        "model.name": "latent_diffusion",
-        "model.vae": str(folder),
-        "model.width": 8,
-        "model.depth": 1,
-        "data.name": "none",
-        "data.path": str(pictures),
-        "data.image_size": 8,
-        "training.optimizer": "adamw",
-        "training.lr": 1e-3,
-        "sampling.count": 2,
-        "sampling.steps": 3,
-    }
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, settings):
-    return train(tmp_path_factory.mktemp("runs") / "latent", settings)
 
 
 def batches(trained, data, **changes):
@@ -63,8 +30,8 @@ def batches(trained, data, **changes):
         return [batch for window in loader.windows(0, 1) for batch in window]
 
 
-def test_the_network_learns_noisy_latents_which_are_computed_once(run):
-    trained = open_trained(run, note=nothing)
+def test_the_network_learns_noisy_latents_which_are_computed_once(latent_generator):
+    trained = open_trained(latent_generator, note=nothing)
     data = evaluate_run(trained, {}, listed=0, on_progress=nothing, note=nothing)
     assert data.recorded == pytest.approx(data.result.metrics | {"val_loss": data.result.loss}, rel=1e-4)
     resident, streamed = (batches(trained, data.data.dataset, cache=cache) for cache in ("device", "off"))
@@ -72,14 +39,14 @@ def test_the_network_learns_noisy_latents_which_are_computed_once(run):
         assert one.images_BCHW.shape[1:] == one.targets.shape[1:] == (4, 4, 4)
         assert one.images_BCHW.dtype == torch.float32
         torch.testing.assert_close(one.images_BCHW, other.images_BCHW)
-    assert read_summary(run)["final"]["r2"] < 1
+    assert read_summary(latent_generator)["final"]["r2"] < 1
 
 
-def test_images_are_decoded_and_the_same_to_the_bit(run, tmp_path):
-    assert list((run / "samples").iterdir())  # grids of the run
+def test_images_are_decoded_and_the_same_to_the_bit(latent_generator, tmp_path):
+    assert list((latent_generator / "samples").iterdir())  # grids of the run
     made = []
     for count in (3, 1):
-        trained = open_trained(run, note=nothing)
+        trained = open_trained(latent_generator, note=nothing)
         request = GenerationRequest(
             folder=tmp_path / str(count), count=count, steps=3, seed=0, method="ancestral"
         )
@@ -90,16 +57,16 @@ def test_images_are_decoded_and_the_same_to_the_bit(run, tmp_path):
     assert not np.array_equal(made[0][0], made[0][1])
 
 
-def test_an_export_says_what_its_input_is(run, tmp_path):
-    trained = open_trained(run, None, dict(SETTINGS), note=nothing)
+def test_an_export_says_what_its_input_is(latent_generator, tmp_path):
+    trained = open_trained(latent_generator, None, dict(SETTINGS), note=nothing)
     request = ExportRequest(format="safetensors", folder=tmp_path, data={}, images=3, licence=None)
     done = export_run(trained, request, on_progress=nothing, note=nothing)
     assert done.agreement.close
     assert "latents" in done.card.read_text()
 
 
-def test_latents_that_are_not_finite_are_refused_with_a_file(run, settings, monkeypatch):
-    trained = open_trained(run, note=nothing)
+def test_latents_that_are_not_finite_are_refused_with_a_file(latent_generator, monkeypatch):
+    trained = open_trained(latent_generator, note=nothing)
     data = evaluate_run(trained, {}, listed=0, on_progress=nothing, note=nothing).data.dataset
     vae = Noising.of(trained.config, 0, torch.device("cpu")).vae
     assert vae is not None
@@ -110,13 +77,13 @@ def test_latents_that_are_not_finite_are_refused_with_a_file(run, settings, monk
         batches(trained, data, cache="device")
 
 
-def test_no_other_vae_takes_the_place_of_the_one_that_was_learnt_with(run, folder, tmp_path):
-    kept = (folder / CONFIG).read_text()
-    trained = open_trained(run, note=nothing)
+def test_no_other_vae_takes_the_place_of_the_one_that_was_learnt_with(latent_generator, vae_folder, tmp_path):
+    kept = (vae_folder / CONFIG).read_text()
+    trained = open_trained(latent_generator, note=nothing)
     request = GenerationRequest(folder=tmp_path, count=1, steps=1, seed=0, method="ddim")
     try:
-        (folder / CONFIG).write_text(json.dumps(json.loads(kept) | {"scaling_factor": 1.0}))
+        (vae_folder / CONFIG).write_text(json.dumps(json.loads(kept) | {"scaling_factor": 1.0}))
         with pytest.raises(ConfigError, match="not the VAE that this run began with"):
             make_images(trained, request, on_progress=nothing, note=nothing)
     finally:
-        (folder / CONFIG).write_text(kept)
+        (vae_folder / CONFIG).write_text(kept)

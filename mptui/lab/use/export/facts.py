@@ -8,11 +8,9 @@ from typing import Any
 from torch import nn
 
 from mptui.codec import finite_json
-from mptui.config.schema import ModelConfig
 from mptui.lab.use.course import Course
 from mptui.lab.use.export.preprocessing_code import code_of, words_of
 from mptui.lab.use.trained import Trained
-from mptui.models.latent.vae_folder import read_layout
 
 NOT_STATED = "not stated"
 _VERSION = 1
@@ -34,9 +32,8 @@ def facts_of(trained: Trained, course: Course, licence: str | None) -> dict[str,
             "model": config.model.model_dump(exclude_none=True, exclude_defaults=True),
             "classes": list(trained.classes),
             "input": {
-                **words_of(trained.preprocessing),
-                "code": code_of(trained.preprocessing),
-                **_latents(config.model),
+                **words_of(trained),
+                "code": code_of(trained),
             },
             "run": {
                 "name": trained.run.name,
@@ -51,16 +48,6 @@ def facts_of(trained: Trained, course: Course, licence: str | None) -> dict[str,
         }
     )
     return facts
-
-
-def _latents(model: ModelConfig) -> dict[str, str]:
-    """Describe how images become the input of a network that learns latents."""
-    if model.vae is None:
-        return {}
-    layout = read_layout(Path(model.vae))
-    shifted = f"(means - {layout.shift_factor:g})" if layout.shift_factor else "means"
-    told = f"{shifted} x {layout.scaling_factor:g} of the VAE with the SHA-256 {model.vae_sha256}"
-    return {"latents": f"the network's input: {told}"}
 
 
 def as_text(facts: dict[str, Any]) -> str:

@@ -106,8 +106,7 @@ def _sentence(facts: dict[str, Any]) -> str:
 
 def _code(facts: dict[str, Any]) -> str:
     """Return the code from an image file to the input, without mptui."""
-    code = facts["input"]["code"]
-    return f"From an image file to the input, and back:\n\n```python\n{code}```\n\n" if code else ""
+    return f"From an image file to the input, and back:\n\n```python\n{facts['input']['code']}```\n\n"
 
 
 def _input(facts: dict[str, Any]) -> str:
