@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class TrainContext:
         phase: Current phase of the run.
         on_trial: The last switch of settings as a command, and its step, until its first steps are done.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
+        report_is_due: Returns whether all ranks report now.
     """
 
     def __init__(
@@ -87,9 +89,9 @@ class TrainContext:
         self.phase = ""
         self.left_epoch = False
         self.on_trial: tuple[Command, int] | None = None
-        self._agreed_report, self.save_is_due = self.report_due_here, self.save_due_here
+        self.report_is_due, self.save_is_due = self.report_due_here, self.save_due_here
         if isinstance(mailbox, RanksMailbox):
-            self._agreed_report, self.save_is_due = mailbox.take_report, mailbox.take_save
+            self.report_is_due, self.save_is_due = partial(self._agreed_report, mailbox), mailbox.take_save
 
     @property
     def job(self) -> Job:
@@ -137,13 +139,13 @@ class TrainContext:
         for rows_read in self.hooks.rows_read:
             rows_read(rows)
 
-    def report_is_due(self) -> bool:
+    def _agreed_report(self, mailbox: RanksMailbox) -> bool:
         """Whether all ranks report now.
 
-        The ranks agree on a report before the step's row is recorded. That row may take the last place, of
-        which each rank learns by itself: all have recorded the same steps.
+        They agree on it before the step's row is recorded. That row may take the last place, of which each
+        rank learns by itself: all have recorded the same steps.
         """
-        return self._agreed_report() or self.reporter.full
+        return mailbox.take_report() or self.reporter.full
 
     def report_due_here(self) -> bool:
         """Whether it is time for a report, by the clock of this process."""

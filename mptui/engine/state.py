@@ -75,7 +75,7 @@ class TrainState:
         self.report = Reporter(
             emit,
             job.device,
-            lambda: self.job.config.logging.step_interval_s,
+            job.config.logging.step_interval_s,
             metrics=self.metrics,
             host_metrics=job.task.metrics(torch.device("cpu"), training=True),
             in_step=not job.ranks.is_alone,
@@ -100,6 +100,7 @@ class TrainState:
         self.schedule = SchedulePosition(self)
         self.compiler = parts.compiler
         self.report.scaled = parts.precision.scaled
+        self.report.interval_s = job.config.logging.step_interval_s
 
     def stateful(self) -> list[str]:
         """Return the names of the parts of a checkpoint."""

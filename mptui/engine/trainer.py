@@ -277,7 +277,7 @@ class Trainer:
         updater.set_rate()
         updater.unscale()  # sets found_inf if one is not finite: then the rest changes nothing
         updater.clip()
-        state.window_metrics.end(updater.found_inf)
+        state.window_metrics.end(updater.good)
         updater.apply()  # the optimizer's step
         updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
         mark("optimizer")

@@ -26,17 +26,18 @@ def real_rows(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor if tensor.shape[0] == size else tensor[:size]
 
 
-class _Waiting(NamedTuple):
-    """A batch that is not ranked yet."""
+class _Kept(NamedTuple):
+    """What is counted of a batch."""
 
     logits_BK: torch.Tensor
     targets_B: torch.Tensor
-    counts: torch.Tensor | None
-    """Whether it counts, 0-dim bool; None: it does."""
 
-    def counted_targets(self) -> torch.Tensor:
-        """Return the targets; -1 if the batch does not count."""
-        return self.targets_B if self.counts is None else torch.where(self.counts, self.targets_B, -1)
+
+def _kept_of(outputs: torch.Tensor, batch: Batch) -> _Kept:
+    targets_B = batch.targets
+    if batch.mixed_targets is not None and batch.lam < 0.5:
+        targets_B = batch.mixed_targets
+    return _Kept(real_rows(outputs, batch.size), real_rows(targets_B, batch.size))
 
 
 class Accuracy:
@@ -55,31 +56,32 @@ class Accuracy:
         self._hits_at_rank = torch.zeros(self._ranks, dtype=torch.int64, device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         # several batches are ranked together: for small ones the calls cost more than the work
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Kept] = []
+        self._applied: list[torch.Tensor] = []  # whether their samples count, where the host does not know
         self._numbers = 0  # of the logits that wait
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are logits_BK."""
-        self._wait(outputs, batch, None)
+        self._wait([_kept_of(outputs, batch)], None)
 
-    def _wait(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor | None) -> None:
+    def _wait(self, kept: Sequence[_Kept], counts: torch.Tensor | None) -> None:
         if len(self._waiting) >= _MOST_WAITING or self._numbers >= _MOST_WAITING_NUMBERS:
-            self._rank(but=counts)  # may run out of memory: then the batch comes again
-        targets_B = batch.targets
-        if batch.mixed_targets is not None and batch.lam < 0.5:
-            targets_B = batch.mixed_targets
-        rows = real_rows(outputs, batch.size), real_rows(targets_B, batch.size)
-        self._waiting.append(_Waiting(*rows, counts))
-        self._numbers += rows[0].numel()
+            self._rank()  # may run out of memory: then they come again
+        self._waiting += kept
+        for each in kept:
+            self._numbers += each.logits_BK.numel()
+            if counts is not None:
+                self._applied.append(counts.expand(len(each.targets_B)))
 
-    def _rank(self, but: torch.Tensor | None = None) -> None:
-        """Rank the waiting batches and count their hits; not of those that count as `but` says."""
-        ready = [each for each in self._waiting if each.counts is None or each.counts is not but]
-        if ready:
-            targets = [each.counted_targets() for each in ready]
-            self._add(torch.cat([each.logits_BK for each in ready]), torch.cat(targets))
-        self._waiting = self._waiting[len(ready) :]
-        self._numbers = sum(each.logits_BK.numel() for each in self._waiting)
+    def _rank(self) -> None:
+        """Rank the waiting batches and count their hits."""
+        if self._waiting:
+            logits, targets = zip(*self._waiting, strict=True)
+            targets_B = torch.cat(targets)
+            if self._applied:
+                targets_B = torch.where(torch.cat(self._applied), targets_B, -1)
+            self._add(torch.cat(logits), targets_B)
+        self._waiting, self._applied, self._numbers = [], [], 0
 
     def _add(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> None:
         """Add samples to the sums; if an error is raised, none of them. Those of target -1 don't count."""
@@ -106,7 +108,7 @@ class Accuracy:
 
     def reset(self) -> None:
         """See `Metrics.reset`."""
-        self._waiting, self._numbers = [], 0
+        self._waiting, self._applied, self._numbers = [], [], 0
         self._hits_at_rank.zero_()
         self._count.zero_()
 
@@ -125,9 +127,13 @@ class Accuracy:
 class TrainingAccuracy(Accuracy):
     """`Accuracy` of the steps that are applied."""
 
-    def update_if(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor) -> None:
-        """See `ConditionalMetrics.update_if`."""
-        self._wait(outputs, batch, counts)
+    def kept_of(self, outputs: torch.Tensor, batch: Batch) -> _Kept:
+        """See `WindowMetrics.kept_of`."""
+        return _kept_of(outputs, batch)
+
+    def update_window(self, kept: Sequence[_Kept], counts: torch.Tensor | None) -> None:
+        """See `WindowMetrics.update_window`."""
+        self._wait(kept, counts)
 
 
 class ClassMetrics(Accuracy):

@@ -20,9 +20,7 @@ HOUR = 3600.0
 def reporter_with(interval_s):
     events: list[Event] = []
     metrics = Accuracy(3, CPU)
-    reporter = Reporter(
-        events.append, CPU, lambda: interval_s, metrics=metrics, host_metrics=Accuracy(3, CPU)
-    )
+    reporter = Reporter(events.append, CPU, interval_s, metrics=metrics, host_metrics=Accuracy(3, CPU))
     return reporter, events, metrics
 
 

@@ -63,7 +63,7 @@ TAKEN: list[tuple[str, Any, Any, Callable[[Trainer], Any]]] = [
         lambda t: t.state.scaler.state_dict()["growth_factor"],
     ),
     ("precision.grad_scaler.min_scale", 1.0, 4.0, lambda t: t.context.parts.precision.floor),
-    ("logging.step_interval_s", 3600.0, 1800.0, lambda t: t.context.reporter._interval_s()),
+    ("logging.step_interval_s", 3600.0, 1800.0, lambda t: t.context.reporter.interval_s),
     ("checkpoint.every_steps", None, 2, lambda t: t.context.saver._config().every_steps),
 ]
 

@@ -8,7 +8,7 @@ compiled here, and estimated otherwise. The model is compiled if the time saved 
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -281,8 +281,12 @@ def outputs_of(network: torch.nn.Module, batch: Batch, *, model: torch.nn.Module
         batch: The batch.
         model: The network whose code is compiled.
     """
-    with nullcontext() if batch.is_whole else eagerly(model):
-        outputs: torch.Tensor = network(*batch.inputs)
+    outputs: torch.Tensor
+    if batch.is_whole:
+        outputs = network(*batch.inputs)
+    else:
+        with eagerly(model):
+            outputs = network(*batch.inputs)
     return outputs
 
 

@@ -60,30 +60,35 @@ class RevertibleBuffers:
     def __init__(self, model: nn.Module, *, sync: bool) -> None:
         self.norms = [module for module in model.modules() if isinstance(module, _NormBase)]
         self.sync = sync
-        self._statistics, self._own = _Statistics(model), _OwnBuffers(model)
+        statistics, own = _Statistics(model), _OwnBuffers(model)
+        self._parts: list[_Statistics | _OwnBuffers] = []
+        if statistics.rows:
+            self._parts.append(statistics)
+        if own.tables:
+            self._parts.append(own)
 
     @property
     def rows(self) -> list[BufferRow]:
         """The buffers and their accepted values."""
-        return [*self._statistics.rows, *self._own.rows]
+        return [row for part in self._parts for row in part.rows]
 
     def refresh(self) -> None:
         """Accept the current buffers, after a good step or a load."""
-        self._statistics.accept()
-        self._own.accept()
+        for part in self._parts:
+            part.accept()
 
     def restore(self) -> None:
         """Restore the accepted buffers."""
-        self._statistics.restore()
-        self._own.restore()
+        for part in self._parts:
+            part.restore()
 
     def keep_if(self, good: torch.Tensor) -> None:
         """Accept the current buffers if `good` (0-dim bool), else restore the accepted ones."""
-        if not self.sync:
-            self._statistics.settle(good)
-            self._own.settle(good)
-        elif not self.rows and not self._own.tables:
+        if not self._parts:
             return
+        if not self.sync:
+            for part in self._parts:
+                part.settle(good)
         elif good:
             self.refresh()
         else:
@@ -157,8 +162,6 @@ class _OwnBuffers:
         self.rows = now
 
     def _current(self) -> list[BufferRow]:
-        if not self.tables:
-            return []
         found = [
             (name, tensor.detach())
             for prefix, module, table in self.tables

@@ -40,6 +40,7 @@ class Updater:
 
     Attributes:
         applying: Weights are being updated: an error now leaves the step partly applied.
+        good: Whether the step is applied, 0-dim bool; the reverse of `found_inf`.
         buffers: The model's buffers after the last accepted step.
     """
 
@@ -70,10 +71,10 @@ class Updater:
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
         self.take_rates(rates)
-        self._applied = torch.zeros(1, dtype=torch.int64, device=device)
-        self._place = torch.zeros_like(self._applied)  # in the table of rates
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)  # in the table of rates
         self.found_inf = torch.zeros((), device=device)
-        self.norm = self._zero_or_nan = torch.zeros((), device=device)
+        self.norm = torch.zeros((), device=device)
+        self.good = torch.ones((), dtype=torch.bool, device=device)
         self.buffers = RevertibleBuffers(model, sync=device.type == "cpu")
         if average is not None:
             average.follow(self.buffers)
@@ -85,13 +86,13 @@ class Updater:
 
     def seek(self, applied: int) -> None:
         """Set the schedule's position to `applied` steps, and accept the model's current buffers."""
-        self._applied.fill_(applied)
         self._read_rates(applied)
         self.buffers.refresh()
 
     def _read_rates(self, applied: int) -> None:
         """Put the rates of the steps after `applied` ones into the table on the device."""
         self._lr_table = torch.from_numpy(self._rates(applied)).to(self.lr)
+        self._first = applied
         self._place.zero_()
         self._rates_left = len(self._lr_table)
 
@@ -106,7 +107,7 @@ class Updater:
 
     def position(self) -> int:
         """Return the number of applied steps in the schedule. Waits for the device."""
-        return int(self._applied.item())
+        return self._first + int(self._place.item())
 
     def step(self, loss: torch.Tensor) -> None:
         """Take a whole step. `Trainer._step` calls the five parts itself, so that it shows the whole step."""
@@ -128,12 +129,13 @@ class Updater:
         torch.index_select(self._lr_table, 0, self._place, out=self._lr_out)
 
     def unscale(self) -> None:
-        """Unscale the gradients; set `norm`, and `found_inf` if a gradient is not finite."""
+        """Unscale the gradients; set `norm`, and `found_inf` if a gradient is not finite, else `good`."""
         self._precision.unscale(self._optimizer)
         norm = self.norm = self._norm.total()
-        self._zero_or_nan = norm - norm
+        zero_or_nan = norm - norm
         # compare with itself, which only NaN fails: a scalar operand would become a tensor, at twice the cost
-        torch.ne(self._zero_or_nan, self._zero_or_nan, out=self.found_inf)
+        torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
+        self.good = torch.eq(zero_or_nan, zero_or_nan)
         if not self._shared_by.is_alone:
             self._precision.found_anywhere(self.found_inf)
 
@@ -159,12 +161,10 @@ class Updater:
         `loss` (0-dim) is the window's: if it is not finite, the loss scale is not the cause.
         """
         self._precision.update(loss)
-        good = torch.eq(self._zero_or_nan, self._zero_or_nan)
-        self.buffers.keep_if(good)
+        self.buffers.keep_if(self.good)
         if self._average is not None:
-            self._average.update(good.float(), self._applied)
-        self._applied.add_(good)
-        self._place.add_(good)
+            self._average.update(self.good.float(), self._place + self._first)
+        self._place.add_(self.good)
         self.applying = False
         self._clear_grads()
 
@@ -186,7 +186,7 @@ class Updater:
         self.found_inf.fill_(1)
         self.apply()
         if self._average is not None:
-            self._average.update(torch.zeros_like(self.found_inf), self._applied)
+            self._average.update(torch.zeros_like(self.found_inf), self._place + self._first)
 
     def close(self) -> None:
         """Remove the gradient hooks, when another updater takes over the weights."""

@@ -1,7 +1,7 @@
 """Training metrics of the steps that were applied: one that is refused or taken anew adds nothing."""
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -14,19 +14,23 @@ MOST_NUMBERS = 1 << 20
 
 
 @runtime_checkable
-class ConditionalMetrics(Metrics, Protocol):
-    """Metrics that can be told of a batch before it is known whether it counts."""
+class WindowMetrics(Metrics, Protocol):
+    """Metrics that take a window as a whole, before the host knows whether it counts."""
 
-    def update_if(self, outputs: torch.Tensor, batch: Batch, counts: torch.Tensor) -> None:
-        """Add a batch if `counts` (0-dim bool on the device) is set when it is ranked.
+    def kept_of(self, outputs: torch.Tensor, batch: Batch) -> Any:  # noqa: ANN401 - only they read it
+        """Return what is counted of a batch; computes nothing."""
 
-        Batches that are given the same `counts` as the newest one are not ranked yet, but for `compute` and
-        `state_dict`.
+    def update_window(self, kept: Sequence[Any], counts: torch.Tensor | None) -> None:
+        """Add what `kept_of` returned of the batches of a window; if an error is raised, none of them.
+
+        Args:
+            kept: Of each batch.
+            counts: Whether the window counts, 0-dim bool on the device; None: it does.
         """
 
 
 class AppliedMetrics:
-    """Updates metrics with the micro-batches of a window, if its step is applied. Never syncs.
+    """Updates metrics with the micro-batches of a window, if its step is applied. Syncs on CPUs alone.
 
     Args:
         metrics: The training metrics of this process.
@@ -35,35 +39,35 @@ class AppliedMetrics:
 
     def __init__(self, metrics: Metrics, make: Callable[[], Metrics]) -> None:
         self._metrics = metrics
-        self._conditional = metrics if isinstance(metrics, ConditionalMetrics) else None
+        self._whole = metrics if isinstance(metrics, WindowMetrics) else None
         self._make = make
-        self._window: Metrics | None = None
-        self._applied: torch.Tensor | None = None
-        self._numbers = 0
+        self.begin()
 
     def begin(self) -> None:
         """Start a window, or start it over."""
-        self._window, self._applied, self._numbers = None, None, 0
+        self._kept: list[Any] = []
+        self._numbers = 0  # of the outputs
+        self._apart: Metrics | None = None
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """Add the window's next micro-batch."""
         self._numbers += outputs.numel()
-        if self._conditional is not None and self._numbers <= MOST_NUMBERS:
-            if self._applied is None:
-                self._applied = torch.zeros((), dtype=torch.bool, device=outputs.device)
-            self._conditional.update_if(outputs, batch, self._applied)
+        if self._whole is not None and self._numbers <= MOST_NUMBERS:
+            self._kept.append(self._whole.kept_of(outputs, batch))
             return
-        if self._window is None:
-            self._window = self._make()
-        self._window.update(outputs, batch)
+        if self._apart is None:
+            self._apart = self._make()
+        self._apart.update(outputs, batch)
 
-    def end(self, found_inf: torch.Tensor) -> None:
-        """Count the window unless `found_inf` (0-dim float32) is 1."""
-        if self._applied is not None:
-            torch.eq(found_inf, 0.0, out=self._applied)
-        if self._window is not None:
-            add_if(self._metrics, self._window.state_dict(), found_inf == 0.0)
-        self.begin()
+    def end(self, good: torch.Tensor) -> None:
+        """Count the window if its step is `good` (0-dim bool on the device): it is applied."""
+        on_host = good.is_cpu
+        if on_host and not good:
+            return
+        if self._apart is not None:
+            add_if(self._metrics, self._apart.state_dict(), good)
+        if self._kept and self._whole is not None:  # after the sums: then this can't run out of memory
+            self._whole.update_window(self._kept, None if on_host else good)
 
 
 def add_if(metrics: Metrics, state: dict[str, torch.Tensor], applied: torch.Tensor) -> None:

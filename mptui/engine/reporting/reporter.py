@@ -83,13 +83,13 @@ class Reporter:
     Args:
         emit: Called with each event.
         device: Device of the recorded tensors.
-        interval_s: Returns the seconds between two Step events, by the settings in force; 0 reads each step
-            at once.
+        interval_s: Seconds between two Step events.
         metrics: The training metrics, on the device.
         host_metrics: The same metrics on the host, computed from copies of the sums.
         in_step: Read the same rows at the same step in all processes that train together.
 
     Attributes:
+        interval_s: Seconds between two Step events, by the settings in force; 0 reads each step at once.
         scaled: Whether the loss is scaled, so that the rows' loss scale is valid.
         watcher: Called with the rows as they are read, each once, in order.
         clock: Measures one step in each interval.
@@ -105,7 +105,7 @@ class Reporter:
         self,
         emit: Emit,
         device: torch.device,
-        interval_s: Callable[[], float],
+        interval_s: float,
         *,
         metrics: Metrics,
         host_metrics: Metrics,
@@ -115,7 +115,7 @@ class Reporter:
         self._metrics = metrics
         self._host_metrics = host_metrics
         self._meter = Meter(device, in_step=in_step)
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._interval = _Interval()
         self._flushed = self._interval.started
         self._intervals = 0
@@ -153,8 +153,8 @@ class Reporter:
         interval.waited += waited
 
     def due(self, now: float) -> bool:
-        """Whether it is time for `flush`, by the clock of this process."""
-        return now - self._flushed >= self._interval_s()
+        """Whether it is time for `flush`, by the clock of this process, or there is no room for a step."""
+        return now - self._flushed >= self.interval_s or self._meter.full
 
     @property
     def full(self) -> bool:
@@ -165,12 +165,12 @@ class Reporter:
         """Start copying the new rows to the host, and report those that have arrived; with `wait`, all."""
         self._flushed = started = time.perf_counter()
         self._meter.send(self._metrics.state_dict())
-        self._report(self._meter.read(wait=wait or self._interval_s() == 0))
+        self._report(self._meter.read(wait=wait or self.interval_s == 0))
         self._interval.logging += time.perf_counter() - started
 
     def catch_up(self) -> None:
         """Read all rows, waiting for the device, and count them; they are reported with the next ones."""
-        if self._interval_s() == 0:  # each step has an event of its own, with the counts as they were then
+        if self.interval_s == 0:  # each step has an event of its own, with the counts as they were then
             self.flush(wait=True)
             return
         started = time.perf_counter()
@@ -213,7 +213,7 @@ class Reporter:
         if received:
             self._host_metrics.load_state_dict(received[-1].sums)
         metrics = self._host_metrics.compute()
-        for group in [[row] for row in rows] if self._interval_s() == 0 else [rows]:
+        for group in [[row] for row in rows] if self.interval_s == 0 else [rows]:
             self._count(group)
             self._emit_step(interval, elapsed, metrics)
 
