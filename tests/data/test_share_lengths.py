@@ -52,7 +52,10 @@ def test_the_fewest_in_a_pass_are_those_of_the_smallest_part(count, sizes, micro
         for part in order.parts(places)
     ]
     passes = [
-        np.diff([part * number // pieces for number in range(pieces + 1)]).min()
+        max(
+            np.diff([part * number // pieces for number in range(pieces + 1)]).min(),
+            min(part, micro_batch, 2),  # beside another sample
+        )
         for part in parts
         for pieces in [-(-part // micro_batch)]
     ]

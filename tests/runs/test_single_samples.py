@@ -33,8 +33,7 @@ def check(*, batch_size, processes=1, micro_batch=None, count=20, pooled=True, n
     [
         ({"batch_size": 1}, "--batch-size to 2 or more"),
         ({"batch_size": 5, "processes": 3}, "--batch-size to 6 or more"),
-        ({"batch_size": 8, "micro_batch": 1}, "memory.micro_batch to 3 or more"),
-        ({"batch_size": 6, "processes": 2, "micro_batch": 2}, "memory.micro_batch to 3 or more"),
+        ({"batch_size": 8, "micro_batch": 1}, "memory.micro_batch to 2 or more"),
         ({"batch_size": 8, "count": 1}, "add samples"),
     ],
     ids=str,
@@ -53,6 +52,7 @@ def test_it_is_refused_with_what_to_set(settings, remedy):
         {"batch_size": 1, "norm": False},
         {"batch_size": 4, "processes": 2, "count": 7},
         {"batch_size": 8, "micro_batch": 3},
+        {"batch_size": 6, "processes": 2, "micro_batch": 2},
     ],
     ids=str,
 )

@@ -30,7 +30,8 @@ def fewest_at_once(count: int, batch_size: int, processes: int, micro_batch: int
         count: Samples of an epoch.
         batch_size: Samples of a batch of all processes.
         processes: Number of processes.
-        micro_batch: The most samples of a pass, in which a part is split evenly; None: any number.
+        micro_batch: The most samples of a pass, in which a part is split evenly; None: any number. With two
+            or more, a single sample of a split part is computed beside another one.
     """
     used = samples_used(count, batch_size, train=True)
     batches = [(min(used, batch_size), used < batch_size)]
@@ -40,5 +41,6 @@ def fewest_at_once(count: int, batch_size: int, processes: int, micro_batch: int
     for size, short in batches:
         readers = readers_of(size, processes, short=short)
         for part in {size // readers, -(-size // readers)} - {0}:
-            passes.append(part // -(-part // (micro_batch or part)))
+            most = micro_batch or part
+            passes.append(max(part // -(-part // most), min(part, most, 2)))
     return min(passes)

@@ -18,13 +18,17 @@ class MicroBatches:
         self.limits: dict[str, int | None] = {"training": None, "validating": None}
 
     def split(self, batch: Batch) -> Sequence[Batch]:
-        """Split a training batch into micro-batches within the limit, of equal size up to one sample."""
+        """Split a training batch into micro-batches within the limit, of equal size up to one sample.
+
+        A single sample, of an odd batch in pairs, is computed beside its neighbour, which doesn't count then:
+        BatchNorm can't be trained on one value.
+        """
         limit, rows = self.limits["training"], batch.size
         if limit is None or rows <= limit:
             return (batch,)
         count = -(-rows // limit)
         bounds = [rows * number // count for number in range(count + 1)]
-        return [part(batch, first, last) for first, last in pairwise(bounds)]
+        return [part(batch, first, last, rows=min(limit, 2)) for first, last in pairwise(bounds)]
 
     def of(self, window: Window) -> Iterator[tuple[Batch, bool]]:
         """Yield the micro-batches of a window, and whether each is the last."""
@@ -35,15 +39,17 @@ class MicroBatches:
             yield last, number == window.batches
 
 
-def part(batch: Batch, first: int, last: int) -> Batch:
-    """Return the rows from `first` up to `last` of a batch.
+def part(batch: Batch, first: int, last: int, *, rows: int = 1) -> Batch:
+    """Return the rows from `first` up to `last` of a batch, and as many of the next as make `rows`.
 
     `valid` is exact for labels. For masks it stays that of the whole batch: the exact count is only on the
     device, and losses use the window's.
     """
     size = max(0, min(last, batch.size) - first)
     piece = batch.rows(
-        slice(first, last), size=size, valid=size if batch.valid == batch.size else batch.valid
+        slice(first, max(last, first + rows)),
+        size=size,
+        valid=size if batch.valid == batch.size else batch.valid,
     )
     piece.sample_indices = batch.sample_indices[first:last]
     return piece

@@ -98,7 +98,7 @@ def check_single_samples(
     elif count == 1:
         cause, remedy = "a training set of one sample", "add samples"
     else:
-        cause, remedy = f"memory.micro_batch = {limit}", "set memory.micro_batch to 3 or more"
+        cause, remedy = f"memory.micro_batch = {limit}", "set memory.micro_batch to 2 or more"
     raise ConfigError(
         f"{cause}: BatchNorm can't be trained on a single sample with feature maps of 1 x 1",
         hint=f"{remedy}; or a larger data.image_size, or a network without BatchNorm "

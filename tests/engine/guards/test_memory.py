@@ -320,6 +320,47 @@ def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):
         finish(trainer)
 
 
+@pytest.mark.parametrize("asked", [None, 2, "auto"])
+def test_an_odd_batch_in_pairs_trains_batch_norm(tmp_path, asked):
+    """Of the last 5 samples one is left, which is computed beside another and counts once."""
+    norm = torch.nn.BatchNorm2d(8)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, SIDE), norm, torch.nn.Flatten(), torch.nn.Linear(8, len(CLASSES))
+    )
+    run = config(training={"epochs": 1}, memory={"micro_batch": asked})
+    trainer, events = build_trainer(run, tmp_path, model=model, train=37)
+    limit_memory(trainer, lambda: 3 if model.training and asked != "auto" else 2)
+    finish(trainer)
+    assert trainer.context.micro_batches.limits["training"] == 2
+    assert norm.num_batches_tracked is not None
+    assert int(norm.num_batches_tracked) == 4 * 4 + 3
+    assert trainer.context.reporter.totals.samples_seen == 37
+    hits = 37 * of(events, EpochFinished)[0].train_metrics["acc1"]
+    assert hits == pytest.approx(round(hits))
+
+
+@pytest.mark.parametrize("rows", [3, 5, 7])
+def test_a_neighbour_adds_nothing_to_the_gradient(tmp_path, rows):
+    trainer, _ = build(tmp_path)
+    context, model = trainer.context, trainer.context.model
+    windows = context.job.train_loader.windows(0, 1)
+    (batch,) = next(windows)
+    odd = batch.rows(slice(0, rows), size=rows, valid=rows)
+
+    def gradient():
+        for piece in context.micro_batches.split(odd):
+            assert len(piece.images_BCHW) >= 2
+            context.task.loss(model(*piece.inputs), piece, rows, rows).backward()
+        found = [weight.grad.clone() for weight in model.parameters()]
+        model.zero_grad()
+        return found
+
+    whole = gradient()
+    context.micro_batches.limits["training"] = 2
+    torch.testing.assert_close(gradient(), whole)
+    end(trainer)
+
+
 def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
     trainer, events = build_trainer(config(), tmp_path, precision="fp16", model=group_net())
     apply = trainer.context.parts.updater.apply
