@@ -140,7 +140,8 @@ def finish_epoch(context: TrainContext, started: float) -> None:
     if context.settle():
         return  # the epoch is not over: the run was rolled back
     state, reporter, job = context.state, context.reporter, context.job
-    train_loss, train_metrics = reporter.epoch.mean_loss(), state.metrics.compute()
+    trained, train_metrics = reporter.epoch, state.metrics.compute()
+    train_loss = trained.mean_loss()
     measured = validate(context)
     over = not enough_steps(context) or job.train_loader.is_over(state.cursor.sample)
     epoch = state.cursor.epoch + 1
@@ -164,6 +165,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
             lr=float(context.parts.updater.lr),
             seconds=time.perf_counter() - started,
             samples_per_second=reporter.epoch_throughput.rate,
+            samples_trained=trained.samples,
             best=is_best,
         )
     )

@@ -103,7 +103,10 @@ class ImagesGenerated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished(Event):
-    """An epoch ended. Losses are means over its samples, metrics fractions of 1."""
+    """An epoch ended. Losses are means over its samples, metrics fractions of 1.
+
+    `samples_trained` are those of the steps that were applied; None: unknown, in older journals.
+    """
 
     kind: ClassVar[str] = "epoch_finished"
 
@@ -116,6 +119,7 @@ class EpochFinished(Event):
     lr: float
     seconds: float
     samples_per_second: float | None = None
+    samples_trained: int | None = None
     best: bool = False
 
 

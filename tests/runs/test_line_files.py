@@ -3,6 +3,7 @@ import errno
 import math
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,8 +116,10 @@ def test_an_epoch_without_an_applied_step_is_told_so_and_not_as_a_loss(tmp_path)
         val_loss=2.0,
         lr=1e-5,
         seconds=1.0,
+        samples_trained=0,
     )
-    recorded(tmp_path, finished)
-    (line,) = log(tmp_path)
-    assert "train: no step was applied  val: loss 2.0000" in line
-    assert "nan" not in line
+    recorded(tmp_path, finished, replace(finished, samples_trained=8))
+    none, some = log(tmp_path)
+    assert "train: no step was applied  val: loss 2.0000" in none
+    assert "nan" not in none
+    assert "train: loss nan  val: loss 2.0000" in some

@@ -1,6 +1,5 @@
 """Epochs, steps, validations, checkpoints, and the device."""
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -176,7 +175,7 @@ def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
 
 
 def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
-    trained = _NONE_APPLIED if math.isnan(event.train_loss) else f"train {fmt.figure(event.train_loss)}"
+    trained = _NONE_APPLIED if event.samples_trained == 0 else f"train {fmt.figure(event.train_loss)}"
     words = [f"epoch {event.epoch}", trained]
     if event.val_loss is not None:
         words.append(f"val {fmt.figure(event.val_loss)}")
@@ -187,7 +186,7 @@ def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
 def epoch_lines(event: EpochFinished) -> list[str]:
     """Describe an epoch in one line: training, then validation."""
     train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
-    if math.isnan(event.train_loss):  # the mean over the steps that were applied
+    if event.samples_trained == 0:
         train = [_NONE_APPLIED]
     line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
     if event.val_loss is not None:
