@@ -35,7 +35,8 @@ def test_an_image_is_upright(tmp_path, mode, orientation):
         values = seen.convert(mode)
     save_oriented(tmp_path / "a.tif", orientation, values)
     assert (read_rgb(str(tmp_path / "a.tif"))[..., 0] == np.asarray(seen)).all()
-    assert upright_size(str(tmp_path / "a.tif")) == (40, 24)
+    for as_stored in (False, True):
+        assert upright_size(str(tmp_path / "a.tif"), as_stored=as_stored) == (40, 24)
 
 
 @pytest.mark.parametrize("drawn", ["shown", "stored", "with a tag of its own"])

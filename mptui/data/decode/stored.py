@@ -116,6 +116,22 @@ def stored_tiff_format(path: str) -> PixelFormat | None:
         return None
 
 
+def upright_tiff_size(path: str) -> tuple[int, int] | None:
+    """Return height and width of a TIFF as it is decoded, from its header; None: it is none or unreadable.
+
+    A reader of single pages sees another size where the rows of an image are pages.
+    """
+    try:
+        check_file(path)
+        if not _is_tiff(path):
+            return None
+        with _opened_tiff(path) as file:
+            height, width = _tiff_size(file)
+            return (width, height) if _tiff_orientation(file) >= 5 else (height, width)
+    except Exception:  # noqa: BLE001 - a damaged file makes the parser raise anything
+        return None
+
+
 def _is_tiff(path: str) -> bool:
     with open_binary(path) as file:
         return file.read(4) in _TIFF
@@ -138,13 +154,26 @@ def _tiff_format(file: "TiffFile") -> PixelFormat:
     return PixelFormat(bands, "" if series.dtype is None else series.dtype.name)
 
 
+def _tiff_size(file: "TiffFile") -> tuple[int, int]:
+    """Return height and width before the orientation is applied."""
+    series, page = file.series[0], file.pages.first
+    if _are_rows(series):
+        return series.shape[0], series.shape[1]
+    return page.imagelength, page.imagewidth
+
+
+def _tiff_orientation(file: "TiffFile") -> int:
+    tag = file.pages.first.tags.get(_ORIENTATION_TAG)
+    return 1 if tag is None else int(tag.value)
+
+
 def _read_tiff(path: str) -> StoredImage:
     from tifffile import COMPRESSION
 
     with _opened_tiff(path) as file:
         series, page = file.series[0], file.pages.first
         found, rows = _tiff_format(file), _are_rows(series)
-        height, width = (series.shape[:2]) if rows else (page.imagelength, page.imagewidth)
+        height, width = _tiff_size(file)
         check_size(path, width, height)
         if found.dtype not in DTYPES:
             raise BadSampleError(
@@ -158,8 +187,7 @@ def _read_tiff(path: str) -> StoredImage:
             raise BadSampleError(path, "a TIFF with a palette: save it as grey or RGB")
         stacked = page.samplesperpixel == 1
         _check_whole(path, file, series.pages if stacked else [page])
-        tag = page.tags.get(_ORIENTATION_TAG)
-        orientation = 1 if tag is None else int(tag.value)
+        orientation = _tiff_orientation(file)
         try:
             values = (series if stacked else page).asarray(maxworkers=1)
         except ValueError as error:

@@ -8,6 +8,7 @@ Shapes: B images, K classes, H and W pixels of the network, h and w of the origi
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import opened, orientation_of, stored_size
-from mptui.data.decode.stored import read_stored
+from mptui.data.decode.stored import upright_tiff_size
 from mptui.lab.use.prediction.inputs import InputFiles
 
 _NUMBERS_AT_ONCE = 1 << 25
@@ -29,19 +30,21 @@ Size = tuple[int, int]
 """Height and width in pixels."""
 
 
-def upright_size(path: str) -> Size | None:
-    """Return the size of an image as it is decoded, from its header; None if it can't be read."""
+def upright_size(path: str, *, as_stored: bool) -> Size | None:
+    """Return the size of an image as it is decoded, from its header; None if it can't be read.
+
+    Args:
+        path: The file.
+        as_stored: Whether it is read with all its bands.
+    """
+    if as_stored and (size := upright_tiff_size(path)) is not None:
+        return size
     try:
         with opened(path) as image:
             width, height = stored_size(image)
             return (width, height) if orientation_of(image) >= 5 else (height, width)
     except BadSampleError:
-        pass
-    try:  # a format that Pillow does not read, such as many bands
-        height, width, _ = read_stored(path).pixels_HWC.shape
-    except BadSampleError:
         return None
-    return height, width
 
 
 def mask_of(scores_KHW: torch.Tensor, size: Size) -> torch.Tensor:
@@ -78,13 +81,14 @@ class MaskMaker:
 
     Args:
         files: The files.
+        as_stored: Whether they are read with all their bands.
 
     Attributes:
         sizes: Size of each original image whose mask was made and not yet taken; None if it can't be read.
     """
 
-    def __init__(self, files: InputFiles) -> None:
-        self._files = files
+    def __init__(self, files: InputFiles, *, as_stored: bool) -> None:
+        self._files, self._size = files, partial(upright_size, as_stored=as_stored)
         self._threads = ThreadPoolExecutor(_THREADS)
         self.sizes: dict[int, Size | None] = {}
 
@@ -99,7 +103,7 @@ class MaskMaker:
     def __call__(self, scores_BKHW: torch.Tensor, indices: npt.NDArray[np.int64]) -> torch.Tensor:
         """Return the masks of images, one after the other."""
         paths = [self._files.paths[index] for index in indices.tolist()]
-        sizes = list(self._threads.map(upright_size, paths))  # while the device computes
+        sizes = list(self._threads.map(self._size, paths))  # while the device computes
         self.sizes |= dict(zip(indices.tolist(), sizes, strict=True))
         masks = [
             scores_KHW.new_empty(0, dtype=torch.uint8)

@@ -85,7 +85,7 @@ class PredictionRun:
         started = time.perf_counter()
         predictor = Predictor(self.trained, mirror=self.mirror, note=self.note)
         with (
-            MaskMaker(self.files) as maker,
+            MaskMaker(self.files, as_stored=self.trained.preprocessing.stored is not None) as maker,
             MaskFiles(folder, self.files, self.trained.classes, output, single=single) as written,
             loader_of(self.trained, self._samples(), self._leave_out) as loader,
         ):
