@@ -199,7 +199,9 @@ def final_lines(summary: dict[str, object]) -> list[str]:
         f"{duration['total_s']:.0f} s"
     ]
     if figures:
-        lines.append(figures)
+        terms = summary.get("loss_terms")  # not in the summaries of older runs
+        assert isinstance(terms, list | None)
+        lines.append(f"{figures}  (losses with {', '.join(terms)})" if terms else figures)
     if best.get("epoch") is not None:
         lines.append(f"best: {best['metric']} {best['value']:.4f} in epoch {best['epoch']}")
     if words := spent_words(summary):

@@ -37,6 +37,7 @@ class ValidationResult:
         per_class: Metrics of each class, as `Metrics.per_class`.
         confusion: The confusion matrix, as `Metrics.confusion`.
         seconds: Duration of the pass.
+        loss_terms: What the loss has in it beside its plain form: label smoothing, class weights.
     """
 
     loss: float
@@ -45,6 +46,7 @@ class ValidationResult:
     per_class: dict[str, dict[str, float | None]]
     confusion: torch.Tensor | None
     seconds: float
+    loss_terms: tuple[str, ...] = ()
 
     def event(self, step: int, epoch: int, *, best: bool) -> Validated:
         """Build the event that reports the result."""
@@ -52,6 +54,7 @@ class ValidationResult:
             step=step,
             epoch=epoch,
             loss=self.loss,
+            loss_terms=list(self.loss_terms),
             metrics=self.metrics,
             primary=self.primary,
             per_class=worst_classes(self.per_class, MOST_CLASSES),
@@ -150,4 +153,5 @@ def evaluate(
         per_class=metrics.per_class(),
         confusion=metrics.confusion(),
         seconds=time.perf_counter() - started,
+        loss_terms=tuple(getattr(task, "loss_terms", ())),  # a person's own task has none
     )

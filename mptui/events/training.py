@@ -71,6 +71,7 @@ class Validated(Event):
 
     `primary` names the metric that decides which epoch is best, or is `val_loss`: `loss`. If it is a metric,
     it is the first. With very many classes, `per_class` has those with the worst values, the worst first.
+    `loss_terms` tells what the loss has in it beside its plain form, such as label smoothing.
     """
 
     kind: ClassVar[str] = "validated"
@@ -79,6 +80,7 @@ class Validated(Event):
     loss: float
     metrics: dict[str, float]
     primary: str = ""
+    loss_terms: list[str] = field(default_factory=list)
     per_class: dict[str, dict[str, float | None]] = field(default_factory=dict)
     seconds: float
     best: bool

@@ -53,9 +53,13 @@ class ItemWeights:
 
     Args:
         by_class: The weight of each class; None: each item counts 1.
+
+    Attributes:
+        terms: What they add to a loss, in words.
     """
 
     def __init__(self, by_class: Sequence[float] | None) -> None:
+        self.terms = () if by_class is None else ("class weights",)
         # the last one is that of ignored pixels, whose class is -1
         self._weights = None if by_class is None else torch.tensor([*by_class, 0.0])
 

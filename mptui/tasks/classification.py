@@ -36,6 +36,8 @@ class Classification:
         self.classes = tuple(classes)
         self.chance = math.log(max(2, len(classes)))
         self.label_smoothing = label_smoothing
+        smoothing = [f"label smoothing {label_smoothing:g}"] if label_smoothing else []
+        self.loss_terms = (*smoothing, *self._weights.terms)
 
     def window_weight(self, window: Window) -> torch.Tensor | float:
         """See `Task.window_weight`; mixing shifts the labels of a batch, which keeps their total."""

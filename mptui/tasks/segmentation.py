@@ -51,6 +51,7 @@ class Segmentation:
         self._focal, self._dice = "focal" in loss, "dice" in loss
         self._over_pixels = loss != "dice"
         self._weights = ItemWeights(class_weights)
+        self.loss_terms = self._weights.terms
         count = max(2, len(classes))
         of_pixels = math.log(count) * ((1 - 1 / count) ** _FOCUS if self._focal else 1)
         self.chance = of_pixels * self._over_pixels + self._dice  # no overlap at all

@@ -47,8 +47,12 @@ def test_the_loss_does_not_depend_on_the_batches_nor_their_pieces_nor_the_worker
 def test_nor_does_the_weighted_loss(tmp_path, kind):
     weights = [9.0, 1.0, 0.1][: 3 if kind is Blot else 2]
     whole = measured(tmp_path, kind, 2 * SAMPLES, class_weights=weights).loss
-    assert whole != pytest.approx(measured(tmp_path, kind, 2 * SAMPLES).loss, rel=1e-3)
-    assert measured(tmp_path, kind, 4, class_weights=weights).loss == pytest.approx(whole, rel=1e-6)
+    plain = measured(tmp_path, kind, 2 * SAMPLES)
+    assert whole != pytest.approx(plain.loss, rel=1e-3)
+    assert plain.event(1, 1, best=False).loss_terms == []
+    in_parts = measured(tmp_path, kind, 4, class_weights=weights)
+    assert in_parts.loss == pytest.approx(whole, rel=1e-6)
+    assert in_parts.event(1, 1, best=False).loss_terms == ["class weights"]
     again = measured(tmp_path, kind, 8, class_weights=weights, at_once=3).loss
     assert again == pytest.approx(whole, rel=1e-6)
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import mptui.lab.report
 from mptui.cli.main import _exit_code
-from mptui.events import LossScale, MemorySample, PrecisionChanged, Step
+from mptui.events import LossScale, MemorySample, PrecisionChanged, Step, Validated
 from mptui.runs.store.directory import ENVIRONMENT, write_json
 from tests.tui.events import GIB, START, demo, finished, step_event
 from tests.tui.test_numerics import looked
@@ -114,6 +114,19 @@ def test_several_runs_are_drawn_over_each_other_with_their_differences(tmp_path)
         drawn = re.findall(r'class="line c(\d)" d="[^"]+" data-label="run-(\d)"', chart(text, title))
         assert drawn == [(str(number + 1), str(number)) for number in range(8)]
     assert len(text.encode()) < LARGEST
+
+
+def test_a_loss_is_drawn_with_what_is_in_it(tmp_path):
+    events = demo()[:300]
+    a_run(tmp_path, "plain", events=events)
+    terms = ["label smoothing 0.1", "class weights"]
+    told = [replace(each, loss_terms=terms) if isinstance(each, Validated) else each for each in events]
+    a_run(tmp_path, "smoothed", events=told)
+    words = "with label smoothing 0.1, class weights"
+    assert 'data-label="train"' in chart(report(tmp_path, "smoothed"), f"loss {words}")
+    beside = report(tmp_path, "plain", "smoothed")
+    labels = re.findall('data-label="([^"]+)"', chart(beside, "loss · train"))
+    assert labels == ["plain", f"smoothed {words}"]
 
 
 def heights(text, title, label):

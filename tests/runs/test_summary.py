@@ -2,7 +2,8 @@
 
 import pytest
 
-from mptui.events import DeviceSample, Recovered, Warned
+from mptui.cli.console import final_lines
+from mptui.events import DeviceSample, Recovered, Validated, Warned
 from mptui.runs.store.directory import SUMMARY, json_text, read_summary
 from mptui.runs.store.summary import Summary
 from mptui.runs.view.events.recovery_specs import LIST_LIMIT
@@ -37,6 +38,22 @@ def test_a_long_list_keeps_its_first_half_and_the_latest(event_of, entries, numb
         assert kept == list(range(count))
     else:
         assert kept == [*range(HALF), *range(count - HALF, count)]
+
+
+def test_a_loss_is_told_with_what_is_in_it():
+    terms = ["label smoothing 0.1"]
+    summary = Summary("run", "runs/run")
+    for loss_terms in ([], terms):
+        summary.handle(
+            Validated(step=1, epoch=1, loss=2.0, loss_terms=loss_terms, metrics={}, seconds=1, best=False)
+        )
+    again = Summary("run", "runs/run")
+    again.go_on_from(summary.document)
+    assert again.document["loss_terms"] == terms
+    final = again.document | {"final": {"val_loss": 2.0}}
+    assert "val_loss 2.0000  (losses with label smoothing 0.1)" in final_lines(final)
+    del final["loss_terms"]  # of an older run
+    assert "val_loss 2.0000" in final_lines(final)
 
 
 def test_the_limit_is_a_hundred():

@@ -28,6 +28,7 @@ def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, smoothing, seed
     logits = torch.randn(sum(sizes), 6, generator=generator)
     targets = torch.randint(6, (sum(sizes),), generator=generator)
     task = Classification(names(6), smoothing)
+    assert task.loss_terms == (("label smoothing 0.1",) if smoothing else ())
     parts = [labelled(part) for part in targets.split(sizes)]
     loss, gradient = loss_and_gradient(task, logits, parts, sizes)
     whole_loss, whole_gradient = loss_and_gradient(task, logits, [labelled(targets)], [sum(sizes)])

@@ -1,9 +1,11 @@
 """The charts of the live screen: which are drawn, their windows, cursor and marks."""
 
+from dataclasses import replace
+
 import pytest
 from textual.events import MouseScrollUp
 
-from mptui.events import PresetSwitched
+from mptui.events import PresetSwitched, Validated
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.plot import GUTTER
 from tests.tui.events import START, MemorySource, demo, device_sample, finished, step_event
@@ -27,6 +29,15 @@ async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(size):
         await pilot.press("slash", *"nothing", "enter", "down", "escape")
         await pilot.pause()
         assert "metrics to draw" not in frame(app)
+
+
+async def test_the_chart_of_the_loss_says_what_is_in_it():
+    events = [
+        replace(event, loss_terms=["label smoothing 0.1"]) if isinstance(event, Validated) else event
+        for event in demo()
+    ]
+    async with live(MemorySource(events)) as (app, _):
+        assert "╭─ loss with label smoothing 0.1 ─" in frame(app)
 
 
 async def test_axis_smoothing_and_cursor():

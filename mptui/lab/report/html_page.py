@@ -58,11 +58,11 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
         charts = reports[0].view.histories
         for name, histories in sorted(charts.items(), key=lambda chart: chart[0] != LOSS):
             lines = [CurveLine(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
-            yield figure_of(name, name, lines, single=True)
+            yield figure_of(name, reports[0].view.title_of(name), lines, single=True)
         return
     for name, label in curves_of([report.view for report in reports]):
         lines = [
-            CurveLine(report.name, history, number)
+            CurveLine(report.view.title_of(name, report.name), history, number)
             for number, report in enumerate(reports, 1)
             if (history := report.view.histories.get(name, {}).get(label)) is not None
         ]

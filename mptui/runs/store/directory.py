@@ -71,7 +71,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
         int,
     ),
     **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
-    **dict.fromkeys(("recoveries", "warnings"), list),
+    **dict.fromkeys(("recoveries", "warnings", "loss_terms"), list),
     "started": (int, float),
     **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
     **dict.fromkeys(("energy", "forked_from"), dict),

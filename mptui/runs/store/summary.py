@@ -15,7 +15,7 @@ from mptui.runs.view.events.event_registry import EVENTS
 _CARRIED_OVER = (
     *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
     *("precision", "price_per_hour"),
-    *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "best"),
+    *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "loss_terms", "best"),
     *("samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
 )
 """Entries that a resumed run carries over; time and memory are those of one process.
@@ -47,6 +47,7 @@ class Summary:
             "samples_seen": 0,
             "skipped_steps": 0,
             "final": {},
+            "loss_terms": [],
             "best": {"epoch": None, "metric": None, "value": None},
             "samples_per_second": None,
             "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},

@@ -6,6 +6,7 @@ The same view serves a run of this process, a run of another one, and a journal.
 from mptui.events import Event, PhaseChanged, RunStarted
 from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.labels import LOSS
 from mptui.runs.view.run_timeline import State
 from mptui.runs.view.view_state import ViewState
 
@@ -46,6 +47,11 @@ class RunView(ViewState):
     @property
     def _state(self) -> State:
         return "paused" if self.paused else _STATES.get(self.phase, "preparing")
+
+    def title_of(self, chart: str, title: str = "") -> str:
+        """Return the title of a chart, or of a curve in it: of a loss with its `Validated.loss_terms`."""
+        terms = self.validation.loss_terms if self.validation is not None and chart == LOSS else []
+        return f"{title or chart} with {', '.join(terms)}" if terms else title or chart
 
     @property
     def total_steps(self) -> int:

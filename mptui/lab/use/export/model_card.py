@@ -142,6 +142,8 @@ def _training(facts: dict[str, Any], course: Course, has_curves: bool) -> str:
             for e in _spread(course.epochs)
         ]
         text += "\n\n" + _table(("epoch", "training loss", "validation loss", "learning rate"), rows)
+        if course.validated is not None and course.validated.loss_terms:
+            text += f"\n\nLosses are with {markdown(', '.join(course.validated.loss_terms))}."
     return text + (f"\n\n![Loss by epoch]({CURVES})" if has_curves else "")
 
 

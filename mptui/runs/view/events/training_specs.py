@@ -136,6 +136,7 @@ def _validate(view: ViewState, event: Validated) -> None:
 
 
 def _summarize_validation(document: dict[str, Any], event: Validated) -> None:
+    document["loss_terms"] = event.loss_terms
     if not event.best:
         return
     metric = event.primary or next(iter(event.metrics), None)

@@ -101,7 +101,7 @@ class ChartSet:
 def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
     histories = view.histories.get(name, {})
     both = any(label.endswith(TRAIN) for label in histories)
-    chart.entitle(name)
+    chart.entitle(view.title_of(name))
     chart.show(
         [
             Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))

@@ -19,9 +19,10 @@ def show_curve(
     found = {run: history.since(since) for run, history in histories_of(views, curve).items()}
     name, label = curve
     chart.entitle(f"{name} · {label}" if label and label != name else name)
-    labels = [f"{number} {run.name}" for number, run in enumerate(runs, 1)]
+    titles = [views[run].title_of(name, run.name) if run in views else run.name for run in runs]
+    labels = [f"{number} {title}" for number, title in enumerate(titles, 1)]
     if len(runs) == 1:
-        labels = [runs[0].name]
+        labels = titles
     elif sum(map(len, labels)) + 8 * len(labels) > chart.size.width:
         labels = [str(number) for number in range(1, len(runs) + 1)]
     series = [
