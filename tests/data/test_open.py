@@ -242,8 +242,11 @@ def test_a_real_set_names_each_broken_file(tmp_path):
         (root / "broken").mkdir()
         for name in ("text.jpg", "zero_bytes.jpg"):
             (root / "broken" / name).write_bytes(b"text"[: 4 * (name == "text.jpg")])
+        page = Image.new("RGB", (9, 8))
+        page.save(root / "formats" / "multipage.tif", save_all=True, append_images=[page])
     dataset = opened(root, bad_sample_budget=0.5)
-    assert sorted(p.path for p in dataset.problems) == sorted(str(p) for p in (root / "broken").iterdir())
+    unusable = {*(root / "broken").iterdir(), root / "formats" / "multipage.tif"}
+    assert sorted(p.path for p in dataset.problems) == sorted(map(str, unusable))
     assert dataset.class_counts[0] == 0
 
 

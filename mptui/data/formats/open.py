@@ -97,7 +97,7 @@ def open_dataset(
             files, settings = kept.applied(found), kept.settings(data)
             dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
         else:
-            refuse_rivals(folder, kind, found, data)
+            refuse_rivals(folder, kind, found, data, should_stop)
             dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:
         check_data(data, kind)
@@ -127,7 +127,7 @@ def files_of(
         chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
-        refuse_rivals(folder, chosen, found, data)
+        refuse_rivals(folder, chosen, found, data, should_stop)
         return _title(folder), chosen, found
     if is_own(data.name):
         raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")

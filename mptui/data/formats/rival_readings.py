@@ -1,7 +1,8 @@
 """Refuses a folder that a second layout explains as well as the one that was taken.
 
-Layouts are tried in an order, and the first that fits is taken. What speaks against it is what it leaves out:
-packed files that hold samples of the same kind; or a list in the folder that says other things of its images.
+Layouts are tried in an order, and the first that fits is taken. What speaks against it is what it leaves out,
+or takes for samples: packed files that hold samples of the same kind; a list in the folder that says other
+things of its images, or that some are masks; images that are masks of others by their pixels.
 """
 
 import os
@@ -13,11 +14,15 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.parts import joined_files
 from mptui.data.formats.folder_format import FolderFormat, Found
 from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE
+from mptui.data.formats.folders.masks_by_pixels import mask_among
 from mptui.data.formats.known_formats import FORMATS
 from mptui.data.formats.lists.image_list import targets_in
+from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, MptuiError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, shell_word, some
+
+_LIST = "list of images"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,46 +31,64 @@ class _Rival:
 
     Attributes:
         layout: Name of its format.
-        files: What it would read.
-        path: The file or folder that has them all.
+        what: What it would read.
+        way_out: How to choose it, or to say that it isn't meant; empty: by moving files alone.
     """
 
     layout: str
-    files: list[str]
-    path: str
+    what: str
+    way_out: str = ""
 
 
-def refuse_rivals(path: str, kind: SampleKind, found: Found, data: DataConfig) -> None:
+def refuse_rivals(
+    path: str, kind: SampleKind, found: Found, data: DataConfig, should_stop: ShouldStop
+) -> None:
     """Check that no other layout explains a folder as well.
 
     Args:
         path: The folder.
-        kind: Kind of the samples. Packed images alone are no rivals: a folder is often unpacked beside them.
+        kind: Kind of the samples.
         found: What the layout that was taken has found.
         data: The settings: `data.class_folders` says that folders are the classes.
+        should_stop: Called several times per second.
 
     Raises:
         DataError: Another layout does.
+        ScanCancelledError: `should_stop` returned True.
     """
-    is_packed = bool(FORMATS[found.layout].ending)
-    by_folders = kind is SampleKind.CLASS and not is_packed
-    if kind is SampleKind.IMAGE or not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):  # noqa: PTH112
+    by_folders = kind is SampleKind.CLASS and not FORMATS[found.layout].ending
+    if not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):  # noqa: PTH112
         return
-    rival = next(_packed(path, kind, found), None) or next(_lists(path, kind, found), None)
+    rival = next(_rivals(path, kind, found, should_stop), None)
     if rival is None:
         return
-    names = f" in {len(found.classes)} classes: {some(found.classes)}" if found.classes else ""
-    hint = "Move one of them out of it"
-    if rival.path != path and not is_packed:
-        hint += f", or give --data {shell_word(rival.path)} for the second"
-    if by_folders:
-        hint += ", or add --set data.class_folders=outer if each folder is a class"
+    names = f" in {len(found.classes)} classes: {some(found.classes)}" if len(found.classes) > 1 else ""
+    outer = "add --set data.class_folders=outer if each folder is a class" if by_folders else ""
+    hint = ", or ".join(way for way in ("Move one of them out of it", rival.way_out, outer) if way)
     raise DataError(
         f"{clean_name(path)}: two layouts can be meant:\n"
-        f"  {found.layout}: {len(found.images):,} images{names}\n"
-        f"  {rival.layout}: {some([os.path.relpath(file, path) for file in rival.files])}",
+        f"  {found.layout}: {len(found.images):,} images{names}\n  {rival.layout}: {rival.what}",
         hint=f"{hint}.",
     )
+
+
+def _rivals(path: str, kind: SampleKind, found: Found, should_stop: ShouldStop) -> Iterator[_Rival]:
+    """Yield the second readings of a folder.
+
+    Packed images alone are none: a folder is often unpacked beside them.
+    """
+    if kind is not SampleKind.IMAGE:
+        yield from _packed(path, kind, found)
+        yield from _lists(path, kind, found)
+    if found.masks is not None or FORMATS[found.layout].ending:
+        return
+    yield from _lists_of_masks(path, found)
+    if (pair := mask_among(found.images, should_stop)) is not None:
+        mask, photograph = (_named(path, [file]) for file in pair)
+        way_out = "rename each mask as its image with _mask at the end, beside it"
+        if kind is SampleKind.IMAGE:
+            way_out += ", or give --data a list of the images (LIST.csv)"
+        yield _Rival("images and masks", f"by its pixels, {mask} is the mask of {photograph}", way_out)
 
 
 def _packed(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
@@ -82,7 +105,7 @@ def _packed(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
     for name, known in formats.items():
         files = [file for file in packed if file.lower().endswith(known.ending)]
         if files and kind in _kinds(known, path):
-            yield _Rival(name, files, os.path.commonpath(files))
+            yield _Rival(name, _named(path, files), _by_path(path, found, os.path.commonpath(files)))
 
 
 def _kinds(known: FolderFormat, path: str) -> tuple[SampleKind, ...]:
@@ -96,13 +119,35 @@ def _kinds(known: FolderFormat, path: str) -> tuple[SampleKind, ...]:
 def _lists(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
     """Yield lists of the folder that group its images otherwise, or give them other masks."""
     for file, targets in targets_in(path, kind):
-        listed = {
-            os.path.join(path, os.path.relpath(image, path)): target  # noqa: PTH118
-            for image, target in targets.items()
-        }
+        listed = {_within(path, image): target for image, target in targets.items()}
         rows = {row: listed[image] for row, image in enumerate(found.images) if image in listed}
         if _differ(found, rows):
-            yield _Rival("list of images", [file], file)
+            yield _Rival(_LIST, _named(path, [file]), _by_path(path, found, file))
+
+
+def _lists_of_masks(path: str, found: Found) -> Iterator[_Rival]:
+    """Yield lists of the folder by which some of its images are masks of others."""
+    for file, targets in targets_in(path, SampleKind.MASK):
+        masks = {_within(path, target) for target in targets.values()}
+        if (mask := next((image for image in found.images if image in masks), None)) is not None:
+            what = f"{_named(path, [file])}: {_named(path, [mask])} is a mask"
+            yield _Rival(_LIST, what, _by_path(path, found, file))
+
+
+def _within(path: str, file: str) -> str:
+    """Return a file as a path that begins with that of the set."""
+    return os.path.join(path, os.path.relpath(file, path))  # noqa: PTH118
+
+
+def _named(path: str, files: list[str]) -> str:
+    return some([os.path.relpath(file, path) for file in files])
+
+
+def _by_path(path: str, found: Found, rival: str) -> str:
+    """Say how to choose the file or folder of a second reading; empty: the first has its files in it, too."""
+    if rival == path or FORMATS[found.layout].ending:
+        return ""
+    return f"give --data {shell_word(rival)} for the second"
 
 
 def _differ(found: Found, targets: dict[int, str]) -> bool:

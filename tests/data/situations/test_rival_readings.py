@@ -149,6 +149,17 @@ def test_a_list_of_other_masks_is_refused(tmp_path):
     assert len(opened(tmp_path / "masks.csv", SampleKind.MASK)[0].train) == 4
 
 
+@pytest.mark.parametrize("kind", [SampleKind.CLASS, SampleKind.IMAGE])
+def test_a_list_by_which_some_pictures_are_masks_is_refused(tmp_path, kind):
+    pairs(tmp_path, "pictures/{}.png", "drawn/{}.png")
+    assert opened(tmp_path, kind)
+    lines = [f"pictures/{number}.png,drawn/{number}.png" for number in range(5)]
+    (tmp_path / "masks.csv").write_text("image,mask\n" + "\n".join(lines))
+    with pytest.raises(DataError, match=r"10 images.*\n  list of images: masks\.csv: drawn/0\.png is a mask"):
+        opened(tmp_path, kind)
+    assert len(opened(tmp_path / "masks.csv", SampleKind.MASK)[0].train) == 4
+
+
 def test_class_folders_beside_images_and_masks_serve_no_network_without_a_word(tmp_path):
     class_folders(tmp_path)
     masks(tmp_path)

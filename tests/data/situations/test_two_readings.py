@@ -33,6 +33,7 @@ def fill(root, *folders):
         (("a", "b", "predictions/a", "predictions/b"), "predictions"),
         (("a", "b", "augmented/a", "augmented/b"), "augmented"),
         (("a", "b", "masks"), "masks"),
+        (("a", "b", "id0/images", "id0/masks"), "id0"),
     ],
 )
 def test_a_folder_that_can_be_a_class_or_another_part_is_refused(tmp_path, folders, odd):

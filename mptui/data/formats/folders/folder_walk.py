@@ -118,6 +118,10 @@ class FolderWalk:
                 elif entry.path not in used and entry.is_file(follow_symlinks=False):
                     self._leave(entry, reason, outside)
 
+    def take_back(self, file: object) -> None:
+        """Count a file that is no image, but tells of the set, as read."""
+        self.left[NOT_AN_IMAGE] = [each for each in self.left[NOT_AN_IMAGE] if each != str(file)]
+
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return the files that were left out, by reason."""
         return tuple(LeftOut(reason, PathTable(files)) for reason, files in self.left.items() if files)
@@ -126,9 +130,9 @@ class FolderWalk:
         """Say what was left out, with the number and some of each kind."""
         yield from self.notes
         for reason, files in self.left.items():
-            if reason == NOT_AN_IMAGE:
+            if reason == NOT_AN_IMAGE and files:
                 yield f"left out {len(files)} files that aren't images by their names: {_kinds(files)}"
-            elif reason != HIDDEN and reason not in self.quiet and files:
+            elif reason not in {HIDDEN, NOT_AN_IMAGE, *self.quiet} and files:
                 yield f"left out, {len(files)} files: {clean_name(files[0])} {reason}" + "…" * (
                     len(files) > 1
                 )

@@ -102,6 +102,7 @@ def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str
     if val is None and test is not None and test.images:
         val, test, origin = test, None, origin or "folders train and test"
     walk.leave_rest(_OUTSIDE)
+    walk.take_back(class_file := _class_file(path, train))
     halves = [train, *([val] if val is not None else [])]
     if joined := sum(each.joined for each in halves):
         walk.notes.append(f"the masks of {joined} images, several each, are joined to one of two classes")
@@ -112,7 +113,7 @@ def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str
         images=PathTable(file for half in halves for file in half.images),
         masks=PathTable(file for half in halves for file in half.masks),
         train_rows=len(train.images),
-        class_file=_class_file(path, train),
+        class_file=class_file,
         void=_void(train),
         unpaired=tuple(Problem(file, _NO_MASK) for half in halves for file in half.unpaired),
         warnings=tuple(walk.warnings()),

@@ -37,6 +37,8 @@ def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]
 
 def _other_part(name: str, files: FolderFiles, others: Collection[str], *, has_splits: bool) -> str | None:
     """Return what else a folder can be; None: it is a class."""
+    if {"image", "mask"} <= {folder_words(inner).content for inner in files.inner}:
+        return f"images and masks: it has a folder of each: {some(list(files.inner))}"
     if files.inner and not files.direct and {*files.inner} <= {*others}:
         return f"a part: it has folders with the names of classes beside it: {some(list(files.inner))}"
     if any(name.lower() in other.lower() for other in others):  # a pair of classes, as `mask` and `no_mask`

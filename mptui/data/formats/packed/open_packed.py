@@ -8,7 +8,7 @@ from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.folder_walk import FolderWalk
 from mptui.data.formats.packed.listing import Listing
 from mptui.data.formats.packed.packed_files import PackedFiles, find_packed
-from mptui.data.formats.packed.packed_samples import declared_classes, join
+from mptui.data.formats.packed.packed_samples import class_file, declared_classes, join
 from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
@@ -91,7 +91,8 @@ def _told(path: str, files: PackedFiles, found: Found) -> Found:
     if files.others:
         walk.left[_NO_SPLIT] += files.others
     if os.path.isdir(path):  # noqa: PTH112
-        walk.leave_rest(_OUTSIDE, used={*files.train, *files.val, *files.test, *files.others})
+        named = str(class_file(path))
+        walk.leave_rest(_OUTSIDE, used={*files.train, *files.val, *files.test, *files.others, named})
     val = files.val or files.test
     split = f"names of the files, as {clean_name(os.path.basename(val[0]))}" if has_val and val else ""  # noqa: PTH119
     return replace(
@@ -99,7 +100,7 @@ def _told(path: str, files: PackedFiles, found: Found) -> Found:
         split=split,
         test=test,
         left_out=walk.left_out(),
-        warnings=(*found.warnings, *(note for note in walk.warnings() if files.others)),
+        warnings=(*found.warnings, *walk.warnings()),
     )
 
 

@@ -151,7 +151,7 @@ def declared_classes(path: str) -> tuple[str, ...] | None:
     Raises:
         DataError: It can't be read.
     """
-    file = next((found for name in _CLASS_FILES if (found := _beside(path, name))), None)
+    file = class_file(path)
     if file is None:
         return None
     try:
@@ -161,6 +161,11 @@ def declared_classes(path: str) -> tuple[str, ...] | None:
             f"{clean_name(str(file))}: {clean_name(str(error))}", hint="Write the name of a class a line."
         ) from error
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def class_file(path: str) -> Path | None:
+    """Return the class file of a set."""
+    return next((found for name in _CLASS_FILES if (found := _beside(path, name))), None)
 
 
 def _beside(path: str, name: str) -> Path | None:

@@ -1,0 +1,153 @@
+"""Two layouts in one folder: refused, or one is read, and each file of the other is left out with a word."""
+
+import os
+import shutil
+
+import pytest
+
+from mptui.config.schema import DataConfig
+from mptui.data.core.parts import joined_files
+from mptui.data.formats.open import files_of
+from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
+
+from .pictures import pairs, photos
+from .test_packed_situations import parquet, shard
+
+
+def class_folders(root):
+    photos(root, "a:4 b:4")
+
+
+def splits_of_classes(root):
+    photos(root, "train/c:4 train/d:4 val/c:2 val/d:2")
+
+
+def images_alone(root):
+    photos(root, ".:6")
+
+
+def splits_of_images(root):
+    photos(root, "training:6 validation:3")
+
+
+def images_and_masks(root):
+    pairs(root, "images/{}.png", "masks/{}.png")
+
+
+def splits_of_masks(root):
+    for split in ("train", "val"):
+        pairs(root / split, "images/{}.png", "masks/{}.png")
+
+
+def ade20k(root):
+    for split in ("training", "validation"):
+        pairs(root, f"images/{split}/{{}}.png", f"annotations/{split}/{{}}.png")
+
+
+def camvid(root):
+    for split in ("train", "val"):
+        pairs(root, f"{split}/{{}}.png", f"{split}annot/{{}}.png")
+
+
+def voc(root):
+    pairs(root, "JPEGImages/{}.jpg", "SegmentationClass/{}.png")
+    (root / "ImageSets/Segmentation").mkdir(parents=True)
+    for split, names in (("train", "0\n1\n2\n"), ("val", "3\n4\n")):
+        (root / f"ImageSets/Segmentation/{split}.txt").write_text(names)
+
+
+def a_folder_an_image(root):
+    for number in range(4):
+        pairs(root / f"id{number}", "images/{}.png", "masks/{}.png", 1)
+
+
+def masks_beside(root):
+    pairs(root, "x{}.png", "x{}_mask.png")
+
+
+def tar_shards(root):
+    shard(root / "train-0.tar", 6)
+    shard(root / "val-0.tar", 6)
+
+
+def parquet_files(root):
+    parquet(root / "train-0.parquet", 6)
+    parquet(root / "val-0.parquet", 6)
+
+
+def listed_masks(root):
+    pairs(root, "pictures/{}.png", "drawn/{}.png")
+    lines = [f"pictures/{number}.png,drawn/{number}.png" for number in range(5)]
+    (root / "list.csv").write_text("image,mask\n" + "\n".join(lines))
+
+
+LAYOUTS = (
+    class_folders,
+    splits_of_classes,
+    images_alone,
+    splits_of_images,
+    images_and_masks,
+    splits_of_masks,
+    ade20k,
+    camvid,
+    voc,
+    a_folder_an_image,
+    masks_beside,
+    tar_shards,
+    parquet_files,
+    listed_masks,
+)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """The folder of each layout."""
+    found = {}
+    for layout in LAYOUTS:
+        found[layout] = tmp_path_factory.mktemp(layout.__name__)
+        layout(found[layout])
+    return found
+
+
+def read(root, kind):
+    """Return the files of a set; None if it is refused."""
+    try:
+        return files_of(DataConfig(path=str(root)), kind, lambda done, total: None, lambda: False)[2]
+    except DataError:
+        return None
+
+
+def used_files(root, found):
+    """Return the files of a set that its samples are in."""
+    if found.layout == "Parquet files":  # read from copies of their images
+        return {file for file in files_in(root) if file.endswith(".parquet")}
+    addresses = [*found.images, *(found.masks or ())]
+    return {file.partition("\0")[0] for address in addresses for file in joined_files(address)}
+
+
+def files_in(folder):
+    return {str(file) for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("first", LAYOUTS)
+def test_of_two_layouts_none_is_read_without_a_word(tmp_path, trees, first):
+    seen = 0
+    for second in LAYOUTS:
+        if second is first:
+            continue
+        root = tmp_path / second.__name__
+        shutil.copytree(trees[first], root, copy_function=os.link)
+        own = files_in(root)
+        kinds = [kind for kind in SampleKind if read(root, kind) is not None]
+        shutil.copytree(trees[second], root, copy_function=os.link, dirs_exist_ok=True)
+        for found in filter(None, (read(root, kind) for kind in kinds)):
+            seen += 1
+            used, everything = used_files(root, found), files_in(root)
+            of_both = used & own and used - own
+            assert not of_both or found.classes == ("image",), (second.__name__, found.layout)
+            left = {file for each in found.left_out for file in each.files} | {*found.test}
+            unpaired = {problem.path for problem in found.unpaired}
+            assert used | left | unpaired == everything, (second.__name__, found.layout)
+            assert used == everything or found.warnings or found.unpaired, (second.__name__, found.layout)
+    assert seen or first is listed_masks
