@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mptui.config.one_of import OneOf
 from mptui.registry.denoising import SamplingMethod
 from mptui.registry.samples import SampleKind
-from mptui.registry.scope import Scope, of_samples, of_tasks
+from mptui.registry.scope import Scope, beside, of_samples, of_tasks
 from mptui.registry.tasks import DIFFUSION
 from mptui.registry.trackers import TRACKERS
 
@@ -19,6 +19,12 @@ Freeze = Literal["backbone"] | list[str] | None
 """Layers that are not trained."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
+PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
+NumericsMode = Literal["off", "summary", "full"]
+_OF_GRIDS = beside("sampling.count", "above 0", bool)
+_OF_ROLLBACK = beside("guards.on_nan", "rollback", lambda act: act == "rollback", said=True)
+_OF_RECOVERY = beside("guards.on_nan", "rollback or stop", lambda act: act != "ignore", said=True)
+OF_CLASSES = beside("model.class_conditional", "true", bool)
 
 
 class Table(BaseModel):
@@ -27,8 +33,8 @@ class Table(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
-    scope: ClassVar[Scope | None] = None
-    """Where its keys act, if they have no scope of their own; None: in all runs."""
+    scopes: ClassVar[tuple[Scope, ...]] = ()
+    """Where its keys act: in the runs that are in all of these; a key may have others of its own."""
 
 
 class MemoryConfig(Table):
@@ -62,19 +68,19 @@ class SpeedConfig(Table):
 class SamplingConfig(Table):
     """diffusion: images that the network makes after validations, in `samples/` of the run directory."""
 
-    scope = of_tasks(DIFFUSION)
+    scopes = (of_tasks(DIFFUSION),)
     count: Annotated[int, Field(ge=0, le=1024)] = 16
     """Number of images in a grid; 0: none are made."""
-    steps: Annotated[int, Field(ge=1, le=1000)] = 20
+    steps: Annotated[int, Field(ge=1, le=1000), _OF_GRIDS] = 20
     """Forward passes of the network for each image."""
-    sampler: SamplingMethod = "ancestral"
+    sampler: Annotated[SamplingMethod, _OF_GRIDS] = "ancestral"
     """ancestral: noise at each step, as DDPM; ddim: none after the first."""
-    guidance: Annotated[float, Field(ge=0)] = 2.0
+    guidance: Annotated[float, Field(ge=0), _OF_GRIDS, OF_CLASSES] = 2.0
     """With classes: factor of the difference that the class makes (classifier-free guidance); 1: none."""
-    every_epochs: Count | None = None
+    every_epochs: Annotated[Count | None, _OF_GRIDS] = None
     """Epochs between two grids; unset: as often as takes a twentieth of the time, at least each tenth, and at
     the end."""
-    keep: Count = 20
+    keep: Annotated[Count, _OF_GRIDS] = 20
     """Number of newest grids kept."""
 
 
@@ -87,6 +93,30 @@ class CheckpointConfig(Table):
     """Minutes between checkpoints; unset: none by time."""
     keep: Count | Literal["all"] = 2
     """Number of newest checkpoints kept on disk, besides the best; all: none is removed."""
+
+
+class GuardsConfig(Table):
+    """Detection of and recovery from faults."""
+
+    on_nan: Literal["rollback", "stop", "ignore"] = "rollback"
+    """Divergence: roll back to the last good snapshot with safer settings, stop, or only count."""
+    on_oom: Literal["split", "stop"] = "split"
+    """Out of memory: repeat the batch in smaller micro-batches, or stop."""
+    snapshot_every: Annotated[Count, _OF_ROLLBACK] = 500
+    """Steps between two snapshots in memory, the states that a rollback can return to."""
+    max_recoveries: Annotated[Count, _OF_ROLLBACK] = 8
+    """Recoveries from divergence before the run ends as diverged."""
+    max_skipped_streak: Annotated[Count, _OF_RECOVERY] = 50
+    """Consecutive steps with non-finite gradients after which a run counts as diverged."""
+    detect_anomaly: bool = False
+    """Autograd's anomaly detection: names the operation that produced a NaN. Slow; for debugging."""
+    check_batches: bool = False
+    """Check every batch and loss for invalid values. Synchronizes the device each step; for debugging."""
+    numerics: NumericsMode = "summary"
+    """Numerics monitor: measures overflow and underflow in 16 bits. full: all values of a sampled step;
+    summary: some of them."""
+    hang_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Minutes without progress after which all stacks are written to stacks.txt; 0: never."""
 
 
 class LoggingConfig(Table):
@@ -131,6 +161,8 @@ class CodeConfig(Table):
 class GradScalerConfig(Table):
     """Dynamic loss scaling of fp16 (parameters and defaults of torch.amp.GradScaler, and a lower limit)."""
 
+    # bf16 falls back to fp16 on a device that lacks it
+    scopes = (beside("precision.mode", "fp16", lambda mode: mode != "fp32", said=True),)
     init_scale: Annotated[float, Field(gt=0)] = 65536.0
     """Initial loss scale."""
     growth_factor: Annotated[float, Field(gt=1)] = 2.0
@@ -141,3 +173,22 @@ class GradScalerConfig(Table):
     """Consecutive steps with finite gradients before the loss scale grows."""
     min_scale: Annotated[float, Field(gt=0)] = 1.0
     """Lower limit of the loss scale; at a scale of 0, the next step would turn all weights to NaN."""
+
+
+class PrecisionConfig(Table):
+    """The number format that the network computes in."""
+
+    mode: PrecisionMode = "auto"
+    """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
+    fp32, with a warning."""
+    matmul: Literal["highest", "high", "medium"] = "high"
+    """fp32 matrix products and convolutions, in torch's words. highest: full fp32; high: TensorFloat-32 where
+    the device supports it; medium: bfloat16 for matrix products where that is fast."""
+    fp32_layers: list[str] = Field(default=[])
+    """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
+    grad_scaler: GradScalerConfig = GradScalerConfig()
+
+    @property
+    def tf32(self) -> bool:
+        """Whether TensorFloat-32 is allowed in fp32 products."""
+        return self.matmul != "highest"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -34,9 +35,13 @@ class Setting:
         return " ".join((self.field.description or "").split())
 
     @property
-    def scope(self) -> Scope | None:
-        """Where the key acts; None: in all runs."""
-        return next((part for part in self.field.metadata if isinstance(part, Scope)), self.table.scope)
+    def scopes(self) -> tuple[Scope, ...]:
+        """Where the key acts: in the runs that are in all of these."""
+        return (*self.table.scopes, *(part for part in self.field.metadata if isinstance(part, Scope)))
+
+    def idle(self, training: Training) -> Scope | None:
+        """Return the scope that a run is not in, so that the key does nothing in it; None: it acts."""
+        return next((scope for scope in self.scopes if not scope.acts(training)), None)
 
     @property
     def may_be_unset(self) -> bool:
@@ -118,13 +123,13 @@ VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for k
 def training_of(config: RunConfig, task: str | None) -> Training:
     """Return what a run trains, of which the scopes of settings judge; `task` as in `Training`."""
     model = config.model
-    return Training(task, model.name, model.encoder, own_loss_in(model.task))
+    value = partial(value_of, config)
+    return Training(task, model.name, model.encoder, own_loss_in(model.task), value)
 
 
 def acts(key: str, training: Training) -> bool:
     """Whether a setting does anything in a run."""
-    scope = SETTINGS[key].scope
-    return scope is None or scope.acts(training)
+    return SETTINGS[key].idle(training) is None
 
 
 def value_of(config: RunConfig, key: str) -> Any:  # noqa: ANN401 - of whatever type the key has

@@ -17,6 +17,7 @@ from mptui.config.schema import RunConfig
 from mptui.config.validate import Profile, read_profile, shown
 from mptui.errors import ConfigError
 from mptui.registry.models import task_of_model
+from mptui.registry.scope import Scope
 from mptui.registry.tasks import TASKS
 from mptui.text import clean
 
@@ -24,6 +25,8 @@ _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
 _SPLIT_SEED = "data.split_seed"
+_OFF = ("off", "none")
+"""Words for what is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ def resolve(
     flags: Mapping[str, tuple[str, Any]],
     sets: Sequence[str],
     environ: Mapping[str, str],
+    now: frozenset[str] | None = None,
 ) -> Resolved:
     """Merge the settings of a run into its configuration.
 
@@ -63,6 +67,8 @@ def resolve(
         flags: table.key -> (flag, value), from `mptui.cli.options.overrides`.
         sets: Arguments of `--set`: "table.key=value", the value in TOML or a bare word.
         environ: The environment: MPTUI_TABLE_KEY, and the variables that locate the user's profiles.
+        now: The keys that a person sets in a run that has begun: the others may do nothing in it by now;
+            None: all are set for the run.
 
     Raises:
         ConfigError: Settings are invalid: all faults, one per line.
@@ -93,8 +99,8 @@ def resolve(
     idle = [key for key in values if not acts(key, training_of(config, task))]
     asked = [key for key in idle if _asks(values[key], sources[key], SETTINGS[key])]
     ours = file is not None and is_ours(file.path)
-    notes = _refuse_idle(config, {key: sources[key] for key in asked}, task, ours=ours)
-    if idle:
+    notes = _refuse_idle(config, asked, sources, task, ours=ours, now=now)
+    if idle := [key for key in idle if not _is_said(key, config, task)]:
         document = {key: value for key, value in values.items() if key not in idle}
         config = _validated({"description": config.description, **nested(document)}, sources)
         sources |= dict.fromkeys(idle, "default")
@@ -199,40 +205,68 @@ def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) ->
 
 def _asks(value: object, source: str, setting: Setting) -> bool:
     """Whether a value that does nothing asks for something: not what is off, and not a default of a file."""
-    if source.startswith("profile "):
-        return bool(value != setting.field.default)
-    return bool(value)
+    if source.startswith("profile ") and value == setting.field.default:
+        return False
+    return bool(value) and value not in _OFF
 
 
-def _refuse_idle(config: RunConfig, asked: Mapping[str, str], task: str | None, *, ours: bool) -> list[str]:
+def _refuse_idle(
+    config: RunConfig,
+    asked: Sequence[str],
+    sources: Mapping[str, str],
+    task: str | None,
+    *,
+    ours: bool,
+    now: frozenset[str] | None,
+) -> list[str]:
     """Refuse settings that do nothing in this run, where a person has set them for it.
 
     Args:
         config: The configuration that they are in.
-        asked: table.key -> source of these settings.
+        asked: These settings.
+        sources: The source of each setting.
         task: The task.
         ours: Whether the profile is built in: then it serves several tasks.
+        now: As in `resolve`.
 
     Returns:
-        What to say of those that a person has set for another run, such as an earlier one.
+        What to say of those that a person has set for another run, such as an earlier one, or for others
+        too, and of those that another machine would read.
 
     Raises:
         ConfigError: A person has set one: one line per setting.
     """
     training = training_of(config, task)
     faults, notes = [], []
-    for key, source in asked.items():
-        scope = SETTINGS[key].scope
+    for key in asked:
+        scope, source = SETTINGS[key].idle(training), sources[key]
         assert scope is not None, "else it acts"
         words = f"{key} = {shown(value_of(config, key))} ({source})"
-        if source in SET_BEFORE or source.startswith(f"profile {_RECORDED}"):
+        is_of_file = source.startswith("profile ")
+        if is_of_file and (ours or _of_a_like_task(source, task)):
+            continue
+        is_of_before = source in SET_BEFORE or source.startswith(f"profile {_RECORDED}")
+        is_late = now is not None and key not in now
+        if is_of_before or is_late or scope.said or (is_of_file and _is_overridden(scope, source, sources)):
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
-        elif not (source.startswith("profile ") and (ours or _of_a_like_task(source, task))):
+        else:
             faults.append(f"{words}: {scope.refusal(training)}")
     if faults:
         hint = "leave it out; a profile has settings of one task in tables like [classification.training]"
         raise ConfigError("\n".join(faults), hint=hint)
     return notes
+
+
+def _is_said(key: str, config: RunConfig, task: str | None) -> bool:
+    """Whether a setting that does nothing stays as it is set: it may act when the run goes on."""
+    scope = SETTINGS[key].idle(training_of(config, task))
+    return scope is not None and scope.said
+
+
+def _is_overridden(scope: Scope, source: str, sources: Mapping[str, str]) -> bool:
+    """Whether the settings that a value of a file needs are not those of the file: it serves several runs."""
+    file = source.partition(" [")[0]
+    return bool(scope.beside) and all(sources[key].partition(" [")[0] != file for key in scope.beside)
 
 
 def _of_a_like_task(source: str, task: str | None) -> bool:

@@ -9,16 +9,18 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mptui.config.base_tables import (
+    OF_CLASSES,
     Betas,
     CheckpointConfig,
     CodeConfig,
     Count,
     Fraction,
     Freeze,
-    GradScalerConfig,
+    GuardsConfig,
     HardwareConfig,
     LoggingConfig,
     MemoryConfig,
+    PrecisionConfig,
     Range,
     SamplingConfig,
     SpeedConfig,
@@ -29,12 +31,22 @@ from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
 from mptui.registry.samples import Interpolation, SampleKind
-from mptui.registry.scope import of_network, of_samples, of_task
-from mptui.registry.tasks import LOSSES, TASKS
+from mptui.registry.scope import (
+    OF_BUILT_IN,
+    OF_FOLDERS,
+    OF_OTHER_DATA,
+    beside,
+    of_network,
+    of_optimizer,
+    of_samples,
+    of_task,
+    of_tasks,
+)
+from mptui.registry.tasks import CLASSIFICATION, DIFFUSION, LOSSES, SEGMENTATION, TASKS
 
-PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
-NumericsMode = Literal["off", "summary", "full"]
-
+_OF_STEPS = beside("training.schedule", "step", lambda decay: decay == "step")
+_OF_CROPS = of_samples(SampleKind.CLASS, SampleKind.MASK)
+_OF_VIEWS = beside("data.augment", "default", lambda views: views == "default")
 _LARGEST = 1e18
 """The largest pixel after normalisation: its square is finite in float32."""
 
@@ -53,7 +65,7 @@ class ModelConfig(Table):
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights. Images are prepared as for these
     weights."""
-    weights_key: str | None = None
+    weights_key: Annotated[str | None, beside("model.weights", "set", bool)] = None
     """Key of the weights in a checkpoint of another program (`state_dict_ema`), or the prefix of their names
     (`encoder_q`); unset: the weights as they were trained, not their average."""
     encoder: Annotated[
@@ -90,25 +102,6 @@ class ModelConfig(Table):
         return SampleKind.CLASS if self.class_conditional else TASKS[task].sample
 
 
-class PrecisionConfig(Table):
-    """The number format that the network computes in."""
-
-    mode: PrecisionMode = "auto"
-    """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
-    fp32, with a warning."""
-    matmul: Literal["highest", "high", "medium"] = "high"
-    """fp32 matrix products and convolutions, in torch's words. highest: full fp32; high: TensorFloat-32 where
-    the device supports it; medium: bfloat16 for matrix products where that is fast."""
-    fp32_layers: list[str] = Field(default=[])
-    """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
-    grad_scaler: GradScalerConfig = GradScalerConfig()
-
-    @property
-    def tf32(self) -> bool:
-        """Whether TensorFloat-32 is allowed in fp32 products."""
-        return self.matmul != "highest"
-
-
 class TrainingConfig(Table):
     """Optimization: epochs, batch, learning rate, optimizer, regularisation."""
 
@@ -136,26 +129,26 @@ class TrainingConfig(Table):
     """Factor of the learning rate of the head, the layer that outputs the logits."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Epochs over which the learning rate rises linearly from near 0 to its peak."""
-    warmup_max_fraction: Fraction = 0.1
+    warmup_max_fraction: Annotated[Fraction, beside("training.warmup_epochs", "above 0", bool)] = 0.1
     """Largest fraction of the run spent on warm-up, so that a short run doesn't end at its peak rate."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
-    step_epochs: Count = 30
+    step_epochs: Annotated[Count, _OF_STEPS] = 30
     """schedule = step: epochs between two decays."""
-    step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    step_gamma: Annotated[float, Field(gt=0, lt=1), _OF_STEPS] = 0.1
     """schedule = step: factor of the learning rate at each decay."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
     """sgd: with momentum; adamw: Adam with decoupled weight decay; adam: weight decay in the gradient; muon:
     orthogonal updates for the matrices of hidden layers, as large as adamw's at the same rate, and adamw for
     the rest; lion: moves by the sign of momentum, at a tenth of adamw's rate; *_schedule_free: average the
     weights, with no decay of the rate."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    momentum: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, of_optimizer("momentum")] = None
     """sgd, sgd_schedule_free, muon: momentum; unset: 0.9, muon: 0.95."""
-    nesterov: bool | None = None
+    nesterov: Annotated[bool | None, of_optimizer("nesterov")] = None
     """sgd, muon: Nesterov momentum; unset: muon only."""
-    betas: Betas | None = None
+    betas: Annotated[Betas | None, of_optimizer("betas")] = None
     """Decay of the averages of gradients and of their squares; unset: [0.9, 0.999], lion: [0.9, 0.99]."""
-    eps: Annotated[float, Field(gt=0)] | None = None
+    eps: Annotated[Annotated[float, Field(gt=0)] | None, of_optimizer("eps")] = None
     """adamw, adam, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay; not applied to norms, biases, class tokens, position embeddings, and what a network
@@ -183,9 +176,9 @@ class TrainingConfig(Table):
     min_snr_gamma: Annotated[Annotated[float, Field(gt=0)] | None, of_task("min_snr_gamma")] = None
     """diffusion: the loss of nearly clean images is weighted down to that of this signal-to-noise ratio
     (Min-SNR, Hang et al. 2023, who use 5); unset: all timesteps are equal."""
-    label_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, of_network("class_conditional")] = (
-        None
-    )
+    label_dropout: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None, of_network("class_conditional"), OF_CLASSES
+    ] = None
     """diffusion with classes: fraction of samples whose class is hidden, so that the network learns images
     without one too, for classifier-free guidance (Ho & Salimans 2022); unset: 0.1."""
     primary_metric: str | None = None
@@ -214,7 +207,7 @@ class DataConfig(Table):
     only; for a named set, the folder where it is stored."""
     download: bool = False
     """Download a named torchvision set if it is missing."""
-    samples: Count | None = None
+    samples: Annotated[Count | None, OF_BUILT_IN] = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
@@ -228,10 +221,10 @@ class DataConfig(Table):
     crop_pct: Annotated[Annotated[float, Field(gt=0, le=1)] | None, of_samples(SampleKind.CLASS)] = None
     """classification: fraction of the shorter side in the centre crop of validation; unset: of pretrained
     weights, else 0.875."""
-    crop_scale: Range | None = None
+    crop_scale: Annotated[Range | None, _OF_CROPS, _OF_VIEWS] = None
     """Random resized crops: smallest and largest fraction of the image's area; unset: [0.08, 1] for classes
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
-    crop_ratio: Range = Field(default=[3 / 4, 4 / 3])
+    crop_ratio: Annotated[Range, _OF_CROPS, _OF_VIEWS] = Field(default=[3 / 4, 4 / 3])
     """Random resized crops: smallest and largest ratio of width to height."""
     bands: Literal["rgb", "all"] = "rgb"
     """rgb: images are read as 8-bit RGB; all: as they are stored, e.g. TIFF and PNG with all bands and bits
@@ -241,19 +234,23 @@ class DataConfig(Table):
     unset: of pretrained weights, else ImageNet's (diffusion: 0.5); with bands = all, measured."""
     std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    val_fraction: Annotated[float, Field(gt=0, lt=1), OF_OTHER_DATA] = 0.2
     """Fraction of the samples held out, per class, where the data has no validation folder."""
     split_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = 0
     """Seed of the held-out samples, of the built-in images, and of what is random in validation, so that runs
     with other seeds are compared over the same images; unset: that of training.seed, as in runs of earlier
     versions."""
-    ignore_index: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, of_samples(SampleKind.MASK)] = None
+    ignore_index: Annotated[
+        Annotated[int, Field(ge=0, le=65535)] | None, of_samples(SampleKind.MASK), OF_OTHER_DATA
+    ] = None
     """Mask value that loss and metrics ignore."""
-    mask_orientation: Annotated[Literal["auto", "upright", "stored"], of_samples(SampleKind.MASK)] = "auto"
+    mask_orientation: Annotated[
+        Literal["auto", "upright", "stored"], of_samples(SampleKind.MASK), OF_OTHER_DATA
+    ] = "auto"
     """segmentation: where a photograph is stored turned (EXIF) and the shape of its mask fits both: upright:
     masks are drawn over photographs as they are shown; stored: as they are stored; auto: as the shapes of the
     other masks say."""
-    class_folders: Literal["auto", "outer", "inner"] = "auto"
+    class_folders: Annotated[Literal["auto", "outer", "inner"], OF_FOLDERS] = "auto"
     """classification: where class folders have folders, which of the two are the classes; auto: outer ones
     if the names of inner ones repeat or images lie beside them, else refused."""
     sampler: Annotated[Literal["uniform", "balanced"], of_samples(SampleKind.CLASS)] = "uniform"
@@ -261,14 +258,18 @@ class DataConfig(Table):
     so that those of a small class are repeated, each time with another view."""
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
     """Processes that load and decode images; 0: the training thread; auto: from the number of CPUs."""
-    prefetch: Annotated[int, Field(ge=1, le=64)] = 4
+    prefetch: Annotated[int, Field(ge=1, le=64), beside("data.workers", "above 0", bool, said=True)] = 4
     """Batches prefetched by each worker."""
     cache: Literal["auto", "off", "ram", "device"] = "auto"
     """Cache of decoded images. device: all images, not yet normalised, in device memory, filled before the
     first epoch; ram: in memory shared by the workers, filled as images are read; auto: device or ram if they
     fit; your own data whose samples draw random numbers is not cached. On a GPU, device resamples random
     crops there: less than 1 of 255 in the mean from the other modes."""
-    augment: Literal["default", "none"] = "default"
+    augment: Annotated[
+        Literal["default", "none"],
+        of_tasks(CLASSIFICATION, SEGMENTATION, DIFFUSION),
+        beside("model.vae", "none", lambda vae: vae is None),
+    ] = "default"
     """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
     only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS)] = 0.0
@@ -282,30 +283,6 @@ class DataConfig(Table):
     def channels(self) -> int:
         """Number of channels of the network's input: of the normalisation, and 3 before it is chosen."""
         return 3 if self.mean is None else len(self.mean)
-
-
-class GuardsConfig(Table):
-    """Detection of and recovery from faults."""
-
-    on_nan: Literal["rollback", "stop", "ignore"] = "rollback"
-    """Divergence: roll back to the last good snapshot with safer settings, stop, or only count."""
-    on_oom: Literal["split", "stop"] = "split"
-    """Out of memory: repeat the batch in smaller micro-batches, or stop."""
-    snapshot_every: Count = 500
-    """Steps between two snapshots in memory, the states that a rollback can return to."""
-    max_recoveries: Count = 8
-    """Recoveries from divergence before the run ends as diverged."""
-    max_skipped_streak: Count = 50
-    """Consecutive steps with non-finite gradients after which a run counts as diverged."""
-    detect_anomaly: bool = False
-    """Autograd's anomaly detection: names the operation that produced a NaN. Slow; for debugging."""
-    check_batches: bool = False
-    """Check every batch and loss for invalid values. Synchronizes the device each step; for debugging."""
-    numerics: NumericsMode = "summary"
-    """Numerics monitor: measures overflow and underflow in 16 bits. full: all values of a sampled step;
-    summary: some of them."""
-    hang_minutes: Annotated[float, Field(ge=0)] = 5.0
-    """Minutes without progress after which all stacks are written to stacks.txt; 0: never."""
 
 
 class RunConfig(Table):
@@ -350,8 +327,6 @@ class RunConfig(Table):
             value in {None, 0.5} for values in (self.data.mean, self.data.std) for value in values or ()
         ):
             faults.append("data.mean and data.std with a VAE: its pixels are in -1..1; leave them out")
-        if self.training.label_dropout is not None and not self.model.class_conditional:
-            faults.append("training.label_dropout needs model.class_conditional = true")
         means, stds = self.data.mean or [0.0], self.data.std or [1.0]
         if max(map(abs, means)) > _LARGEST * min(stds) or min(stds) * _LARGEST < 1:
             faults.append(
@@ -381,11 +356,7 @@ class RunConfig(Table):
 def _optimizer_faults(training: TrainingConfig) -> list[str]:
     """Return the settings that the optimizer does not take, a line each."""
     name, spec = training.optimizer, OPTIMIZERS[training.optimizer]
-    faults = [
-        f'training.{key} is no setting of training.optimizer = "{name}"'
-        for key in ("nesterov", "betas", "eps")
-        if getattr(training, key) is not None and key not in spec.settings
-    ]
+    faults = []
     if training.nesterov and training.momentum == 0:
         faults.append("training.nesterov needs training.momentum above 0")
     if not spec.averages:

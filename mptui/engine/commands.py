@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from mptui.config.schema import NumericsMode
+from mptui.config.base_tables import NumericsMode
 from mptui.engine.context import TrainContext
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command

@@ -4,8 +4,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mptui.config.base_tables import PrecisionMode
 from mptui.config.merge import resolve
-from mptui.config.schema import PrecisionMode, TrainingConfig
+from mptui.config.schema import TrainingConfig
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import Support

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Literal
 
+BUILT_IN = "shapes"
+"""Name of the built-in set."""
 Interpolation = Literal["bilinear", "bicubic"]
 """The filter that resamples images; both antialias."""
 

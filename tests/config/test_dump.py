@@ -21,7 +21,7 @@ _CANDIDATES = st.one_of(
     ),
 )
 _OF_ALL_TASKS = [
-    key for key, setting in SETTINGS.items() if setting.scope is None and key != "training.primary_metric"
+    key for key, setting in SETTINGS.items() if not setting.scopes and key != "training.primary_metric"
 ]
 
 

@@ -1,5 +1,6 @@
 """Changes of settings during a run."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mptui.config.dump import to_toml
 from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.memory.footprint import footprint
+from mptui.errors import ConfigError
 from mptui.events import (
     CheckpointSaved,
     CommandAnswered,
@@ -225,11 +227,10 @@ def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path,
 # -- unchanged settings
 
 
-@pytest.fixture
-def prepared(tmp_path, monkeypatch):
-    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+@contextlib.contextmanager
+def preparing(**settings):
     made = prepare(
-        plan_of(**{"data.cache": "ram"}),
+        plan_of(**settings),
         emit=lambda event: None,
         mailbox=Mailbox(),
         on_bad=lambda problem: None,
@@ -238,6 +239,46 @@ def prepared(tmp_path, monkeypatch):
     yield made
     made.job.train_loader.close()
     made.job.val_loader.close()
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+    with preparing(**{"data.cache": "ram"}) as made:
+        yield made
+
+
+def changes(setting, **settings):
+    """Return what a change of a setting changes in a run with these settings."""
+    with preparing(**settings) as made:
+        command = Command("set", setting)
+        _, switch = build_switch(
+            made.loaders.plan, made, made.job, command, Path("nowhere"), lambda event: None
+        )
+        for loader in (switch.job.train_loader, switch.job.val_loader):
+            loader.close()
+        return switch.changes
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "why"),
+    [
+        ("training.momentum=0.5", {"training.optimizer": "adamw"}, 'has training.optimizer = "adamw"'),
+        ("guards.max_recoveries=3", {"guards.on_nan": "stop"}, 'has guards.on_nan = "stop"'),
+        ("data.prefetch=2", {"data.workers": 0}, "has data.workers = 0"),
+        ("precision.grad_scaler.init_scale=4.0", {"precision.mode": "bf16"}, "this run computes in bf16"),
+    ],
+)
+def test_a_change_that_would_do_nothing_is_refused(setting, given, why):
+    with pytest.raises(ConfigError, match=why):
+        changes(setting, **given)
+
+
+def test_what_was_set_for_a_run_and_does_nothing_after_a_change_does_not_keep_it_from_it():
+    scaled = {"precision.mode": "fp16", "precision.grad_scaler.init_scale": 16.0}
+    assert changes("precision.mode=fp32", **scaled) == {"precision.mode": ["fp16", "fp32"]}
+    cropped = {"data.crop_scale": [0.5, 1.0]}
+    assert changes("data.augment=none", **cropped) == {"data.augment": ["default", "none"]}
 
 
 @pytest.mark.parametrize(

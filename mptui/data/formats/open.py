@@ -24,10 +24,8 @@ from mptui.errors import ConfigError
 from mptui.io.places import expanded
 from mptui.io.user_cache import cache_folder
 from mptui.registry.own_code import is_own
-from mptui.registry.samples import SampleKind
+from mptui.registry.samples import BUILT_IN, SampleKind
 from mptui.text import clean_name
-
-BUILT_IN = "shapes"
 
 
 def kind_of(data: DataConfig) -> SampleKind | None:

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from mptui.config.schema import NumericsMode
+from mptui.config.base_tables import NumericsMode
 from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook

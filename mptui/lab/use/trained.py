@@ -215,7 +215,7 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, t
         if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
     }
     # its own weights take the place of those it began with
-    saved["model.weights"] = (CHECKPOINT, UNSET)
+    saved |= dict.fromkeys(("model.weights", "model.weights_key"), (CHECKPOINT, UNSET))
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
     machine = find_machine(with_torch=True)

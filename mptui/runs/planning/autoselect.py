@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from mptui.config.schema import PrecisionMode
+from mptui.config.base_tables import PrecisionMode
 from mptui.data.core.types import Dataset
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.autotune.select import (

@@ -122,7 +122,7 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
         )
     source = "chosen: by data.image_size"
     choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
-    scale = default_crop_scale(kind, side)
+    scale = default_crop_scale(kind, side) if data.augment == "default" else None
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
     return choices

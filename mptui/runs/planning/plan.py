@@ -3,12 +3,12 @@
 `mptui run --dry-run` prints a plan, and `run.toml` stores it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mptui.config.keys import value_of
+from mptui.config.keys import SETTINGS, training_of, value_of
 from mptui.config.merge import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.data.formats.open import kind_of
@@ -18,15 +18,15 @@ from mptui.io.places import absolute
 from mptui.models.latent.vae_layout import digest
 from mptui.processes.rank_place import RankPlace
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
-from mptui.registry.samples import SampleKind
+from mptui.registry.precisions import LOSS_SCALED
+from mptui.registry.samples import BUILT_IN, SampleKind
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.images import image_choices
 from mptui.runs.planning.ranks import check_batch, check_single_process, check_sync_batch_norm, device_of
 from mptui.runs.planning.rates import rate_notes
 from mptui.runs.planning.trust import allow_own_code, own_names
 
-BUILT_IN = "shapes"
-
+_SCALER = "precision.grad_scaler."
 BY_BUDGET = "chosen: memory.budget_gib"
 """Source of a setting that a limit on memory decides."""
 
@@ -109,7 +109,7 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
         check_batch(place.world_size, config.training)
         check_sync_batch_norm(config.training, device)
         cpus = max(1, cpus // place.local_world_size)
-    return Plan(
+    plan = Plan(
         request=request,
         resolved=resolved,
         task=task,
@@ -127,6 +127,27 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
         channels_last=layout_of(config, device),
         fused=bool(config.speed.fused),
     )
+    return replace(plan, notes=(*plan.notes, *_unscaled_notes(plan)))
+
+
+def why_idle(key: str, plan: Plan) -> str:
+    """Return why a setting does nothing in a planned run; "" if it acts."""
+    training = training_of(plan.config, plan.task)
+    if (scope := SETTINGS[key].idle(training)) is not None:
+        return scope.refusal(training)
+    if key.startswith(_SCALER) and plan.precision.used not in LOSS_SCALED:
+        return f"acts with fp16; this run computes in {plan.precision.used}"
+    return ""
+
+
+def _unscaled_notes(plan: Plan) -> Iterator[str]:
+    """Yield what to say of settings of the loss scale where the number format that was chosen has none."""
+    if plan.config.precision.mode == "fp32":
+        return  # told already
+    for key, source in plan.resolved.sources.items():
+        is_set = key.startswith(_SCALER) and not source.startswith(("default", "profile"))
+        if is_set and (why := why_idle(key, plan)):
+            yield f"{key} = {value_of(plan.config, key)} ({source}) is ignored: it {why}"
 
 
 def workers_under(config: RunConfig, plan: Plan) -> int:

@@ -77,6 +77,7 @@ def predict_switch(
         flags=request.flags,
         sets=request.sets,
         environ=request.environ,
+        now=frozenset(),
     ).config
     switch = switched(now, preset)
     had, wanted = values_of(now), values_of(preset)

@@ -19,7 +19,7 @@ from mptui.hardware.advice import choose_precision, default_workers
 from mptui.hardware.host import usable_cpus
 from mptui.runs.planning.build import PreparedRun, build_job
 from mptui.runs.planning.find_data import Emit
-from mptui.runs.planning.plan import Plan, Request, within_budget
+from mptui.runs.planning.plan import Plan, Request, why_idle, within_budget
 
 
 def build_switch(
@@ -46,8 +46,14 @@ def build_switch(
         request = replace(request, profile=argument)
     else:
         request = replace(request, sets=(*request.sets, argument))
+    now = frozenset({argument.partition("=")[0].strip()} if command.name == "set" else ())
     preset = resolve(
-        request.profile, task=plan.task, flags=request.flags, sets=request.sets, environ=request.environ
+        request.profile,
+        task=plan.task,
+        flags=request.flags,
+        sets=request.sets,
+        environ=request.environ,
+        now=now,
     )
     switch = switched(plan.config, preset.config)
     if command.name == "set" and not switch.changes:
@@ -57,6 +63,8 @@ def build_switch(
         )
         raise ConfigError(f"{argument}: {why}", hint="start another run with --set")
     fresh = _under(plan, prepared, request, replace(preset, config=switch.config))
+    if idle := [why for key in now if (why := why_idle(key, fresh))]:
+        raise ConfigError(f"{argument}: {idle[0]}", hint="change that first")
     job = _next_job(plan, fresh, prepared, current)
     if switch.kept:
         kept = "; ".join(f"{key} ({why})" if why else key for key, why in switch.kept.items())

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mptui.codec import to_record
+from mptui.config.base_tables import NumericsMode
 from mptui.config.profiles import list_profiles
-from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import ConfigError, MptuiError
 from mptui.events import CommandAnswered, Event

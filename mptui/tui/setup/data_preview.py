@@ -18,9 +18,9 @@ from mptui.errors import ConfigError, MptuiError
 from mptui.hardware.devices import Device
 from mptui.processes.child import start
 from mptui.registry.own_code import is_own
-from mptui.registry.samples import SampleKind
+from mptui.registry.samples import BUILT_IN, SampleKind
 from mptui.registry.tasks import DEFAULT_TASK
-from mptui.runs.planning.plan import BUILT_IN, filled
+from mptui.runs.planning.plan import filled
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -33,7 +33,7 @@ class DataSuggester(Suggester):
 
 def _completed(value: str) -> str | None:
     from mptui.data.formats.named.torchvision_sets import NAMED
-    from mptui.data.formats.open import BUILT_IN
+    from mptui.registry.samples import BUILT_IN
 
     named = [name for name in (BUILT_IN, *NAMED) if name.startswith(value)]
     return next(iter(named or _folders(value)), None)

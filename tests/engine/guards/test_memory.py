@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.config.base_tables import MemoryConfig
-from mptui.config.schema import GuardsConfig
+from mptui.config.base_tables import GuardsConfig, MemoryConfig
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.guards import oom_errors

@@ -44,6 +44,8 @@ def train(run, settings):
     flags = {key: ("test", value) for key, value in {**SMALL, **settings}.items()}
     if settings.get("model.name") != "shufflenet_v2_x0_5":  # the others tell no classes
         del flags[_OF_CLASSES]
+    if settings.get("data.path"):
+        del flags["data.samples"]
     create_run(run.parent, "test", "test", run.name)
     session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
     session.start()
