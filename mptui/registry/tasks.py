@@ -24,6 +24,9 @@ LOSSES = ("cross_entropy", "cross_entropy_dice", "focal", "focal_dice", "dice")
 DEFAULT_TASK = CLASSIFICATION
 """The task where neither a network nor data says which."""
 
+ASSUMED_CLASSES = 10
+"""Classes of a network whose data is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class ByDevice(Generic[T]):

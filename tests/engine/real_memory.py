@@ -12,10 +12,10 @@ from mptui.models.zoo import build
 from mptui.tasks.build_task import build_task
 
 
-def network_without_values(config, task):
+def network_without_values(config, task, classes=10):
     """Return the network of the real sizes; to draw its weights would take most of a test."""
     with torch.device("meta"):
-        model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
+        model = build(config.model, num_classes=classes, task=task, side=config.data.image_size)
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
             setattr(module, name, torch.nn.Parameter(_without_values(weight)))
@@ -28,13 +28,13 @@ def _without_values(like):
     return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
 
-def really_alive(config, task, dtype):
+def really_alive(config, task, dtype, classes=10):
     """Return the most bytes of real storages in a real step, beside weights and optimizer."""
     side, size = config.data.image_size, config.training.batch_size
-    model = network_without_values(config, task)
+    model = network_without_values(config, task, classes)
     if config.memory.activation_checkpointing:
         apply_activation_checkpointing(model)
-    learnt = build_task(task, [str(i) for i in range(10)], config.training)
+    learnt = build_task(task, [str(i) for i in range(classes)], config.training)
     optimizer = build_optimizer(model, config.training, torch.zeros(()), fused=True)
     updater = Updater(
         model,

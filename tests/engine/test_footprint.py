@@ -14,6 +14,7 @@ from mptui.engine.precision.amp import Precision
 from mptui.errors import ConfigError
 from mptui.hardware.devices import CONTEXT_BYTES
 from mptui.models.zoo import build
+from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
 from tests.engine.real_memory import network_without_values, really_alive
@@ -31,9 +32,9 @@ def run_config(model, side, batch, memory=None, width=8, depth=2, fused="auto", 
     )
 
 
-def tensors_of_a_step(config, task, precision, device="cpu"):
+def tensors_of_a_step(config, task, precision, device="cpu", classes=10):
     """Return the bytes that the count has for the same."""
-    counted = footprint(config, task, device=device, precision=precision)
+    counted = footprint(config, task, device=device, precision=precision, classes=classes)
     return counted.step.peak(counted.batch_size)
 
 
@@ -64,6 +65,46 @@ def test_the_peak_is_that_of_a_real_step_to_the_byte(model, task, side, batches,
     for batch in batches:
         config = run_config(model, side, batch, {"activation_checkpointing": checkpointed}, **training)
         assert tensors_of_a_step(config, task, "fp32") == really_alive(config, task, None)
+
+
+@pytest.mark.usefixtures("engine_under_a_log")
+@pytest.mark.parametrize("classes", [2, 150])
+@pytest.mark.parametrize(("model", "task"), [("resnet18", "classification"), ("unet", "segmentation")])
+def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes):
+    config = run_config(model, 32, 4)
+    assert tensors_of_a_step(config, task, "fp32", classes=classes) == really_alive(
+        config, task, None, classes
+    )
+
+
+class RowsInTurn(torch.nn.Module):
+    """An LSTM over the rows of an image, and attention between them."""
+
+    def __init__(self, num_classes, bidirectional, layers):
+        super().__init__()
+        size = 64 * (1 + bidirectional)
+        self.lstm = torch.nn.LSTM(96, 64, layers, batch_first=True, bidirectional=bidirectional)
+        self.attention = torch.nn.MultiheadAttention(size, 4, batch_first=True, dropout=0.1)
+        self.head = torch.nn.Linear(size, num_classes)
+
+    def forward(self, images_BCHW):
+        rows_BHN, _ = self.lstm(images_BCHW.permute(0, 2, 3, 1).flatten(2))
+        mixed_BHN, _ = self.attention(rows_BHN, rows_BHN, rows_BHN)
+        return self.head(mixed_BHN.mean(1))
+
+
+@pytest.mark.usefixtures("engine_under_a_log")
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True)])
+def test_recurrent_layers_keep_a_workspace(monkeypatch, layers, bidirectional):
+    spec = ModelSpec(
+        task="classification",
+        build=lambda num_classes, side: RowsInTurn(num_classes, bidirectional, layers),
+    )
+    name = f"rows_in_{layers}_layers"  # networks of a name are built once
+    monkeypatch.setitem(MODELS, name, spec)
+    config = run_config(name, 32, 16)
+    real = really_alive(config, "classification", None)
+    assert tensors_of_a_step(config, "classification", "fp32") == pytest.approx(real, rel=0.03)
 
 
 @pytest.mark.slow

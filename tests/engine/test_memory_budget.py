@@ -27,7 +27,7 @@ def small(norm="batch", **memory):
 
 
 def kept(config, **more):
-    return kept_within(config, "segmentation", device="cuda", precision="fp32", **more)
+    return kept_within(config, "segmentation", device="cuda", precision="fp32", classes=10, **more)
 
 
 def total(config, **memory):
@@ -89,9 +89,9 @@ def test_what_can_not_be_counted_is_refused_where_nothing_else_holds_it():
         "memory": {"budget_gib": 1},
     }
     config = RunConfig.model_validate(settings)
-    assert kept_within(config, "classification", device="cuda", precision="fp32") == config
+    assert kept_within(config, "classification", device="cuda", precision="fp32", classes=10) == config
     with pytest.raises(ConfigError, match="timm/regnetx_002 can't be counted"):
-        kept_within(config, "classification", device="cpu", precision="fp32")
+        kept_within(config, "classification", device="cpu", precision="fp32", classes=10)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -99,7 +99,7 @@ def test_the_classic_unet_at_512_trains_inside_4_gib_by_counted_storages(device)
     flags = {"model.name": ("test", "unet"), "data.image_size": ("test", 512)}
     config = resolve("memory-limited", task=None, flags=flags, sets=(), environ=os.environ).config
     assert (config.model.width, config.model.depth, config.memory.budget_gib) == (64, 4, 4.0)
-    chosen = kept_within(config, "segmentation", device=device, precision="fp32")
+    chosen = kept_within(config, "segmentation", device=device, precision="fp32", classes=10)
     counted = footprint(chosen, "segmentation", device=device, precision="fp32")
     assert counted.total < 0.9 * 4 * GIB
     # the whole batch of the profile is too much in fp32, also with checkpointing

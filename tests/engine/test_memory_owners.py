@@ -68,7 +68,7 @@ def test_the_first_setting_with_which_it_fits_is_named(share):
         return footprint(config, "segmentation", device="cpu", precision=precision).total
 
     def found(room):
-        return enough(run_of(), "segmentation", device="cpu", precision="fp32", room=room)
+        return enough(run_of(), "segmentation", device="cpu", precision="fp32", classes=10, room=room)
 
     whole, half = total(run_of()), total(run_of(), "bf16")
     between = half + share * (whole - half)

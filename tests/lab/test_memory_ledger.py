@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from mptui.cli.main import app
 from mptui.errors import ConfigError
@@ -47,6 +49,43 @@ def test_each_lever_saves_what_a_run_with_it_takes_less(capsys):
         assert after["formats"][after["precision"]]["total"] == lever["total"]
         assert lever["saved"] > 0
     assert before["sharded"]["total"] < before["formats"]["bf16"]["total"]
+
+
+def folder_of_masks(folder, classes):
+    """Write images whose masks have all values below `classes`."""
+    values = (np.arange(32 * 32) % classes).astype(np.uint8).reshape(32, 32)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            image = Image.fromarray(values)
+            if name == "masks":
+                image.putpalette(bytes(range(256)) * 3)
+            image.save(folder / name / f"{number}.png")
+    return str(folder)
+
+
+def test_the_classes_are_those_of_the_data_and_without_data_it_is_said_what_is_assumed(capsys, tmp_path):
+    assumed = document(capsys)
+    assert (assumed["classes"], assumed["classes_assumed"]) == (10, "no data is given (--data)")
+    masks = document(capsys, "--data", folder_of_masks(tmp_path, 150))
+    assert (masks["classes"], masks["classes_assumed"]) == (150, None)
+    assert masks["formats"]["fp32"]["activations"] > 2 * assumed["formats"]["fp32"]["activations"]
+    gone = document(capsys, "--task", "segmentation", "--data", "oxford-pets")
+    assert gone["classes"] == 10
+    assert gone["classes_assumed"].startswith("the data can't be read: ")
+
+
+def test_a_run_that_keeps_to_a_limit_is_split_by_the_classes_of_its_data(capsys, tmp_path):
+    limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
+    limit += ["--set", "memory.activation_checkpointing=true"]
+    arguments = ["memory", *SMALL, "--json", *limit]
+
+    def split(*more):
+        assert app([*arguments, *more], standalone_mode=False) == 0
+        return json.loads(capsys.readouterr().out)["micro_batch"]
+
+    few, many = (split("--data", folder_of_masks(tmp_path / str(count), count)) for count in (2, 150))
+    assert many < few
 
 
 def test_in_fp32_16_bits_are_a_lever(capsys):

@@ -44,7 +44,9 @@ def test_full_memory_is_told_with_the_setting_that_would_be_enough():
     error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
 
     def told(room):
-        return with_lever(error, replace(plan, device=replace(plan.device, memory_free=int(room / USABLE))))
+        return with_lever(
+            error, replace(plan, device=replace(plan.device, memory_free=int(room / USABLE))), 10
+        )
 
     enough = told((whole + half) / 2)
     assert enough.message == error.message
@@ -52,7 +54,7 @@ def test_full_memory_is_told_with_the_setting_that_would_be_enough():
     assert told(2 * whole) is told(1000) is told(0) is error  # it fits, or nothing is enough
     full = MemoryExhaustedError("out of host memory", hint="use fewer --workers")
     full.__cause__ = MemoryError()
-    assert with_lever(full, plan) is full
+    assert with_lever(full, plan, 10) is full
 
 
 def test_a_count_that_fails_keeps_no_run_from_its_end(monkeypatch):
@@ -63,4 +65,4 @@ def test_a_count_that_fails_keeps_no_run_from_its_end(monkeypatch):
     flags = {"model.name": ("test", "unet"), "hardware.device": ("test", "cpu")}
     plan = plan_run(Request("stable", flags, (), os.environ))
     error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
-    assert with_lever(error, replace(plan, device=replace(plan.device, memory_free=1 << 30))) is error
+    assert with_lever(error, replace(plan, device=replace(plan.device, memory_free=1 << 30)), 10) is error

@@ -9,6 +9,7 @@ import tomllib
 import torch
 
 from mptui.config.dump import to_toml
+from mptui.data.formats.named.synthetic import MASK_CLASSES
 from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.memory.footprint import footprint
@@ -319,7 +320,8 @@ def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
 
 def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_saved(asked):
     config = plan_of(**{"memory.micro_batch": 3, "model.norm": "group"}).config
-    third = footprint(config, "segmentation", device="cpu", precision="fp32").total
+    masks = len(MASK_CLASSES)
+    third = footprint(config, "segmentation", device="cpu", precision="fp32", classes=masks).total
     events, run = asked("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}", norm="group")
     switched = next(event for event in events if isinstance(event, PresetSwitched))
     assert switched.changes["memory.micro_batch"] == ["none", "3"]

@@ -39,7 +39,11 @@ async def test_the_parts_of_the_prediction_stand_above_what_is_measured(tmp_path
     started = next(event for event in source.waiting if isinstance(event, RunStarted))
     batch = config.training.model_copy(update={"batch_size": started.batch_size})
     counted = footprint(
-        config.model_copy(update={"training": batch}), "classification", device="cuda", precision="bf16"
+        config.model_copy(update={"training": batch}),
+        "classification",
+        device="cuda",
+        precision="bf16",
+        classes=len(started.classes),
     )
     async with live(source, size) as (app, pilot):
         text = await counted_screen(app, pilot)

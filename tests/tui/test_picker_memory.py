@@ -41,7 +41,7 @@ def estimates(model, device, **edits):
         picks.now = Picked(info.name, picks.now.device, model, edits=edited)
     runs, faults = every_profile(profiles, picks, task_of_model(model), {})
     assert len(runs) + len(faults) == len(profiles) >= 10
-    return runs, fits(runs, DEVICES[device], 1, lambda: True)
+    return runs, fits(runs, DEVICES[device], 1, 10, lambda: True)
 
 
 # these take seconds, and differ little from the others

@@ -11,9 +11,10 @@ import typer
 from mptui import format as fmt
 from mptui.cli import options as o
 from mptui.cli.measure.bench_table import print_rows
-from mptui.cli.output import print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.table import TableColumn
 from mptui.errors import ConfigError
+from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
@@ -55,9 +56,11 @@ def memory(
     """Show where the memory of a training goes.
 
     Counts weights, gradients, optimizer states and activations in FP32, FP16 and BF16, what each setting
-    saves, and the largest batch that fits. Nothing is trained or allocated. See docs/memory.md.
+    saves, and the largest batch that fits. Nothing is trained or allocated; data is read for the number of
+    its classes. See docs/memory.md.
     """
     from mptui.engine.memory.step_trace import UncountableError
+    from mptui.lab.look.class_count import count_classes
     from mptui.lab.memory.ledger import ledger_of
     from mptui.runs.planning.plan import plan_run, within_budget
     from mptui.runs.planning.trust import import_own_code
@@ -67,10 +70,12 @@ def memory(
     room, budget = plan.device.memory_total, plan.config.memory.budget_gib
     if budget is not None:
         room = min(room or sys.maxsize, int(budget * (1 << 30)))
+    with file_progress() as on_progress:
+        classes = count_classes(plan, on_progress)
     try:
         with _told():
-            plan = within_budget(plan, precision=plan.precision.used, ranks=1)
-        ledger = ledger_of(plan, room, lambda what: typer.echo(f"counting: {what}", err=True))
+            plan = within_budget(plan, precision=plan.precision.used, classes=classes.number, ranks=1)
+        ledger = ledger_of(plan, classes, room, lambda what: typer.echo(f"counting: {what}", err=True))
     except UncountableError as error:
         raise ConfigError(
             f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
@@ -128,7 +133,7 @@ def _title(ledger: "Ledger") -> str:
     recomputed = ", blocks checkpointed" if config.memory.activation_checkpointing else ""
     return (
         f"{config.model.name} at {config.data.image_size} px, {used.batch_size} images at once{recomputed}, "
-        f"{config.training.optimizer}, {used.parameters:,} parameters, "
+        f"{clean(ledger.classes.words)}, {config.training.optimizer}, {used.parameters:,} parameters, "
         f"on {ledger.plan.device.name} ({fmt.size(ledger.room)})"
     )
 

@@ -8,8 +8,9 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.measure.bench_table import print_rows
-from mptui.cli.output import print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.errors import ConfigError
+from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.lab.scaling.simulation import Prediction
@@ -78,6 +79,7 @@ def simulate(
     over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
     """
     from mptui.engine.memory.step_trace import UncountableError
+    from mptui.lab.look.class_count import count_classes
     from mptui.lab.scaling.simulation import Simulation
     from mptui.lab.scaling.timeline import Link
     from mptui.runs.planning.plan import plan_run
@@ -89,12 +91,17 @@ def simulate(
     import_own_code(plan.config)
     rate = samples_per_second or _measured(request, plan)
     training = plan.config.training
+    with file_progress() as on_progress:
+        classes = count_classes(plan, on_progress)
+    if classes.assumed:
+        typer.echo(clean(classes.words), err=True)
     try:
         simulation = Simulation(
             plan.config,
             plan.task,
             device=plan.device.kind,
             precision=plan.precision.used,
+            classes=classes.number,
             step_s=training.batch_size / rate,
         )
     except UncountableError as error:

@@ -11,7 +11,9 @@ from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
 
 
-def kept_within(config: RunConfig, task: str, *, device: str, precision: str, ranks: int = 1) -> RunConfig:
+def kept_within(
+    config: RunConfig, task: str, *, device: str, precision: str, classes: int, ranks: int = 1
+) -> RunConfig:
     """Choose activation checkpointing and micro-batch of a run so that its memory is within its budget.
 
     What is set stays: checkpointing that is on, and `memory.micro_batch` as the most samples per pass. A
@@ -23,6 +25,7 @@ def kept_within(config: RunConfig, task: str, *, device: str, precision: str, ra
         task: Its task.
         device: Type of its device.
         precision: The precision in use.
+        classes: Number of classes of its data.
         ranks: Processes that share each batch.
 
     Raises:
@@ -31,7 +34,7 @@ def kept_within(config: RunConfig, task: str, *, device: str, precision: str, ra
     budget = config.memory.budget_gib
     if budget is None:
         return config
-    count = _Counts(of_one_rank(config, ranks), task, device, precision)
+    count = _Counts(of_one_rank(config, ranks), task, device, precision, classes)
     room = int(budget * USABLE * (1 << 30))
     try:
         rows, checkpointed = _chosen(count, room, checkpointed=config.memory.activation_checkpointing)
@@ -57,6 +60,7 @@ class _Counts:
     task: str
     device: str
     precision: str
+    classes: int
 
     def at(self, rows: int, *, checkpointed: bool) -> Footprint:
         """Count passes of `rows` samples.
@@ -67,7 +71,9 @@ class _Counts:
         update = {"micro_batch": rows, "activation_checkpointing": checkpointed}
         memory = self.config.memory.model_copy(update=update)
         config = self.config.model_copy(update={"memory": memory})
-        return footprint(config, self.task, device=self.device, precision=self.precision)
+        return footprint(
+            config, self.task, device=self.device, precision=self.precision, classes=self.classes
+        )
 
     @property
     def most(self) -> int:

@@ -40,7 +40,7 @@ from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.latent.frozen_vae import vae_bytes
 from mptui.models.layers import has_batch_norm
 from mptui.models.zoo import build, input_shape
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import ASSUMED_CLASSES, TASKS
 from mptui.tasks.build_task import build_task
 
 WORKSPACE = 1.0
@@ -49,7 +49,6 @@ WORKSPACE = 1.0
 BATCHES_AHEAD = 1
 """Prefetched batches on the device, beside the current one."""
 
-_CLASSES = 10
 _LOCK = Lock()
 
 
@@ -147,10 +146,19 @@ def of_one_rank(config: RunConfig, ranks: int) -> RunConfig:
     return config.model_copy(update={"training": share})
 
 
-def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> Footprint:
+def footprint(
+    config: RunConfig, task: str, *, device: str, precision: str, classes: int = ASSUMED_CLASSES
+) -> Footprint:
     """Count the memory of a run of `config` on a device of type `device`, in `precision`.
 
     The device need not exist: autocast behaves as there. Counts share networks, and wait for one another.
+
+    Args:
+        config: The run.
+        task: Its task.
+        device: Type of its device.
+        precision: The precision in use.
+        classes: Number of classes of its data.
 
     Raises:
         ConfigError: There is no such network, or it does not support this task or image size.
@@ -162,6 +170,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     network = _Network(
         config.model.model_dump_json(),
         task,
+        classes,
         int(data.image_size or 0),
         data.channels,
         "cuda" if device == "rocm" else device,
@@ -214,6 +223,7 @@ class _Network:
 
     settings: str
     task: str
+    classes: int
     side: int
     bands: int
     device: str
@@ -238,7 +248,7 @@ class _WithoutStorage:
         with no_storage(self._mode), torch.device(network.device):
             self.model = build(
                 network.model,
-                num_classes=_CLASSES,
+                num_classes=network.classes,
                 task=network.task,
                 side=network.side,
                 bands=network.bands,
@@ -335,7 +345,7 @@ def _pass_memory(
     autocast = partial(autocast_as_there, network.device, DTYPES.get(precision))
     made, logs = _built(network), []
     with made.use() as model, steady_deaths():
-        learnt = build_task(network.task, [str(number) for number in range(_CLASSES)], training)
+        learnt = build_task(network.task, [str(number) for number in range(network.classes)], training)
         regions = apply_fp32_layers(model, list(fp32_layers), torch.device(network.device))
         for size in SIZES:
             log = AllocationLog()

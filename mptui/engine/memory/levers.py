@@ -36,7 +36,7 @@ class Lever:
     any_batch: bool
 
 
-def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iterator[Lever]:
+def levers(config: RunConfig, task: str, *, device: str, precision: str, classes: int) -> Iterator[Lever]:
     """Count the memory of a run with each setting that saves some and isn't set, those first that cost least.
 
     Args:
@@ -44,6 +44,7 @@ def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iter
         task: Its task.
         device: Type of its device.
         precision: The precision in use.
+        classes: Number of classes of its data.
 
     Raises:
         UncountableError: As `footprint`.
@@ -52,7 +53,7 @@ def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iter
         used = changes.pop("precision.mode", precision)
         try:
             changed = _with(config, changes)
-            counted = footprint(changed, task, device=device, precision=used)
+            counted = footprint(changed, task, device=device, precision=used, classes=classes)
             split = "memory.micro_batch" in changes
             note = "; BatchNorm by part" if split and counted.has_batch_norm else ""
             yield Lever(setting, effect + note, counted, split)
@@ -60,15 +61,18 @@ def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iter
             continue
 
 
-def enough(config: RunConfig, task: str, *, device: str, precision: str, room: int) -> Lever | None:
+def enough(
+    config: RunConfig, task: str, *, device: str, precision: str, classes: int, room: int
+) -> Lever | None:
     """Return the first lever with which a run fits into `room` bytes, with a margin; None: none, or it does.
 
     Raises:
         ConfigError, UncountableError: As `footprint`.
     """
-    if footprint(config, task, device=device, precision=precision).total <= USABLE * room:
+    counted = footprint(config, task, device=device, precision=precision, classes=classes)
+    if counted.total <= USABLE * room:
         return None  # something else has the memory
-    found = levers(config, task, device=device, precision=precision)
+    found = levers(config, task, device=device, precision=precision, classes=classes)
     return next((lever for lever in found if lever.footprint.total <= USABLE * room), None)
 
 

@@ -31,6 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mptui.data.core.batch import Batch
 from mptui.engine.memory.allocations import AllocationLog
+from mptui.engine.memory.recurrent_workspace import with_workspace
 from mptui.engine.memory.tape import Tape
 from mptui.models.wrapped_forward import WrappedForward
 from mptui.tasks.base import Task
@@ -288,7 +289,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0]
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._value(args[0])
-        outputs = func(*args, **kwargs)
+        outputs = with_workspace(func, args, func(*args, **kwargs))
         if self._known or func in _OF_NUMBERS:
             self._learn(func, args, kwargs, outputs)
         return outputs

@@ -51,6 +51,7 @@ class ShortRunResult:
         loss: Mean training loss of the second half of the first steps; None if not requested.
         wait: Fraction of time that steps waited for data.
         epoch_steps: Optimizer steps per epoch.
+        classes: Number of classes of its data.
         run_s: Wall time of the whole run, without the start of its process.
     """
 
@@ -60,6 +61,7 @@ class ShortRunResult:
     loss: float | None
     wait: float
     epoch_steps: int = 0
+    classes: int = 0
     run_s: float = 0.0
 
     @property
@@ -264,6 +266,7 @@ def _run(
             loss=watch.loss,
             wait=watch.wait,
             epoch_steps=watch.epoch_steps,
+            classes=watch.classes,
             run_s=time.monotonic() - began,
         )
     )

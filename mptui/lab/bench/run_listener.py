@@ -21,6 +21,7 @@ class RunListener:
 
     Attributes:
         epoch_steps: Optimizer steps per epoch.
+        classes: Number of classes of the data.
         span: The steps after the warm-up, with all that held them up but validations.
     """
 
@@ -31,13 +32,13 @@ class RunListener:
         self._losses: list[float] = []
         self._training_since: float | None = None
         self._stepped = False
-        self.epoch_steps = 0
+        self.epoch_steps = self.classes = 0
         self.span = Span(0.0, 0.0)
 
     def handle(self, event: Event) -> None:
         """Handle an event of the run."""
         if isinstance(event, RunStarted):
-            self._training_since = time.monotonic()
+            self._training_since, self.classes = time.monotonic(), len(event.classes)
         self._stepped |= isinstance(event, Step)
         if isinstance(event, EpochStarted):
             self.epoch_steps = event.steps

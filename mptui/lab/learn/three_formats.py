@@ -124,6 +124,12 @@ def _train(run: SmallRun, found: FormatRun, report: Callable[[], None]) -> None:
 
 def _activations(run: SmallRun, precision: str) -> int | None:
     try:
-        return footprint(run.job.config, run.task, device=_MEMORY_DEVICE, precision=precision).activations
+        return footprint(
+            run.job.config,
+            run.task,
+            device=_MEMORY_DEVICE,
+            precision=precision,
+            classes=run.job.num_classes,
+        ).activations
     except UncountableError:
         return None

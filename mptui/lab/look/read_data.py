@@ -1,11 +1,11 @@
 """Opens a set as a run with the same settings would, and writes what is made of it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-from mptui.config.schema import DataConfig
+from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.open import open_dataset
+from mptui.data.scan.scan import OnProgress
 from mptui.errors import DiskError
 from mptui.io.atomic import replace_file
 from mptui.io.disk_hint import disk_hint
@@ -17,7 +17,7 @@ _SIDE = 64
 """Side of the built-in images in pixels."""
 
 
-def read_data(request: Request, on_progress: Callable[[int, int], None]) -> tuple[Dataset, DataConfig]:
+def read_data(request: Request, on_progress: OnProgress) -> tuple[Dataset, DataConfig]:
     """Open the set of a request, as the kind that it has if no network is named; return it and its settings.
 
     Raises:
@@ -26,16 +26,24 @@ def read_data(request: Request, on_progress: Callable[[int, int], None]) -> tupl
     """
     resolved = resolve_request(request)
     config = resolved.config
-    dataset = open_dataset(
+    return dataset_of(config, resolved.task or DEFAULT_TASK, on_progress), config.data
+
+
+def dataset_of(config: RunConfig, task: str, on_progress: OnProgress) -> Dataset:
+    """Open the set of a run.
+
+    Raises:
+        ConfigError, DataError: As `read_data`.
+    """
+    return open_dataset(
         config.data,
-        kind=config.model.reads(resolved.task or DEFAULT_TASK),
+        kind=config.model.reads(task),
         side=int(config.data.image_size or _SIDE),
         seed=config.split_seed,
         on_progress=on_progress,
         should_stop=lambda: False,
         on_warning=lambda _: None,  # they are in the dataset
     )
-    return dataset, config.data
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ from mptui.config.schema import shard_faults
 from mptui.engine.memory.footprint import Footprint, footprint
 from mptui.engine.memory.levers import Lever, levers
 from mptui.hardware.devices import USABLE
+from mptui.lab.look.class_count import ClassCount
 from mptui.lab.scaling.simulation import Simulation
 from mptui.lab.scaling.timeline import Link
 from mptui.registry.precisions import PRECISIONS
@@ -37,6 +38,7 @@ class Ledger:
 
     Attributes:
         plan: The run, on the device that it is counted for.
+        classes: The classes that it is counted with.
         room: What the device has for it; None: unknown.
         formats: Precision -> memory.
         levers: Settings that save memory, in the precision of the plan.
@@ -44,6 +46,7 @@ class Ledger:
     """
 
     plan: Plan
+    classes: ClassCount
     room: int | None
     formats: dict[str, Footprint]
     levers: list[Lever]
@@ -65,6 +68,8 @@ class Ledger:
             "model": config.model.name,
             "parameters": used.parameters,
             "image_size": config.data.image_size,
+            "classes": self.classes.number,
+            "classes_assumed": self.classes.assumed or None,
             "optimizer": config.training.optimizer,
             "micro_batch": used.batch_size,
             "device_name": self.plan.device.name,
@@ -97,11 +102,12 @@ class Ledger:
         }
 
 
-def ledger_of(plan: Plan, room: int | None, started: Callable[[str], None]) -> Ledger:
+def ledger_of(plan: Plan, classes: ClassCount, room: int | None, started: Callable[[str], None]) -> Ledger:
     """Count the memory of a run in each precision, and with each lever.
 
     Args:
         plan: The run.
+        classes: The classes of its data.
         room: Bytes that its device has.
         started: Called with what is counted next.
 
@@ -113,14 +119,14 @@ def ledger_of(plan: Plan, room: int | None, started: Callable[[str], None]) -> L
     formats = {}
     for name in PRECISIONS:
         started(name)
-        formats[name] = footprint(config, task, device=kind, precision=name)
+        formats[name] = footprint(config, task, device=kind, precision=name, classes=classes.number)
     started("what settings save")
-    found = list(levers(config, task, device=kind, precision=used))
+    found = list(levers(config, task, device=kind, precision=used, classes=classes.number))
     started(f"sharded over {SHARDED_OVER} GPUs")
-    return Ledger(plan, room, formats, found, _sharded(plan))
+    return Ledger(plan, classes, room, formats, found, _sharded(plan, classes.number))
 
 
-def _sharded(plan: Plan) -> int | None:
+def _sharded(plan: Plan, classes: int) -> int | None:
     config = plan.config
     tables = {
         "memory": config.memory.model_copy(update={"shard": True}),
@@ -129,7 +135,12 @@ def _sharded(plan: Plan) -> int | None:
     if shard_faults(config.model_copy(update=tables)):
         return None
     simulation = Simulation(
-        config, plan.task, device=plan.device.kind, precision=plan.precision.used, step_s=1.0
+        config,
+        plan.task,
+        device=plan.device.kind,
+        precision=plan.precision.used,
+        classes=classes,
+        step_s=1.0,
     )
     return simulation.sharded(Link(SHARDED_OVER, bytes_per_s=1.0, latency_s=0.0)).memory_bytes
 

@@ -28,7 +28,6 @@ from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.zoo import build, input_shape
 from mptui.tasks.build_task import build_task
 
-_CLASSES = 10
 _WEIGHT_BYTES = 4
 """Weights are gathered in fp32, as `memory.shard` does."""
 _SAMPLES = 2
@@ -89,6 +88,7 @@ class Simulation:
         task: Its task.
         device: Type of its device.
         precision: Its precision.
+        classes: Number of classes of its data.
         step_s: Seconds of a step on one device.
 
     Raises:
@@ -96,9 +96,13 @@ class Simulation:
         UncountableError: The memory of the network can't be estimated.
     """
 
-    def __init__(self, config: RunConfig, task: str, *, device: str, precision: str, step_s: float) -> None:
-        self._config, self._task, self._step_s = config, task, step_s
-        self.footprint: Footprint = footprint(config, task, device=device, precision=precision)
+    def __init__(
+        self, config: RunConfig, task: str, *, device: str, precision: str, classes: int, step_s: float
+    ) -> None:
+        self._config, self._task, self._step_s, self._classes = config, task, step_s, classes
+        self.footprint: Footprint = footprint(
+            config, task, device=device, precision=precision, classes=classes
+        )
         self.trace = self._traced()
 
     def replicated(self, link: Link) -> Prediction:
@@ -165,13 +169,15 @@ class Simulation:
 
     def _network(self) -> torch.nn.Module:
         side, bands = int(self._config.data.image_size or 0), self._config.data.channels
-        network = build(self._config.model, num_classes=_CLASSES, task=self._task, side=side, bands=bands)
+        network = build(
+            self._config.model, num_classes=self._classes, task=self._task, side=side, bands=bands
+        )
         FrozenLayers(network, frozen_at_last(self._config.training))
         return network
 
     def _traced(self) -> Trace:
         side, training = int(self._config.data.image_size or 0), self._config.training
-        task = build_task(self._task, [str(number) for number in range(_CLASSES)], training)
+        task = build_task(self._task, [str(number) for number in range(self._classes)], training)
         with no_storage(), FlopCounterMode(display=False) as counter:
             network = self._network()
             blocks = _blocks(network)

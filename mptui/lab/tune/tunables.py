@@ -163,7 +163,11 @@ class Tunable:
         device = self.plan.device.torch_name.partition(":")[0]
         try:
             predicted = footprint(
-                config, self.plan.task, device=device, precision=str(best["precision.mode"])
+                config,
+                self.plan.task,
+                device=device,
+                precision=str(best["precision.mode"]),
+                classes=first.classes,
             )
         except UncountableError:
             return True

@@ -135,18 +135,18 @@ def prepare(
         convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
         model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
     cached = _with_cache(plan, dataset, emit, ranks)
-    plan = _decided(cached, ranks.world_size, lambda plan: decide(plan, model, dataset))
+    plan = _decided(cached, len(dataset.classes), ranks.world_size, lambda plan: decide(plan, model, dataset))
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
 
 
-def _decided(asked: Plan, ranks: int, decide: Callable[[Plan], Plan]) -> Plan:
+def _decided(asked: Plan, classes: int, ranks: int, decide: Callable[[Plan], Plan]) -> Plan:
     """Return the plan with its `auto` settings decided, within the limit on memory in all trials and then."""
     widest = "fp32" if asked.config.precision.mode == "auto" else asked.precision.used
-    decided = decide(within_budget(asked, precision=widest, ranks=ranks))
+    decided = decide(within_budget(asked, precision=widest, classes=classes, ranks=ranks))
     plan = replace(decided, resolved=asked.resolved)
-    return within_budget(plan, precision=plan.precision.used, ranks=ranks)
+    return within_budget(plan, precision=plan.precision.used, classes=classes, ranks=ranks)
 
 
 def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:

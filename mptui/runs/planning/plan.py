@@ -30,6 +30,9 @@ _SCALER = "precision.grad_scaler."
 BY_BUDGET = "chosen: memory.budget_gib"
 """Source of a setting that a limit on memory decides."""
 
+NO_DATA = "chosen: no data given"
+"""Source of the built-in images, where none are named."""
+
 _SAMPLES = ByDevice(8192, cpu=128)
 """Number of training samples of the built-in set."""
 
@@ -235,12 +238,13 @@ def head_notes(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def within_budget(plan: Plan, *, precision: str, ranks: int) -> Plan:
+def within_budget(plan: Plan, *, precision: str, classes: int, ranks: int) -> Plan:
     """Return the plan with its memory within `memory.budget_gib`, if it has one, in the precision given.
 
     Args:
         plan: The plan.
         precision: The precision to count in.
+        classes: Number of classes of the data.
         ranks: The number of processes that share each batch.
 
     Raises:
@@ -250,7 +254,14 @@ def within_budget(plan: Plan, *, precision: str, ranks: int) -> Plan:
         return plan
     from mptui.engine.memory.budget import kept_within  # of torch's compiler, which other runs don't need
 
-    config = kept_within(plan.config, plan.task, device=plan.device.kind, precision=precision, ranks=ranks)
+    config = kept_within(
+        plan.config,
+        plan.task,
+        device=plan.device.kind,
+        precision=precision,
+        classes=classes,
+        ranks=ranks,
+    )
     sources = dict(plan.resolved.sources)
     for key in ("memory.micro_batch", "memory.activation_checkpointing"):
         if value_of(config, key) != value_of(plan.config, key):
@@ -283,7 +294,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     changes: dict[str, Any] = {}
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
-        sources["data.name"] = "chosen: no data given"
+        sources["data.name"] = NO_DATA
     for key, (value, source) in image_choices(
         config.model_copy(update={"model": model}), task, device.kind, why
     ).items():

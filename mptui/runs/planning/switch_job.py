@@ -135,7 +135,12 @@ def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolv
     if config.precision.mode != precision.requested:
         precision = choose_precision(config.precision.mode, plan.device)
     fresh = replace(plan, request=request, resolved=resolved, precision=precision, workers=workers)
-    return within_budget(fresh, precision=precision.used, ranks=prepared.loaders.ranks.world_size)
+    return within_budget(
+        fresh,
+        precision=precision.used,
+        classes=len(prepared.dataset.classes),
+        ranks=prepared.loaders.ranks.world_size,
+    )
 
 
 def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> Job:

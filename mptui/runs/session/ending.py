@@ -26,10 +26,18 @@ from mptui.text import clean
 TRACEBACK = "traceback.txt"
 
 
-def with_lever(error: MptuiError | None, plan: Plan) -> MptuiError | None:
-    """Return an error; if no sample fits into the device, with the setting that would have been enough."""
+def with_lever(error: MptuiError | None, plan: Plan, classes: int | None) -> MptuiError | None:
+    """Return an error; if no sample fits into the device, with the setting that would have been enough.
+
+    Args:
+        error: The error.
+        plan: The plan of the run.
+        classes: Number of classes of its data; None: it was not known yet.
+    """
     room = plan.device.memory_free
     if not isinstance(error, MemoryExhaustedError) or room is None or is_host_full(error.__cause__):
+        return error
+    if classes is None:
         return error
     memory = plan.config.memory
     if plan.config.guards.on_oom == "split":
@@ -41,7 +49,7 @@ def with_lever(error: MptuiError | None, plan: Plan) -> MptuiError | None:
     try:
         from mptui.engine.memory.levers import enough  # of torch's compiler, which other ends don't need
 
-        lever = enough(config, plan.task, device=kind, precision=precision, room=room)
+        lever = enough(config, plan.task, device=kind, precision=precision, classes=classes, room=room)
     except Exception:  # noqa: BLE001 - what can't be counted must not keep the run from its end
         return error
     if lever is None:

@@ -16,7 +16,8 @@ from mptui.events import RunStarted
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import USABLE, Device
 from mptui.registry.own_code import is_own
-from mptui.registry.tasks import DEFAULT_TASK
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 from mptui.runs.store.directory import CONFIG
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 class Fit:
     """The memory estimate of a run, and the free memory of its device (bytes; None: unknown).
 
-    Of a run in several processes (`ranks`), that of one with its share of the batch.
+    Of a run in several processes (`ranks`), that of one with its share of the batch. `classes`: those of its
+    data; None: not known, so that some are assumed.
     """
 
     network: str
@@ -37,6 +39,7 @@ class Fit:
     batch_size: int
     free: int | None
     ranks: int = 1
+    classes: int | None = None
 
     @property
     def parameters(self) -> int:
@@ -57,6 +60,10 @@ class Fit:
     @property
     def words(self) -> str:
         """Describe whether it fits, and up to which batch."""
+        return self._fitting + (f", if there are {ASSUMED_CLASSES} classes" if self.classes is None else "")
+
+    @property
+    def _fitting(self) -> str:
         if self.free is None:
             return "free memory unknown"
         best = self.largest
@@ -121,28 +128,38 @@ def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
     config = of_one_rank(config.model_copy(update={"training": training}), started.ranks)
     kind = started.device.partition(":")[0]
     try:
-        return footprint(config, started.task, device=kind, precision=precision)
+        return footprint(config, started.task, device=kind, precision=precision, classes=len(started.classes))
     except UncountableError as error:
         raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
 
 
 def fits(
-    resolutions: Mapping[str, Resolved], device: Device, ranks: int, wanted: Callable[[], bool]
+    resolutions: Mapping[str, Resolved],
+    device: Device,
+    ranks: int,
+    classes: int | None,
+    wanted: Callable[[], bool],
 ) -> dict[str, "Fit | str"]:
     """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch.
 
-    With several `ranks`, `device` is that of one of them. No further run is counted once `wanted` is false.
+    Args:
+        resolutions: The runs.
+        device: The device of one process.
+        ranks: Number of processes.
+        classes: Number of classes of the data; None: not known.
+        wanted: No further run is counted once it returns False.
     """
-    return dict(_counted(takewhile(lambda _: wanted(), resolutions.items()), device, ranks))
+    return dict(_counted(takewhile(lambda _: wanted(), resolutions.items()), device, ranks, classes))
 
 
 def _counted(
-    resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int
+    resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int, classes: int | None
 ) -> Iterable[tuple[str, "Fit | str"]]:
     from mptui.engine.memory.budget import kept_within
     from mptui.engine.memory.footprint import footprint, of_one_rank
     from mptui.engine.memory.step_trace import UncountableError
 
+    number = classes or ASSUMED_CLASSES
     for name, resolution in resolutions:
         if is_own(resolution.config.model.name):
             continue  # it is imported only where it is trained
@@ -151,8 +168,10 @@ def _counted(
             config = filled(resolution, device)[0].config
             precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
-            config = kept_within(config, task, device=kind, precision=precision, ranks=ranks)
-            counted = footprint(of_one_rank(config, ranks), task, device=kind, precision=precision)
+            config = kept_within(config, task, device=kind, precision=precision, classes=number, ranks=ranks)
+            rank = of_one_rank(config, ranks)
+            matters = config.model.reads(task) is not SampleKind.IMAGE
+            counted = footprint(rank, task, device=kind, precision=precision, classes=number)
         except UncountableError:
             continue
         except ConfigError as error:
@@ -167,5 +186,6 @@ def _counted(
                     config.training.batch_size,
                     device.memory_free,
                     ranks,
+                    classes if matters else 0,
                 ),
             )

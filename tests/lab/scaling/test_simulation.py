@@ -34,7 +34,7 @@ CONFIG = RunConfig.model_validate(
 
 @pytest.fixture(scope="module")
 def simulation():
-    return Simulation(CONFIG, "classification", device="cpu", precision="fp32", step_s=0.1)
+    return Simulation(CONFIG, "classification", device="cpu", precision="fp32", classes=10, step_s=0.1)
 
 
 class Collectives(TorchDispatchMode):

@@ -19,8 +19,6 @@ from mptui.text import clean, markdown
 
 CARD, CURVES = "README.md", "curves.svg"
 
-_TAG = "mptui"
-"""Largest model card in bytes."""
 _MOST_CLASSES = 50
 _MOST_EPOCHS = 12
 _WIDTH, _HEIGHT = 640, 240
@@ -83,7 +81,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _front_matter(facts: dict[str, Any]) -> str:
-    entries: dict[str, Any] = {"tags": [_TAG, clean(str(facts["model"]["name"]))]}
+    entries: dict[str, Any] = {"tags": ["mptui", clean(str(facts["model"]["name"]))]}
     if (licence := facts["licences"]["this file"]) != NOT_STATED:
         entries["license"] = licence.lower()
     if tag := TASKS[facts["task"]].hub_tag:

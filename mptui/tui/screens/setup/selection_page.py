@@ -82,13 +82,14 @@ class SelectionPage(Page):
 
     def learn(self) -> None:
         """Start the slow work whose outcome can have changed."""
-        counting = [self._picks.of(info.name) for info in self._profiles], self._data_task
-        if counting != self._counting:
-            self._fits, self._counting, self._counted = {}, counting, False
-            self._count(counting)
         if self._resolved is not None and (asked := asked_of(self._resolved)) != self._asked:
             self._asked, self._preview = asked, None
             self._look_into_data(self._resolved, asked)
+        classes = None if self._preview is None else self._preview.classes or None
+        counting = [self._picks.of(info.name) for info in self._profiles], self._data_task, classes
+        if counting != self._counting:
+            self._fits, self._counting, self._counted = {}, counting, False
+            self._count(counting, classes)
 
     def faults(self) -> dict[str, str]:
         """Return known reasons that the run can't start, by field, or "" for none of them."""
@@ -111,14 +112,18 @@ class SelectionPage(Page):
         self.rest()
 
     @work(exclusive=True, group="memory")
-    async def _count(self, counting: object) -> None:
-        """Estimate the memory of each profile."""
+    async def _count(self, counting: object, classes: int | None) -> None:
+        """Estimate the memory of each profile, for data with this many classes (None: not known)."""
         await asyncio.sleep(TYPING_PAUSE_S)
         runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         device, ranks = self._device, len(self._devices)
         counted = await in_background(
-            lambda: {} if import_failure() else fits(runs, device, ranks, lambda: counting == self._counting)
-        )  # the run reports a failure
+            lambda: (
+                {}  # the run reports a failure
+                if import_failure()
+                else fits(runs, device, ranks, classes, lambda: counting == self._counting)
+            )
+        )
         if counting == self._counting:
             self._fits, self._counted = counted, True
             with suppress(NoMatches):  # the screen was closed
@@ -132,6 +137,7 @@ class SelectionPage(Page):
         found = await in_background(lambda: preview(resolution, device, lambda: asked != self._asked))
         if asked == self._asked:
             self._preview = found
+            self.learn()  # of the memory with its classes
             with suppress(NoMatches):  # the screen was closed
                 self.show_learnt()
 
