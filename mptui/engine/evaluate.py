@@ -38,6 +38,7 @@ class ValidationResult:
         confusion: The confusion matrix, as `Metrics.confusion`.
         seconds: Duration of the pass.
         loss_terms: What the loss has in it beside its plain form: label smoothing, class weights.
+        waited_s: Seconds of it in which data was waited for.
     """
 
     loss: float
@@ -47,6 +48,7 @@ class ValidationResult:
     confusion: torch.Tensor | None
     seconds: float
     loss_terms: tuple[str, ...] = ()
+    waited_s: float = 0.0
 
     def event(self, step: int, epoch: int, *, best: bool) -> Validated:
         """Build the event that reports the result."""
@@ -113,6 +115,7 @@ def evaluate(
         Stopped: From `check_stop`, called before each batch.
     """
     told = started = time.perf_counter()
+    waited_s = 0.0
     metrics = metrics or task.metrics(device)
     # over items, over samples, the items' weights, and samples
     totals = torch.zeros(4, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
@@ -135,6 +138,7 @@ def evaluate(
     with in_eval_mode(model):
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
+            waited_s += window.wait_s
             totals[2] += task.window_weight(window)
             for batch in window:
                 in_pieces(batch, measure)
@@ -154,4 +158,5 @@ def evaluate(
         confusion=metrics.confusion(),
         seconds=time.perf_counter() - started,
         loss_terms=tuple(getattr(task, "loss_terms", ())),  # a person's own task has none
+        waited_s=waited_s,
     )

@@ -37,7 +37,8 @@ class Step(Event):
     `steps` is the number of steps. `loss` is the mean of their finite losses, `loss_min` and `loss_max` the
     range, `nonfinite` the number of the other losses. `split` divides the recent time of a step, in seconds,
     into data, copy, forward, backward, wait (for the gradients of other ranks), optimizer, logging, saving
-    and other. `bound_by` is the bottleneck: data, copy, launch, compute, saving, wait, or "" while unknown.
+    and other. `bound_by` is the bottleneck: data, copy, launch, compute, optimizer, saving, wait, or "" while
+    unknown.
     `ceilings` are samples per second: "steps" of the steps alone, with their data ready, "data" of the loader
     alone.
     """

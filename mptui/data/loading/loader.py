@@ -139,8 +139,7 @@ class Loader:
         self._pool, self.bad_samples = self._new_pool(workers), BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
-        normalization = normalization or default_normalization(kind)
-        self._set_finish(normalization, pixels, noising if noisy else None)
+        self._set_finish(normalization or default_normalization(kind), pixels, noising if noisy else None)
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat, noising: Noising | None) -> None:
@@ -179,6 +178,11 @@ class Loader:
     def unthrottled_rate(self) -> float | None:
         """Samples per second that can be read if nothing blocks; None if nothing is read."""
         return None if self._resident is not None else self._pool.unthrottled_rate
+
+    @property
+    def computing_share(self) -> float | None:
+        """As `Pool.computing_share`; None if nothing is read."""
+        return None if self._resident is not None else self._pool.computing_share
 
     @property
     def batches(self) -> int:

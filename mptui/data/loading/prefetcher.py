@@ -291,7 +291,8 @@ class Prefetcher:
 
     def _absorb(self, *, block: bool) -> None:
         for task, answer in self._source.pool.collect(block=block):
-            self._source.pool.note_read(len(task.indices), answer.seconds)
+            if answer.seconds:
+                self._source.pool.note_read(len(task.indices), answer.seconds, answer.computing_s)
             batch, row, attempt = self._parts.pop(task.id)
             rows = slice(row, row + len(task.indices))
             batch.labels[rows] = answer.labels

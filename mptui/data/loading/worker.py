@@ -13,9 +13,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,9 @@ from mptui.data.loading.shared_memory import write_at
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resize import resized
 from mptui.registry.own_code import fault_of
+
+_SCHEDULER = Path("/proc/thread-self/schedstat")
+"""Nanoseconds of the thread on a CPU and in wait for one, and its turns (Linux: sched-stats)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,9 @@ class Answer:
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """Width and height of each whole image."""
     seconds: float = 0.0
-    """Duration of the task in seconds."""
+    """Duration of the task in seconds; 0: unknown."""
+    computing_s: float = 0.0
+    """Seconds of it in which the process computed, or was ready to and waited for a CPU."""
     error: str | None = None
     """Traceback of an unexpected exception."""
     fault: tuple[str, str] | None = None
@@ -78,7 +85,7 @@ class Answer:
 
 def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
     """Read the samples of `task` and write them to the arena's file `fd`, until `is_cancelled()` is true."""
-    answer, started = Answer(), time.perf_counter()
+    answer, started, computed = Answer(), time.perf_counter(), _computing_s()
     draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
         if is_cancelled():
@@ -99,7 +106,20 @@ def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer
         answer.labels.append(label)
         answer.valid.append(valid)
     answer.seconds = time.perf_counter() - started
+    answer.computing_s = _computing_s() - computed
     return answer
+
+
+def _computing_s() -> float:
+    """Return the seconds in which this thread has computed, or was ready to and waited for a CPU.
+
+    The rest of its time it waited for something else, such as a disk. Where the system doesn't tell the wait
+    for a CPU, it is left out.
+    """
+    waited_ns = 0
+    with suppress(OSError, ValueError, IndexError):
+        waited_ns = int(_SCHEDULER.read_text().split()[1])
+    return time.thread_time() + waited_ns / 1e9
 
 
 def _write_view(
@@ -199,9 +219,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])
-    receiver = _TaskReceiver(connection)
+    receiver, is_first = _TaskReceiver(connection), True
     while True:
         answer = receiver.answer_next(fd)
+        if is_first:  # it has imported decoders, and a person's own code: no speed of reading
+            answer.seconds, is_first = 0.0, False
         try:
             connection.send(answer)
         except OSError:

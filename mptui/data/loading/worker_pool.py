@@ -56,7 +56,7 @@ class Pool:
         self._inline: deque[ReadTask] = deque()
         self._last_id = self._cancelled = 0
         self._deaths: Counter[int] = Counter()
-        self._read = self._read_s = 0.0
+        self._read = self._read_s = self._computing_s = 0.0
 
     def __enter__(self) -> "Pool":
         return self
@@ -77,15 +77,21 @@ class Pool:
         oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
         return [task.requests[0].name for task in oldest if task is not None]
 
-    def note_read(self, samples: int, seconds: float) -> None:
-        """Record that a process has read `samples` in `seconds`."""
+    def note_read(self, samples: int, seconds: float, computing_s: float) -> None:
+        """Record that a process has read `samples` in `seconds`, and computed in `computing_s` of them."""
         self._read = self._read * _FADING + samples
         self._read_s = self._read_s * _FADING + seconds
+        self._computing_s = self._computing_s * _FADING + computing_s
 
     @property
     def unthrottled_rate(self) -> float | None:
         """Samples per second that the workers can read if nothing blocks; None before the first."""
         return self._read / self._read_s * max(1, self.size) if self._read_s else None
+
+    @property
+    def computing_share(self) -> float | None:
+        """Share of the reading time in which the workers computed or waited for a CPU; None before any."""
+        return min(1.0, self._computing_s / self._read_s) if self._read_s else None
 
     def next_id(self) -> int:
         """Return the id of the next task; ids increase."""

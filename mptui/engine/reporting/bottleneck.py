@@ -1,17 +1,27 @@
-"""Finds the bottleneck of a run from the time breakdown of its steps, and advises on it."""
+"""Finds the bottleneck of a run from the time breakdown of its steps, and the remedy for it."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
+from mptui.engine.reporting.step_clock import SavingShare, Throughput
 from mptui.events import Advice
 
-BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING, BOUND_BY_WAIT = 0.10, 0.20, 0.10, 0.20
-"""Smallest shares of the step time at which data wait, copies, saving or other ranks are the bottleneck."""
+BOUND_BY = {"data": 0.10, "saving": 0.10, "copy": 0.20, "wait": 0.20, "optimizer": 0.30}
+"""Smallest shares of the step time at which data wait, saving, copies, other ranks, or the optimizer are the
+bottleneck; a remedy gains half of the optimizer's at most, and is named where nothing holds up the device."""
+
+BOUND_BY_VALIDATION, VALIDATION_S = 0.30, 1.0
+"""Smallest share of an epoch, and seconds, from which validation is worth a word."""
 
 LAUNCH_S = 200e-6
 """Seconds of forward and backward per layer below which launching operations dominates."""
+
+STAY = 0.7
+"""Part of a limit down to which a bottleneck that was found stays one, so that noise doesn't flip it."""
 
 BUSY = 0.8
 """Share of the time in which the device computes, above which augmentation by mixup delays it little."""
@@ -19,8 +29,21 @@ BUSY = 0.8
 ALIGNED = 0.5
 """Share of weights in layers aligned for Tensor Cores below which advice is given."""
 
+SAVING_GOAL = 0.02
+"""Share of the time that saving takes after its advice."""
+
+MOST_WORKERS, MORE_AT_ONCE = 32, 4
+"""Workers that advice goes up to, and their factor at once: each takes 60 MB, more with own code."""
+
+SURE = 5
+"""Measured intervals from which advice is given."""
+
 _KEPT = 9
-_SURE = 5
+_MOSTLY = 0.5
+"""Share of the reading time from which computing is what takes it; of a validation, from which reading is."""
+
+_MARGIN = 1.25
+"""Workers beyond those that would just be enough: they are not evenly fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +57,17 @@ class AdviceContext:
         cached: Whether decoded images are cached.
         compiled: Whether the network is compiled.
         batch_size: Samples per micro-batch.
+        batches: Batches of an epoch.
+        accumulate: Batches of an optimizer step.
+        computing: Share of the workers' reading time in which they compute or wait for a CPU, and not for a
+            disk or the network; None: unknown.
+        every_steps: Optimizer steps between checkpoints; None: none by steps.
+        every_minutes: Minutes between checkpoints; None: none by time.
         tensor_cores: Whether the network computes in 16 bits on a GPU.
         aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores need.
         could_mix: Whether mixup would suit this run, which has neither it nor CutMix.
-        busy: Share of a step in which the device computes.
+        split: Seconds of a step by part.
+        saving: Share of the time that saving takes.
     """
 
     layers: int
@@ -46,32 +76,89 @@ class AdviceContext:
     cached: bool
     compiled: bool
     batch_size: int
+    batches: int = 1 << 30
+    accumulate: int = 1
+    computing: float | None = None
+    every_steps: int | None = None
+    every_minutes: float | None = None
     tensor_cores: bool = False
     aligned: float = 1.0
     could_mix: bool = False
-    busy: float = 0.0
+    split: Mapping[str, float] | None = None
+    saving: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return sum((self.split or {}).values())
+
+    def share(self, part: str) -> float:
+        """Return the share of a part in the time of a step."""
+        return (self.split or {})[part] / self.seconds
+
+    @property
+    def busy(self) -> float:
+        """Share of a step in which the device computes."""
+        return sum(map(self.share, ("forward", "backward", "optimizer")))
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would change a bottleneck.
+
+    Attributes:
+        message: What was measured, and what to do.
+        key: The setting that does it, as `table.key`; "": none that can change during a run.
+        value: Its value.
+        gain: How many times as fast the run is with it, as expected; None: speed is not its aim, or unknown.
+    """
+
+    message: str
+    key: str = ""
+    value: Any = None
+    gain: float | None = None
+
+    def advice(self, step: int, code: str) -> Advice:
+        """Build the event that offers it."""
+        expected = "" if self.gain is None else f": about {self.gain:.1f} times as fast"
+        setting = f"{self.key}={self.value}" if self.key else None
+        return Advice(step=step, code=code, message=self.message + expected, setting=setting)
 
 
 class Verdict:
-    """Tracks the time breakdown of steps, and advises once the bottleneck is certain or has changed."""
+    """Tracks the time breakdown of steps, and advises once the bottleneck is certain or has changed.
+
+    Attributes:
+        saving: Share of the time that saving takes.
+        speed: Since the last change of settings, without the first interval.
+    """
 
     def __init__(self) -> None:
         self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
         self._steps: deque[int] = deque(maxlen=_KEPT)
         self._starved: deque[bool] = deque(maxlen=_KEPT)
-        self._advised = ""
+        self.saving, self.speed = SavingShare(), Throughput()
+        self._bound = self._advised = ""
 
     def restart(self) -> None:
         """Discard all measurements after a change of settings."""
         self._splits.clear()
         self._steps.clear()
         self._starved.clear()
-        self._advised = ""
+        self.saving.restart()
+        self.speed = Throughput()
+        self._bound = self._advised = ""
 
-    def record(self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1) -> None:
-        """Record the mean seconds of each part of a step over `steps` steps."""
+    def record(
+        self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1, samples: int = 0
+    ) -> None:
+        """Record the mean seconds of each part of a step over `steps` steps of `samples` in all."""
+        whole = steps * sum(seconds.values())
+        if self._splits:
+            self.speed.add(samples, whole)
         self._splits.append(seconds)
         self._steps.append(steps)
+        self.saving.record(whole, steps * seconds["saving"])
         if starved is not None:
             self._starved.append(starved)
 
@@ -91,96 +178,192 @@ class Verdict:
         return {part: median(split[part] for split in self._splits) for part in self._splits[-1]}
 
     def bound_by(self, layers: int) -> str:
-        """Return data, copy, saving, wait, launch or compute; empty before a step was measured."""
+        """Return data, copy, saving, wait, optimizer, launch or compute; empty before a step was measured.
+
+        Of several it is the one that takes most. One that was found stays until its share is well below its
+        limit, or another's is well above it.
+        """
         split = self.usual()
         total = sum(split.values())
         if not total:
             return ""
-        # saving comes in bursts, which a median would not see
-        saving = sum(s["saving"] for s in self._splits) / sum(sum(s.values()) for s in self._splits)
-        if split["data"] >= BOUND_BY_DATA * total:
-            return "data"
-        if saving >= BOUND_BY_SAVING:
-            return "saving"
-        if split["copy"] >= BOUND_BY_COPY * total:
-            return "copy"
-        if split["wait"] >= BOUND_BY_WAIT * total:
-            return "wait"
+        shares = {part: split[part] / total for part in ("data", "copy", "wait", "optimizer")}
+        shares["saving"] = self.saving.share  # it comes in bursts, which a median would not see
+        found = {part: self._weight(part, shares[part]) for part in BOUND_BY if self._is(part, shares[part])}
+        is_optimizer = found.pop("optimizer", None) is not None
+        if found:
+            self._bound = max(found, key=found.__getitem__)
+        elif self._is_starved is True:
+            self._bound = "launch"
+        elif is_optimizer:
+            self._bound = "optimizer"
+        else:
+            self._bound = "launch" if self._launches(split, layers) else "compute"
+        return self._bound
+
+    def _is(self, part: str, share: float) -> bool:
+        return share >= BOUND_BY[part] * (STAY if part == self._bound else 1.0)
+
+    def _weight(self, part: str, share: float) -> float:
+        return share / (STAY if part == self._bound else 1.0)
+
+    @property
+    def _is_starved(self) -> bool | None:
+        """Whether the device waits for the host; None where that can't be measured."""
+        if not self._starved:
+            return None
+        limit = 0.5 * (STAY if self._bound == "launch" else 1.0)
+        return sum(self._starved) > limit * len(self._starved)
+
+    def _launches(self, split: Mapping[str, float], layers: int) -> bool:
+        if self._is_starved is not None:
+            return False
         issuing = (split["forward"] + split["backward"]) / max(1, layers)
-        starved = sum(self._starved) * 2 > len(self._starved) if self._starved else issuing < LAUNCH_S
-        return "launch" if starved else "compute"
+        return issuing < LAUNCH_S / (STAY if self._bound == "launch" else 1.0)
 
-    def _busy(self) -> float:
-        split = self.usual()
-        return sum(split[part] for part in ("forward", "backward", "optimizer")) / sum(split.values())
-
-    def advice(self, now: AdviceContext, step: int) -> Advice | None:
-        """Return advice when the bottleneck has changed; None while it is uncertain."""
-        if len(self._splits) < _SURE:
+    def remedy(self, now: AdviceContext) -> tuple[str, Remedy] | None:
+        """Return the bottleneck and its remedy when it has changed; None while it is uncertain."""
+        if len(self._splits) < SURE:
             return None
         bound = self.bound_by(now.layers)
         if bound == self._advised:
             return None
         self._advised = bound
-        advice = _ADVICE[bound](replace(now, busy=self._busy()))
-        if advice is None:
-            return None
-        message, setting = advice
-        return Advice(step=step, code=f"{bound}_bound", message=message, setting=setting)
+        found = _REMEDIES[bound](replace(now, split=self.usual(), saving=self.saving.share))
+        return None if found is None else (bound, found)
 
 
-def _data(now: AdviceContext) -> tuple[str, str | None]:
-    more = min(now.cpus, max(2 * now.workers, 2))
-    if more > now.workers:
-        return f"steps wait for data: {more} workers would help", f"data.workers={more}"
-    if not now.cached:
-        return "CPUs saturated by decoding: cache the images", "data.cache=ram"
-    return "steps wait for data although images are cached: other processes may load the host", None
+def more_workers(now: AdviceContext, seconds: float, waited: float) -> tuple[int, float]:
+    """Return the workers with which data would not be waited for, and how many times as fast that is.
+
+    As many as the CPUs can take are the most: one that waits for a disk takes hardly any of them.
+
+    Args:
+        now: The loader, and the machine.
+        seconds: Of a step, or of another span of reading.
+        waited: Seconds of it in which data was waited for.
+    """
+    reading = seconds * now.workers if now.workers else waited
+    working = max(seconds - waited, 1e-9)
+    computing = 1.0 if now.computing is None else now.computing
+    room = math.floor(now.cpus / max(computing, now.cpus / MOST_WORKERS))
+    wanted = max(now.workers + 1, 2, math.ceil(_MARGIN * min(reading / working, MOST_WORKERS)))
+    workers = min(max(room, 1), wanted, MORE_AT_ONCE * max(1, now.workers))
+    return workers, seconds / max(working, reading / workers)
 
 
-def _copy(_now: AdviceContext) -> tuple[str, str | None]:
-    return "steps wait for batches to be copied and augmented: compare without augmentation", (
-        "data.augment=none"
+def waiting_words(now: AdviceContext) -> str:
+    """Describe what the readers of data wait for."""
+    if now.computing is None:
+        return ""
+    if now.computing < _MOSTLY:
+        return f"; reading waits for files {1 - now.computing:.0%} of its time, and CPUs are idle"
+    return f"; reading computes {now.computing:.0%} of its time"
+
+
+def validation_remedy(now: AdviceContext, trained_s: float, seconds: float, waited_s: float) -> Remedy | None:
+    """Return what makes validations faster; None: they take little.
+
+    Args:
+        now: The loader of the validation set, and the machine.
+        trained_s: Seconds of the training steps of an epoch.
+        seconds: Seconds of its validation.
+        waited_s: Seconds of it in which data was waited for.
+    """
+    share = seconds / (seconds + trained_s)
+    if seconds < VALIDATION_S or share < BOUND_BY_VALIDATION:
+        return None
+    words = f"validation takes {share:.0%} of each epoch ({seconds:.1f} of {seconds + trained_s:.1f} s)"
+    if waited_s >= _MOSTLY * seconds:
+        words += f" and waits for data {waited_s / seconds:.0%} of it{waiting_words(now)}"
+        workers, gain = more_workers(now, seconds, waited_s)
+        if workers > now.workers:
+            return Remedy(f"{words}; {workers} workers would help validations", "data.workers", workers, gain)
+    return Remedy(f"{words}; with a smaller validation set, or longer epochs, a run is", gain=1 / (1 - share))
+
+
+def _data(now: AdviceContext) -> Remedy:
+    words = f"steps wait for data {now.share('data'):.0%} of the time"
+    if now.cached:
+        return Remedy(f"{words} although images are cached: other processes may load the host")
+    words += waiting_words(now)
+    workers, gain = more_workers(now, now.seconds, now.seconds * now.share("data"))
+    if workers > now.workers:
+        return Remedy(f"{words}; {workers} workers would help", "data.workers", workers, gain)
+    if now.computing is None or now.computing >= _MOSTLY:
+        words += f", which saturates {now.cpus} CPUs"
+    cached = "resumed with --set data.cache=ram, the run is, from its second epoch on"
+    return Remedy(f"{words}; {cached}", gain=1 / (1 - now.share("data")))
+
+
+def _copy(now: AdviceContext) -> Remedy:
+    return Remedy(
+        f"steps wait for batches to be copied and augmented {now.share('copy'):.0%} of the time: compare "
+        "without augmentation",
+        "data.augment",
+        "none",
+        1 / (1 - now.share("copy")),
     )
 
 
-def _saving(_now: AdviceContext) -> tuple[str, str | None]:
-    return "saving delays steps: save less often, or to a faster disk", "checkpoint.every_minutes=30"
+def _saving(now: AdviceContext) -> Remedy:
+    """Name the setting in force: the one by which saves come sooner."""
+    words = f"saving takes {now.saving:.0%} of the time: save less often, or to a faster disk"
+    rarer = math.ceil(now.saving / SAVING_GOAL)
+    gain = 1 / (1 - now.saving + now.saving / rarer)
+    by_steps = math.inf if now.every_steps is None else now.every_steps * now.seconds
+    by_time = math.inf if now.every_minutes is None else now.every_minutes * 60
+    if by_steps == by_time == math.inf:
+        return Remedy(words)
+    if by_steps < by_time:
+        return Remedy(words, "checkpoint.every_steps", (now.every_steps or 1) * rarer, gain)
+    return Remedy(words, "checkpoint.every_minutes", f"{(now.every_minutes or 1) * rarer:g}", gain)
 
 
-def _launch(now: AdviceContext) -> tuple[str, str | None]:
+def _optimizer(now: AdviceContext) -> Remedy:
+    share = now.share("optimizer")
+    words = f"the optimizer takes {share:.0%} of each step ({1000 * share * now.seconds:.0f} ms)"
+    if now.batches < 2 * now.accumulate:
+        return Remedy(f"{words}: an epoch is too short for larger steps")
+    doubled = f"{words}: with twice as many samples a step it is called half as often"
+    return Remedy(doubled, "training.accumulate", 2 * now.accumulate, 1 / (1 - share / 2))
+
+
+def _launch(now: AdviceContext) -> Remedy:
     what = "the device waits for the host, which launches many small operations"
     if now.tensor_cores:
         what = f"{what}, too small to gain from Tensor Cores"
     compiling = "" if now.compiled else " or compiling"
-    return f"{what}: a larger batch{compiling} would help", f"training.batch_size={2 * now.batch_size}"
+    doubled = 2 * now.batch_size
+    return Remedy(f"{what}: a larger batch{compiling} would help", "training.batch_size", doubled, 2.0)
 
 
 def _wait(_now: AdviceContext) -> None:
     """Return no advice: the rows of the ranks tell which of them is slow."""
 
 
-def _compute(now: AdviceContext) -> tuple[str, str | None] | None:
+def _compute(now: AdviceContext) -> Remedy | None:
     if now.tensor_cores and now.aligned < ALIGNED:
-        return (
+        return Remedy(
             f"{1 - now.aligned:.0%} of the weights are in layers whose channels aren't a multiple of 8, "
-            "with little gain from Tensor Cores; use a width that is a multiple of 8",
-            None,
+            "with little gain from Tensor Cores; use a width that is a multiple of 8"
         )
     if now.could_mix and now.busy > BUSY:
-        return (
+        return Remedy(
             f"the device computes in {now.busy:.0%} of the time: mixup costs little now, and a long run may "
             "gain 1-2 % of accuracy by it",
-            "data.mixup_alpha=0.2",
+            "data.mixup_alpha",
+            0.2,
         )
     return None  # compute-bound is the goal
 
 
-_ADVICE = {
+_REMEDIES = {
     "data": _data,
     "copy": _copy,
     "saving": _saving,
     "wait": _wait,
+    "optimizer": _optimizer,
     "launch": _launch,
     "compute": _compute,
 }

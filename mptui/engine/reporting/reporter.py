@@ -12,7 +12,7 @@ import torch
 from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.engine.reporting.bottleneck import Verdict
 from mptui.engine.reporting.device_buffer import About, Meter, ReceivedRows, StepRow
-from mptui.engine.reporting.step_clock import StepClock
+from mptui.engine.reporting.step_clock import StepClock, Throughput
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.base import Metrics
 
@@ -29,24 +29,6 @@ class EpochSums:
     def mean_loss(self) -> float:
         """Return the mean loss per sample; NaN if no step was applied."""
         return self.loss / self.samples if self.samples else math.nan
-
-
-@dataclass(slots=True)
-class Throughput:
-    """Samples, and the seconds of training that they took, with all that held up its steps."""
-
-    samples: int = 0
-    seconds: float = 0.0
-
-    def add(self, samples: int, seconds: float) -> None:
-        """Count an interval."""
-        self.samples += samples
-        self.seconds += seconds
-
-    @property
-    def rate(self) -> float | None:
-        """Samples per second; None before the first interval."""
-        return self.samples / self.seconds if self.samples else None
 
 
 @dataclass(slots=True)
@@ -238,7 +220,7 @@ class Reporter:
             parts["wait"] += others
             own = measured.seconds
             self.times = StepTimes(each["data"], own["forward"], own["backward"], own["wait"] + others)
-            self.verdict.record({**each, **parts}, measured.starved, interval.steps)
+            self.verdict.record({**each, **parts}, measured.starved, interval.steps, interval.samples)
             self._ceilings = self._ceilings_of(interval.samples / interval.steps)
         self.clock.arm()
 

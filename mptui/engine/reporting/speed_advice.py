@@ -1,11 +1,17 @@
-"""Advice on speed and convergence, emitted during the run."""
+"""Advice on speed and convergence, emitted during the run, and whether it has helped."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from mptui.config.keys import value_of
+from mptui.data.loading.loader import Loader
 from mptui.engine.context import TrainContext
+from mptui.engine.evaluate import ValidationResult
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
-from mptui.engine.reporting.bottleneck import AdviceContext
+from mptui.engine.reporting.bottleneck import AdviceContext, Remedy, validation_remedy
 from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
 from mptui.tasks.classification import Classification
@@ -16,28 +22,139 @@ NO_BETTER = 8
 LONG = 50
 """Epochs from which mixup gains accuracy; its paper trains for 200 (Zhang et al. 2018)."""
 
+MEASURED_S = 20.0
+"""Seconds of steps, at most, after which it is told whether advice has helped; before it were as many."""
+
+NOISE = 0.05
+"""Change of the speed that tells nothing."""
+
 _TENSOR_CORE = 8
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A remedy that was offered; `of_validation`: validations are to be faster, not steps."""
+
+    remedy: Remedy
+    of_validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """An offer that was taken.
+
+    Attributes:
+        offer: The offer.
+        old: The value before.
+        rate: Samples per second before it; of validation, passes per second.
+        seconds: Seconds of steps from which the rate after it is known.
+    """
+
+    offer: _Offer
+    old: Any
+    rate: float
+    seconds: float = 0.0
+
+    def outcome(self, step: int, rate: float) -> Advice:
+        """Build the event that says whether it has helped; if it hasn't, it offers the old value."""
+        remedy, gain = self.offer.remedy, rate / self.rate
+        helped = gain >= 1 + NOISE
+        words = "has helped" if helped else "has not helped" if gain > 1 - NOISE else "has made it worse"
+        what = "validations" if self.offer.of_validation else "steps"
+        message = (
+            f"{remedy.key}={remedy.value} {words}: {what} are {gain:.2f} times as fast as before, "
+            f"about {remedy.gain:.1f} times was expected"
+        )
+        setting = None if helped else f"{remedy.key}={self.old}"
+        return Advice(step=step, code="outcome", message=message, setting=setting)
+
+
 class SpeedAdvice(Hook):
-    """Advises on the bottleneck of the steps, and on a validation metric that no longer improves."""
+    """Advises on the bottleneck of the steps, on validations, and on a metric that no longer improves.
+
+    The same advice is given once. Where it was taken, the hook says whether that has helped.
+    """
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         self._cpus = usable_cpus()
         self._aligned = aligned_share(context.model)
         self._advised_on_plateau = False
+        self._config = context.job.config
+        self._offers: dict[tuple[str, str, str], _Offer] = {}
+        self._taken: _Taken | None = None
+        self._validation: ValidationResult | None = None
+        self._validations = 0
         context.reporter.layers = computing_layers(context.model)
         context.reporter.reading = lambda: context.job.train_loader.unthrottled_rate
 
     def report_due(self) -> None:
-        """Advise when the bottleneck has changed."""
-        context = self._context
-        advice = context.reporter.verdict.advice(self._advice_context(), context.state.step)
-        if advice is not None:
-            context.emit(advice)
+        """Say whether advice that was taken has helped, and advise when the bottleneck has changed."""
+        context, verdict, taken = self._context, self._context.reporter.verdict, self._taken
+        if taken is not None and not taken.offer.of_validation:
+            saves = taken.offer.remedy.key.startswith("checkpoint.")
+            rate = verdict.speed.rate
+            if rate is None or verdict.speed.seconds < taken.seconds or (saves and not verdict.saving.known):
+                return
+            self._tell_outcome(taken, rate)
+        if (found := verdict.remedy(self._advice_context(context.job.train_loader))) is not None:
+            bound, remedy = found
+            self._offer(f"{bound}_bound", remedy)
+
+    def validated(self, measured: ValidationResult, epoch: int, best: bool) -> None:
+        """Keep the duration of the validation."""
+        self._validation = measured
 
     def epoch_ends(self) -> None:
+        """Advise on validations, and on a metric that no longer improves."""
+        self._judge_validation()
+        self._judge_metric()
+
+    def settings_changed(self) -> None:
+        """Restart the measurement; if advice was taken, it is to be seen what that changes."""
+        verdict, before, config = self._context.reporter.verdict, self._config, self._context.job.config
+        self._config, self._taken, self._validations = config, None, 0
+        for offer in self._offers.values():
+            key, value = offer.remedy.key, str(offer.remedy.value)
+            if offer.remedy.gain is None or not key or str(value_of(config, key)) != value:
+                continue
+            old, speed = value_of(before, key), verdict.speed
+            if str(old) == value:
+                continue
+            if offer.of_validation and self._validation is not None:
+                self._taken = _Taken(offer, old, 1 / self._validation.seconds)
+            elif not offer.of_validation and speed.rate is not None:
+                self._taken = _Taken(offer, old, speed.rate, min(speed.seconds, MEASURED_S))
+        verdict.restart()
+
+    def _tell_outcome(self, taken: _Taken, rate: float) -> None:
+        self._taken = None
+        self._context.emit(taken.outcome(self._context.state.step, rate))
+
+    def _offer(self, code: str, remedy: Remedy, *, of_validation: bool = False) -> None:
+        """Advise, unless the same was advised before."""
+        known = code, remedy.key, str(remedy.value)
+        if known not in self._offers:
+            self._offers[known] = _Offer(remedy, of_validation)
+            self._context.emit(remedy.advice(self._context.state.step, code))
+
+    def _judge_validation(self) -> None:
+        """Advise on validations that take long; the first, in which workers start, isn't judged."""
+        context, measured, taken = self._context, self._validation, self._taken
+        self._validations += 1
+        if measured is None or self._validations == 1:
+            return
+        if taken is not None and taken.offer.of_validation:
+            self._tell_outcome(taken, 1 / measured.seconds)
+        if context.state.cursor.epoch >= context.job.config.training.epochs:
+            return  # there is nothing left to make faster
+        trained_s = context.reporter.epoch_throughput.seconds
+        now = self._advice_context(context.job.val_loader)
+        remedy = validation_remedy(now, trained_s, measured.seconds, measured.waited_s)
+        if remedy is not None:
+            self._offer("validation", remedy, of_validation=True)
+
+    def _judge_metric(self) -> None:
         """Advise once on precision and learning rate after `NO_BETTER` epochs without improvement."""
         context, best = self._context, self._context.state.best
         if self._advised_on_plateau or best.epochs_since < NO_BETTER:
@@ -55,19 +172,21 @@ class SpeedAdvice(Hook):
         setting = f"training.lr={job.config.training.lr / 10:g}"
         context.emit(Advice(step=step, code="plateau", message=message, setting=setting))
 
-    def settings_changed(self) -> None:
-        """Restart the measurement."""
-        self._context.reporter.verdict.restart()
-
-    def _advice_context(self) -> AdviceContext:
+    def _advice_context(self, loader: Loader) -> AdviceContext:
         job = self._context.job
+        training, checkpoint = job.config.training, job.config.checkpoint
         return AdviceContext(
             layers=self._context.reporter.layers,
-            workers=job.train_loader.workers,
+            workers=loader.workers,
             cpus=self._cpus,
-            cached=job.train_loader.cached,
+            cached=loader.cached,
+            computing=loader.computing_share,
             compiled=self._context.parts.compiler.active,
-            batch_size=job.config.training.batch_size,
+            batch_size=training.batch_size,
+            batches=job.train_loader.batches,
+            accumulate=training.accumulate,
+            every_steps=checkpoint.every_steps,
+            every_minutes=checkpoint.every_minutes,
             tensor_cores=job.device.type == "cuda" and job.precision != "fp32",
             aligned=self._aligned,
             could_mix=job.device.type == "cuda" and mixup_suits(job),

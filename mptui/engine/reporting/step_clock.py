@@ -1,9 +1,10 @@
 """Time breakdown of a step: one step per reporting interval is measured, part by part.
 
-Other steps cost one comparison per part. On CUDA the parts lie between events that are read at a later step,
-without synchronization.
+Throughput and the share of saving are those of whole intervals. Other steps cost one comparison per part. On
+CUDA the parts lie between events that are read at a later step, without synchronization.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from mptui.engine.reporting.late_reads import Moment
 PARTS = ("copy", "forward", "backward", "wait", "optimizer", "other")
 """copy: transfer of a batch to the device and its preparation there; wait: for the gradients of other
 processes; other: metrics, seeds, records."""
+
+_SAVES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,53 @@ class StepClock:
         for before, mark in zip(self._marks, self._marks[1:], strict=False):
             seconds[mark.part] += mark.moment.seconds_since(before.moment)
         return StepSplit(seconds, self._starved)
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Samples, and the seconds of training that they took, with all that held up its steps."""
+
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, samples: int, seconds: float) -> None:
+        """Count an interval."""
+        self.samples += samples
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second; None before the first interval."""
+        return self.samples / self.seconds if self.samples else None
+
+
+class SavingShare:
+    """Measures the share of saving from one save to the next: a few seconds around a save don't tell it."""
+
+    def __init__(self) -> None:
+        self._periods: deque[tuple[float, float]] = deque(maxlen=_SAVES)
+        self._since: float | None = 0.0
+
+    def restart(self) -> None:
+        """Discard all periods; the one under way, whose length other settings may have cut, isn't counted."""
+        self._periods.clear()
+        self._since = None
+
+    def record(self, seconds: float, saving: float) -> None:
+        """Record an interval of `seconds`, of which `saving` were spent saving."""
+        if self._since is not None:
+            self._since += seconds
+        if saving > 0:
+            if self._since is not None:
+                self._periods.append((saving, self._since))
+            self._since = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of the time that saving takes; 0 before a save."""
+        return sum(s for s, _ in self._periods) / (sum(whole for _, whole in self._periods) or 1.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether a period has ended."""
+        return bool(self._periods)

@@ -27,6 +27,7 @@ _VERDICTS = {
     "data": "waiting for data {share}",
     "copy": "bound by batch transfer: {share} of each step",
     "launch": "bound by kernel launches: many small operations",
+    "optimizer": "bound by the optimizer: {share} of each step",
     "saving": "bound by saving: {share} of the time",
     "wait": "waiting for other ranks {share}",
 }

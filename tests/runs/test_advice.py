@@ -1,0 +1,122 @@
+"""Advice in real runs whose bottleneck is known, at default settings of reports: it is taken, and helps."""
+
+import os
+import sys
+
+import pytest
+
+from mptui.events import Advice, CommandAnswered, Step
+from mptui.registry import own_code
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
+
+CODE = """
+import time
+import numpy as np
+import torch
+from torch import nn
+
+class Fast:
+    classes = ["dark", "bright"]
+    train_s = val_s = 0.0
+    sizes = 4096, 16
+    def __init__(self, train):
+        self.sleeps, self.size = (self.train_s, self.sizes[0]) if train else (self.val_s, self.sizes[1])
+    def __len__(self):
+        return self.size
+    def __getitem__(self, number):
+        time.sleep(self.sleeps)
+        return np.full((16, 16, 3), 60 + 100 * (number % 2), np.uint8), number % 2
+
+class Sleeps(Fast):
+    train_s = 0.05
+
+class ValSleeps(Fast):
+    val_s = 0.1
+    sizes = 64, 32
+
+def small(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, num_classes))
+
+def large(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 12_000), nn.Linear(12_000, num_classes))
+
+def square(num_classes):
+    # Muon orthogonalizes its update: many products of matrices, more than those of a small batch
+    return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 512), nn.Linear(512, num_classes))
+"""
+
+
+def run_of(tmp_path, network, data, sets):
+    flags = {
+        "model.name": f"known:{network}",
+        "data.name": f"known:{data}",
+        "data.image_size": 16,
+        "data.cache": "off",
+        "data.workers": 1,
+        "hardware.device": "cpu",
+        "precision.mode": "fp32",
+        "training.batch_size": 8,
+        "training.epochs": 1000,
+        **sets,
+    }
+    given = {key: ("test", value) for key, value in flags.items()}
+    plan = plan_run(Request("stable", given, (), os.environ, trust_code=True))
+    return Session(plan, create_run(tmp_path, "test", "net", None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "data", "sets", "code", "key", "words"),
+    [
+        ("small", "Sleeps", {}, "data_bound", "data.workers", "CPUs are idle"),
+        (
+            "large",
+            "Fast",
+            {"checkpoint.every_steps": 2},
+            "saving_bound",
+            "checkpoint.every_steps",
+            "of the time",
+        ),
+        (
+            "square",
+            "Fast",
+            {"training.optimizer": "muon"},
+            "optimizer_bound",
+            "training.accumulate",
+            "the optimizer takes",
+        ),
+        ("small", "ValSleeps", {}, "validation", "data.workers", "of each epoch"),
+    ],
+)
+def test_what_is_known_to_hold_a_run_up_is_named_and_mended_by_its_remedy(
+    tmp_path, monkeypatch, network, data, sets, code, key, words
+):
+    (tmp_path / "known.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(own_code, "_folders", [])
+    monkeypatch.delitem(sys.modules, "known", raising=False)
+    session = run_of(tmp_path, network, data, sets)
+    heard, given, told = session.listen(), None, []
+    session.start()
+    while not session.finished:
+        heard.wait(0.1)
+        for event in heard.drain():
+            told += [event] if isinstance(event, (Advice, CommandAnswered, Step)) else []
+            if isinstance(event, Advice) and given is None and event.code == code:
+                given = event
+                session.send("set", event.setting)
+            if isinstance(event, Advice) and event.code == "outcome":
+                session.send("stop")
+    advice = [event for event in told if isinstance(event, Advice)]
+    assert given is not None
+    assert given.setting is not None
+    assert given.setting.startswith(f"{key}=")
+    assert words in given.message
+    assert "about" in given.message
+    outcome = next(event for event in advice if event.code == "outcome")
+    assert f"{given.setting} has helped" in outcome.message
+    assert outcome.setting is None
+    assert len({(each.code, each.setting) for each in advice}) == len(advice)
