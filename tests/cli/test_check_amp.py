@@ -24,7 +24,8 @@ def mptui(*arguments, folder):
 
 def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):
     flags = ("--model", "resnet18", "--precision", "fp16", "--batches", 1, "--save", "mine.toml", "--json")
-    ended = mptui("check-amp", *flags, folder=tmp_path)
+    data = ("--set", "data.augment=none", "--set", "data.crop_pct=0.5")
+    ended = mptui("check-amp", *flags, *data, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert set(document["precisions"]) == {"fp32", "bf16", "fp16"}
@@ -37,6 +38,8 @@ def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert 'mode = "fp16"' in shown.stdout
     assert 'name = "resnet18"' in shown.stdout
+    assert 'augment = "none"' in shown.stdout  # the data that was checked
+    assert "crop_pct = 0.5" in shown.stdout
 
 
 def test_a_table_for_people(tmp_path):

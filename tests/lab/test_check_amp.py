@@ -13,6 +13,7 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DivergedError
 from mptui.lab.amp import check as check_module
 from mptui.lab.amp.check import PrecisionChecker, check
+from mptui.lab.amp.judge import Judge
 from mptui.lab.amp.trial import TrialSetup, cosine
 from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
@@ -97,7 +98,9 @@ def test_what_no_fp32_layer_can_fix_is_not_safe(tmp_path):
     )
     fp16 = PrecisionChecker(bench(tmp_path, model), Mailbox()).check("fp16")
     assert not fp16.safe
-    assert fp16.why == "the output of 1 is not finite"
+    assert fp16.why.startswith(
+        "the output of 1 is not finite (mul: infinity in float16 from values of up to "
+    )
 
 
 def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
@@ -106,7 +109,7 @@ def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
         PrecisionChecker(bench(tmp_path, model), Mailbox())
 
 
-def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
+def test_a_network_that_turns_at_any_rounding_is_neither_blamed_on_bf16_nor_called_safe(tmp_path):
     """Many layers on a tiny batch: rounding just the images turns the gradients, also in fp32."""
     torch.manual_seed(1)
     layers: list[nn.Module] = [nn.Conv2d(3, 8, 3, padding=1)]
@@ -115,11 +118,11 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
     bf16 = PrecisionChecker(bench(tmp_path, model, batches=1), Mailbox()).check("bf16")
     assert bf16.control < 0.9
-    assert bf16.safe
-    assert bf16.verdict == "as rounding"
-    worst = next(iter(bf16.layers))
-    assert f"the gradient of {worst} differs from fp32's: cosine {bf16.layers[worst]:.3f}" in bf16.why
+    assert not bf16.safe
+    assert (bf16.verdict, bf16.fp32_layers) == ("can't tell", [])
+    assert bf16.why.startswith("on these 1 batches: ")
     assert "rounding images and weights alone gives" in bf16.why
+    assert bf16.why.endswith("would tell") or "more would (--batches " in bf16.why
 
 
 @pytest.mark.parametrize(
@@ -129,21 +132,21 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
         (0.714, 0.93, "as rounding"),
         (0.714, 0.99, "not safe"),
         (0.899, 0.97, "as rounding"),
+        (0.2, 0.95, "not safe"),
+        (0.714, 0.9, "can't tell"),
+        (-0.9, 0.3, "can't tell"),
     ],
 )
 def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
     """Gradients of one layer rotated by known angles, with the network otherwise as in fp32."""
     torch.manual_seed(0)
-    checker = PrecisionChecker(
-        bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())), Mailbox()
-    )
-    trial = checker._bench.run("fp32")
-    checker._control = checker._bench.run("fp32")
-    checker._reference.gradients["0"] = torch.tensor([1.0, 0.0])
+    setup = bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head()))
+    reference, control_, trial = (setup.run("fp32") for _ in range(3))
+    reference.gradients["0"] = torch.tensor([1.0, 0.0])
     trial.gradients["0"] = torch.tensor([layer, math.sqrt(1 - layer**2)])
-    checker._control.gradients["0"] = torch.tensor([control, math.sqrt(1 - control**2)])
+    control_.gradients["0"] = torch.tensor([control, math.sqrt(1 - control**2)])
 
-    checked = checker._judged(trial, [])
+    checked = Judge(reference, control_, 2).judge(trial, [])
 
     assert checked.verdict == verdict
     if verdict == "as fp32":
@@ -151,6 +154,54 @@ def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
     else:
         assert f"differs from fp32's: cosine {layer:.3f}" in checked.why
         assert f"alone gives {control:.3f}" in checked.why
+
+
+def scaled(trial, *, outputs=1.0, layer=1.0):
+    """Return a trial whose outputs, and the gradient of layer 0, are multiplied by these."""
+    gradients = {**trial.gradients, "0": trial.gradients["0"] * layer}
+    return replace(trial, outputs=trial.outputs * outputs, gradients=gradients)
+
+
+@pytest.mark.parametrize(
+    ("changed", "of_control", "verdict", "words"),
+    [
+        ({"outputs": 1.3}, {}, "not safe", "the outputs differ by 30.0%"),
+        ({"outputs": 1.3}, {"outputs": 1.08}, "as rounding", "the outputs differ by 30.0%"),
+        ({"outputs": 1.3}, {"outputs": 1.2}, "can't tell", "rounding images and weights alone gives 20.0%"),
+        ({"layer": 0.25}, {}, "not safe", "the gradient of 0 is 0.25 times as large as fp32's"),
+        ({"layer": 0.25}, {"layer": 0.5}, "can't tell", "the gradient of 0 is 0.25 times as large as fp32's"),
+        ({"layer": 0.0}, {"layer": 1e-6}, "not safe", "the gradient of 0 is exactly zero"),
+        ({"layer": 0.0}, {"layer": -1.0}, "not safe", "the gradient of 0 is exactly zero"),
+    ],
+)
+def test_sizes_count_as_directions_do(tmp_path, changed, of_control, verdict, words):
+    torch.manual_seed(0)
+    reference = bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())).run("fp32")
+    judge = Judge(reference, scaled(reference, **of_control), 2)
+
+    checked = judge.judge(scaled(reference, **changed), [])
+
+    assert (checked.verdict, checked.safe) == (verdict, verdict == "as rounding")
+    assert words in checked.why
+
+
+def test_a_noisy_control_says_how_many_batches_would_tell(tmp_path):
+    """Of a gradient with as much noise as signal in two batches, five times as many are needed."""
+    torch.manual_seed(0)
+    reference = bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())).run("fp32")
+    gradient = reference.gradients["0"]
+    aside = torch.randn_like(gradient)
+    aside -= gradient * (aside @ gradient) / gradient.square().sum()
+    noisy = gradient + aside * gradient.norm() / aside.norm()
+    control = replace(reference, gradients={**reference.gradients, "0": noisy})
+    trial = replace(reference, gradients={**reference.gradients, "0": noisy * 1.0})
+
+    checked = Judge(reference, control, 2).judge(trial, [])
+
+    assert checked.verdict == "can't tell"
+    assert checked.more_batches is not None
+    assert checked.more_batches == pytest.approx(2 / 0.2076 - 2, abs=1)
+    assert f"{checked.more_batches} more would (--batches {2 + checked.more_batches})" in checked.why
 
 
 def test_it_is_deterministic_and_what_it_advises_can_be_trained(tmp_path):

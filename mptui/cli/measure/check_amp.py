@@ -9,12 +9,18 @@ from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 
 if TYPE_CHECKING:
-    from mptui.lab.amp.check import AmpReport, Checked
+    from mptui.lab.amp.check import AmpReport
+    from mptui.lab.amp.judge import Checked
     from mptui.runs.planning.plan import Plan
 
 FORMAT_VERSION = 1
 LAYERS_SHOWN = 10
-_VERDICTS = {"as fp32": "safe", "as rounding": "safe as rounding", "not safe": "not safe"}
+_VERDICTS = {
+    "as fp32": "safe",
+    "as rounding": "safe as rounding",
+    "can't tell": "can't tell",
+    "not safe": "not safe",
+}
 
 _Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Number of batches to check.")]
 _Save = Annotated[
@@ -80,9 +86,7 @@ def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
     used = report.checked[report.use]
     fp32_layers = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
     description = f"{report.model} in {report.use}{fp32_layers}: recommended by check-amp"
-    # a profile doesn't name model and data; the layers are those of this network
-    data = type(plan.config.data)(image_size=plan.config.data.image_size)
-    config = report.config(plan.config).model_copy(update={"data": data})
+    config = report.config(plan.config).model_copy(update={"data": plan.data_from_anywhere()})
     return str(write_profile(profile_path(where), profile_text(config, description)))
 
 
@@ -107,6 +111,7 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
         },
         "best_loss_scale": None if ranking.best is None else ranking.best.scale,
         "layers": [asdict(layer) for layer in lost_layers(ranking)],
+        "unjudged": report.unjudged,
         "operations": [asdict(finding) for finding in report.operations],
         "profile": path,
     }
@@ -141,6 +146,9 @@ def _show(report: "AmpReport") -> None:
         typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
         if checked.safe and checked.fp32_layers:
             typer.echo(clean(f"      in fp32: {', '.join(checked.fp32_layers)}"))
+    if report.unjudged:
+        names = ", ".join(name or "the network" for name in report.unjudged)
+        typer.echo(clean(f"not judged, since their gradients are rounding errors in fp32 too: {names}"))
     if report.operations:
         typer.echo("\nyour code where it doesn't follow autocast (docs/custom_operations.md):")
     for finding in report.operations:

@@ -120,10 +120,10 @@ def _first(
     weight: torch.Tensor | float,
     place: WindowPosition,
     precision: Precision,
-) -> "_Origin | None":
+) -> "NonFiniteOrigin | None":
     """Find the first operation of the window's step in `precision` with a non-finite result."""
     context.seeds.set(place.epoch, place.sample)
-    watcher = _Operations()
+    watcher = FirstNonFinite()
     with watcher.layers_of(context.model):
         for batch in window:
             for piece in context.micro_batches.split(batch):
@@ -139,7 +139,7 @@ def _pass(
     weight: torch.Tensor | float,
     size: int,
     precision: Precision,
-    watcher: "_Operations",
+    watcher: "FirstNonFinite",
 ) -> None:
     with watcher:
         with precision.forward_context():
@@ -148,27 +148,34 @@ def _pass(
             watcher.layer = LOSS
             loss = context.task.loss(outputs, batch, weight, size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
-            watcher.origin = _Origin("loss", LOSS, "", "")
+            watcher.origin = NonFiniteOrigin("loss", LOSS, "", "")
         watcher.where, watcher.layer = "backward", LOSS
         if watcher.origin is None:
             precision.backward(loss)
 
 
 @dataclass(slots=True)
-class _Origin:
+class NonFiniteOrigin:
+    """The first operation with a non-finite result, and its layer."""
+
     where: str
     layer: str
     operation: str
     detail: str
 
 
-class _Operations(WatchedOperations):  # type: ignore[no-untyped-call]
-    """Checks every operation."""
+class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
+    """Finds the first operation that turns finite values into non-finite ones.
+
+    Attributes:
+        where: forward or backward, set by whoever runs the passes.
+        origin: The operation; None as long as there is none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.where = "forward"
-        self.origin: _Origin | None = None
+        self.origin: NonFiniteOrigin | None = None
 
     def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """See `WatchedOperations.watched`."""
@@ -178,7 +185,7 @@ class _Operations(WatchedOperations):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if sound and not name.startswith(_MEANT) and not _finite(result):
-            self.origin = _Origin(self.where, self.layer, name, _describe(result, largest))
+            self.origin = NonFiniteOrigin(self.where, self.layer, name, _describe(result, largest))
         return result
 
 

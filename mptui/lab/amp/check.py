@@ -1,16 +1,12 @@
 """Checks which precision is safe for a network on its data, and which of its layers need fp32.
 
 A precision is compared with fp32 on the same batches, and with a control: fp32 with images and weights
-rounded to that precision. A layer fails if its gradient differs from fp32's in direction much more than by
-rounding alone, or if its values exceed the range of the format.
+rounded to that precision. It fails if its loss, its outputs or the gradient of a layer differ from fp32's
+much more than by rounding alone, or if values exceed the range of the format.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import torch
 
 from mptui.config.schema import RunConfig
 from mptui.data.core.batch import Batch
@@ -21,48 +17,15 @@ from mptui.engine.numerics.spectrum import HEADROOM
 from mptui.engine.torch_setup import set_switches
 from mptui.errors import DivergedError
 from mptui.events import NumericsLayer
+from mptui.lab.amp.judge import AS_FP32, Checked, Judge
 from mptui.lab.amp.operations import Found, OperationFinding, merged
 from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
 
-AS_FP32 = 0.9
-"""Cosine similarity to fp32's gradient from which a gradient counts as equal."""
-TIMES_CONTROL = 5.0
-"""Allowed deviation of a gradient (1 - cosine), as a multiple of that by rounding images and weights."""
-_SLACK = (1 - AS_FP32) / 2
-LOSS_OFF = 0.02
-"""Allowed relative error of the loss; or `TIMES_CONTROL` times the control's."""
 MAX_FP32_LAYERS = 12
-ROUNDS = 24
-
-
-Verdict = Literal["as fp32", "as rounding", "not safe"]
-"""Gradients equal fp32's; or differ by no more than rounding explains; or differ by more, or overflow."""
-
-
-@dataclass(slots=True)
-class Checked:
-    """The check of one precision; `why` gives the reason for the verdict."""
-
-    precision: str
-    loss: float
-    loss_error: float = 0.0
-    outputs_error: float = 0.0
-    cosine: float = 1.0
-    control: float = 1.0
-    loss_scale: float | None = None
-    layers: dict[str, float] = field(default_factory=dict)
-    """Layer -> cosine similarity of its gradient to fp32's, worst first."""
-    fp32_layers: list[str] = field(default_factory=list)
-    """Layers that must compute in fp32 for the precision to be safe."""
-    verdict: Verdict = "as fp32"
-    why: str = ""
-
-    @property
-    def safe(self) -> bool:
-        """Whether the precision is safe: as fp32, or no further from it than rounding explains."""
-        return self.verdict != "not safe"
+TRIED = 3
+"""Suspects that are tried one by one, before the first stays in fp32 and more are looked for."""
 
 
 @dataclass(slots=True)
@@ -80,6 +43,8 @@ class AmpReport:
     reason: str
     operations: list[OperationFinding] = field(default_factory=list)
     """Operations of the person's network that don't follow autocast."""
+    unjudged: list[str] = field(default_factory=list)
+    """Layers whose gradient is nothing but rounding in fp32 too, so that it is not judged."""
 
     def config(self, config: RunConfig) -> RunConfig:
         """Return `config` with the recommended precision and its fp32 layers."""
@@ -138,6 +103,7 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
         use=use,
         reason=reason,
         operations=merged(checker.operations),
+        unjudged=checker.unjudged,
     )
 
 
@@ -148,6 +114,11 @@ def _own(batch: Batch) -> Batch:
 
 class PrecisionChecker:
     """Checks precisions on one network and its batches.
+
+    Attributes:
+        ranking: Its layers by what fp16 would lose.
+        operations: By precision, what doesn't follow autocast.
+        unjudged: Layers whose gradient is nothing but rounding in fp32 too.
 
     Raises:
         DivergedError: Values are not finite in fp32 either.
@@ -163,60 +134,89 @@ class PrecisionChecker:
                 f"values are not finite in fp32 either{place}: no precision is safe",
                 hint="check the data with: mptui doctor --data PATH, or use other weights",
             )
+        self.unjudged = self._leave_out()
         self.ranking = rank(self._reference.seen, None)
         self.operations: dict[str, Found] = {}
         self._order = list(dict.fromkeys(s.layer for s in self._reference.seen if s.part == "forward"))
+
+    def _leave_out(self) -> list[str]:
+        """Leave gradients out of the reference that are nothing but fp32's rounding; return their layers."""
+        gradients, shaken = self._reference.gradients, self._bench.shaken().gradients
+        found = [name for name, gradient in gradients.items() if cosine(gradient, shaken[name]) < AS_FP32]
+        for name in found:
+            del gradients[name]
+        return found
 
     def check(self, precision: str) -> Checked:
         """Check a precision; if it is not safe, also with some layers in fp32."""
         if precision == "fp32":
             return Checked("fp32", self._reference.loss, why="the reference")
-        self._control = self._bench.rounded(precision)
-        plain = self._tried(precision, [])
-        if plain.safe:
-            return plain
-        fp32_layers = self._find_fp32_layers(precision)
-        if not fp32_layers:
-            return plain
-        improved = self._tried(precision, fp32_layers)
-        if not improved.safe:
-            return plain
-        for name in reversed(fp32_layers):  # keep the layers most likely at fault
-            fewer = [other for other in improved.fp32_layers if other != name]
-            without = self._tried(precision, fewer) if fewer else plain
-            improved = without if without.safe else improved
-        improved.why = f"safe with {len(improved.fp32_layers)} of its layers in fp32; without: {plain.why}"
-        return improved
+        self._judge = Judge(self._reference, self._bench.rounded(precision), len(self._bench.batches))
+        plain = self._try(precision, [])
+        if plain.checked.verdict != "not safe":
+            return plain.checked
+        found = self._find_fp32_layers(precision, plain)
+        if found is None:
+            return plain.checked
+        for name in reversed(found.fp32_layers):  # keep the layers most likely at fault
+            fewer = [other for other in found.fp32_layers if other != name]
+            without = self._try(precision, fewer).checked if fewer else plain.checked
+            found = without if without.safe else found
+        found.why = f"safe with {len(found.fp32_layers)} of its layers in fp32; without: {plain.checked.why}"
+        return found
 
-    def _find_fp32_layers(self, precision: str) -> list[str]:
-        """Return the layers whose values overflow, and the layers after them, as far as necessary."""
-        fp32_layers: list[str] = []
-        if precision == "fp16":
-            for layer in self.ranking.layers:
-                if layer.fault and len(fp32_layers) < MAX_FP32_LAYERS:
-                    fp32_layers += [n for n in self._with_next(layer.name) if n not in fp32_layers]
-        for _ in range(ROUNDS):
-            trial = self._run(precision, fp32_layers)
-            bad = trial.first_bad
-            if bad in {"", LOSS} or bad in fp32_layers or len(fp32_layers) >= MAX_FP32_LAYERS:
+    def _find_fp32_layers(self, precision: str, plain: "_Attempt") -> Checked | None:
+        """Put suspects into fp32, until that has been tried and is safe; None if it never is."""
+        now = plain
+        for _ in range(MAX_FP32_LAYERS):
+            layers = now.checked.fp32_layers
+            suspects = [name for name in self._suspects(now) if name and name not in layers]
+            attempts: list[_Attempt] = []
+            for suspect in list(dict.fromkeys(suspects))[:TRIED]:
+                attempts.append(self._try(precision, [*layers, suspect]))
+                if attempts[-1].checked.safe:
+                    return attempts[-1].checked
+            if not attempts:
                 break
-            fp32_layers.append(bad)
-        worst = self._judged(self._run(precision, fp32_layers), fp32_layers)
-        if not worst.safe and math.isfinite(worst.cosine):
-            fp32_layers += [name for name in self._turned(worst.layers) if name not in fp32_layers]
-        return [name for name in fp32_layers if name][:MAX_FP32_LAYERS]
+            now = attempts[0]
+        if plain.trial.refused:
+            return None
+        together = [name for name in self._judge.off(plain.trial, plain.checked) if name]
+        found = self._try(precision, list(dict.fromkeys(together))[:MAX_FP32_LAYERS]).checked
+        return found if found.safe else None
 
-    def _with_next(self, name: str) -> list[str]:
-        """Return a layer and the next one, which would round its output again."""
+    def _suspects(self, attempt: "_Attempt") -> list[str]:
+        """Return the layers that may be at fault, the most likely one first."""
+        checked, trial = attempt.checked, attempt.trial
+        if trial.refused or (trial.first_bad and trial.first_bad != LOSS):
+            return [trial.first_bad, *self._around(trial.first_bad)]
+        local = self._bench.local_errors(trial.precision, checked.fp32_layers)
+        return [*local.suspects(trial.precision)[:2], *self._before(self._judge.off(trial, checked))]
+
+    def _around(self, name: str) -> list[str]:
+        """Return the next layer, which would round its output again, and the one before."""
         if name not in self._order:
             return []
         place = self._order.index(name)
-        return self._order[place : place + 2]
+        return [*self._order[place + 1 : place + 2], *self._order[max(0, place - 1) : place]]
 
-    def _tried(self, precision: str, fp32_layers: list[str]) -> Checked:
+    def _before(self, off: Sequence[str]) -> list[str]:
+        """Return where gradients went wrong.
+
+        It is the last layer that has a wrong one, or a layer after it that has no weights.
+        """
+        places = [self._order.index(name) for name in off if name in self._order]
+        if not places:
+            return list(off[-1:])
+        last = max(places)
+        weighted = self._reference.gradients
+        after = next((n for n in range(last + 1, len(self._order)) if self._order[n] in weighted), None)
+        return [*self._order[last + 1 : after], self._order[last]]
+
+    def _try(self, precision: str, fp32_layers: list[str]) -> "_Attempt":
         trial = self._run(precision, fp32_layers)
         self.operations.setdefault(precision, trial.operations)
-        return self._judged(trial, fp32_layers)
+        return _Attempt(self._judge.judge(trial, fp32_layers), trial)
 
     def _run(self, precision: str, fp32_layers: Sequence[str]) -> PrecisionTrial:
         """Run a trial; in fp16 with the loss scale that a scaler would reach."""
@@ -237,99 +237,25 @@ class PrecisionChecker:
             scale = lower
             self._mailbox.check_stop()
 
-    def _judged(self, trial: PrecisionTrial, fp32_layers: list[str]) -> Checked:
-        reference = self._reference
-        if trial.refused:
-            return Checked(
-                trial.precision,
-                math.nan,
-                fp32_layers=fp32_layers,
-                cosine=math.nan,
-                verdict="not safe",
-                why=trial.refused,
-            )
-        cosines = {name: cosine(g, trial.gradients[name]) for name, g in reference.gradients.items()}
-        order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
-        checked = Checked(
-            precision=trial.precision,
-            loss=trial.loss,
-            loss_error=_off(trial.loss, reference.loss),
-            outputs_error=_distance(trial.outputs, reference.outputs),
-            cosine=_whole(reference, trial),
-            control=_whole(reference, self._control),
-            loss_scale=trial.scale,
-            layers={name: cosines[name] for name in order},
-            fp32_layers=fp32_layers,
-        )
-        checked.verdict, checked.why = self._verdict(trial, checked)
-        return checked
 
-    def _verdict(self, trial: PrecisionTrial, checked: Checked) -> tuple[Verdict, str]:
-        if trial.first_bad:
-            return "not safe", f"the output of {trial.first_bad} is not finite"
-        if not trial.finite:
-            bad = next((n for n, g in trial.gradients.items() if not bool(g.isfinite().all())), "")
-            return "not safe", f"the gradients of {bad or 'the network'} are not finite with any loss scale"
-        allowed = max(LOSS_OFF, TIMES_CONTROL * _off(self._control.loss, self._reference.loss))
-        if checked.loss_error > allowed:
-            return "not safe", f"the loss differs by {checked.loss_error:.1%} (allowed: {allowed:.1%})"
-        turned = self._turned(checked.layers)
-        worst = next(iter(turned or checked.layers), None)
-        lowest = min([checked.cosine, *checked.layers.values()])
-        if lowest >= AS_FP32:
-            counts = f"cosine {lowest:.3f} or more; {AS_FP32:g} or more counts as equal"
-            return "as fp32", f"loss within {checked.loss_error:.1%}, gradients as in fp32 ({counts})"
-        more = f" and of {len(turned) - 1} more" if len(turned) > 1 else ""
-        name, value, control = "the network", checked.cosine, checked.control
-        if worst is not None and checked.layers[worst] < AS_FP32:
-            name, value, control = worst or LOSS, checked.layers[worst], self._control_of(worst)
-        return ("not safe" if turned else "as rounding"), (
-            f"the gradient of {name}{more} differs from fp32's: cosine {value:.3f}; rounding images and "
-            f"weights alone gives {control:.3f}, {max(-1.0, _limit(control)):.3f} or more is allowed"
-        )
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A trial with some layers in fp32, and what was found of it."""
 
-    def _turned(self, cosines: dict[str, float]) -> list[str]:
-        """Return the layers whose gradient deviates more than rounding explains, worst first."""
-        return [
-            name
-            for name, value in cosines.items()
-            if value < AS_FP32 and value < _limit(self._control_of(name))
-        ]
-
-    def _control_of(self, name: str) -> float:
-        return cosine(self._reference.gradients[name], self._control.gradients[name])
-
-
-def _limit(control: float) -> float:
-    """Return the lowest cosine that rounding explains, given the control's."""
-    return 1 - TIMES_CONTROL * (1 - control) - _SLACK
+    checked: Checked
+    trial: PrecisionTrial
 
 
 def _choice(plan: Plan, checked: dict[str, Checked]) -> tuple[str, str]:
     """Recommend a precision, with the reason: the requested or suggested one if safe, else a native one."""
     wanted = plan.precision.used
     native = [name for name in ("bf16", "fp16") if plan.device.native.get(name) == "native"]
-    instead = f"{wanted} is not safe here: {checked[wanted].why}"
+    unsafe = checked[wanted].verdict
+    instead = f"{wanted}{' is' if unsafe == 'not safe' else ''} {unsafe} here: {checked[wanted].why}"
     for name in dict.fromkeys([wanted, *native]):
         if checked[name].safe:
             return name, plan.precision.reason if name == wanted else instead
     return "fp32", instead
-
-
-def _off(value: float, reference: float) -> float:
-    return abs(value - reference) / abs(reference) if reference else abs(value)
-
-
-def _distance(values: torch.Tensor, reference: torch.Tensor) -> float:
-    norm = float(reference.norm())
-    return float((values - reference).norm()) / norm if norm else float(values.norm())
-
-
-def _whole(reference: PrecisionTrial, trial: PrecisionTrial) -> float:
-    return cosine(
-        torch.cat(list(reference.gradients.values())),
-        torch.cat([trial.gradients[name] for name in reference.gradients]),
-    )
 
 
 def lost_layers(ranking: Ranking) -> list[NumericsLayer]:

@@ -5,14 +5,16 @@ random numbers in every trial.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from mptui.data.core.batch import Batch
-from mptui.engine.guards.nan_localizer import LOSS
+from mptui.engine.guards.nan_localizer import LOSS, FirstNonFinite
 from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.job import Job
 from mptui.engine.numerics.probe import Probe
@@ -21,8 +23,11 @@ from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
+from mptui.lab.amp.local_errors import LocalErrors
 from mptui.lab.amp.operations import Found, OperationCheck
 from mptui.registry import own_code
+
+_SHAKEN = 2.0**-21
 
 
 @dataclass(slots=True)
@@ -38,7 +43,9 @@ class PrecisionTrial:
     scale: float | None
     seen: list[PartStatistics]
     first_bad: str
-    """The first layer whose output was not finite, or that raised an error; "" if there is none."""
+    """The layer of the first operation whose result was not finite, or that raised an error; "" if none."""
+    operation: str = ""
+    """That operation, and what it made of which values."""
     refused: str = ""
     """Line and error of the person's code that doesn't compute in this precision; the rest is empty then."""
     operations: Found = field(default_factory=dict)
@@ -80,11 +87,9 @@ class TrialSetup:
             fp32_layers: Layers that compute in fp32.
             look: Also record the numerics of each layer.
         """
-        regions = apply_fp32_layers(self.model, fp32_layers, self.job.device)
-        frozen = FrozenLayers(self.model, frozen_at_last(self.job.config.training))
-        counter = Probe(self.model, self.job.device)
-        try:
+        with self._set_up(fp32_layers):
             if look:
+                counter = Probe(self.model, self.job.device)
                 with counter.hooks():
                     trial = self._run(precision, scale)
                 counter.add_weights()
@@ -92,7 +97,27 @@ class TrialSetup:
             else:
                 trial = self._run(precision, scale)
             trial.gradients = self._gradients(scale or 1.0)
-            return trial
+        if trial.first_bad and not trial.refused:
+            self._name_origin(trial, fp32_layers)
+        return trial
+
+    def local_errors(self, precision: str, fp32_layers: Sequence[str]) -> LocalErrors:
+        """Return how far each module is from fp32 with its inputs in `precision`."""
+        local = LocalErrors(self.job.device)
+        with self._set_up(fp32_layers), local.watching(self.model), torch.no_grad():
+            for number, batch in enumerate(self.batches):
+                self._seeds.set(0, number)
+                with self._autocast(precision):
+                    self.model.forward(*batch.inputs)
+        return local
+
+    @contextmanager
+    def _set_up(self, fp32_layers: Sequence[str]) -> Iterator[None]:
+        """Let layers compute in fp32, and put everything back afterwards."""
+        regions = apply_fp32_layers(self.model, fp32_layers, self.job.device)
+        frozen = FrozenLayers(self.model, frozen_at_last(self.job.config.training))
+        try:
+            yield
         finally:
             frozen.thaw()
             for region in regions:
@@ -100,19 +125,50 @@ class TrialSetup:
             self.model.zero_grad(set_to_none=True)
             self._put_back()
 
+    def _name_origin(self, trial: PrecisionTrial, fp32_layers: Sequence[str]) -> None:
+        """Name the first operation with a non-finite result in place of the module that it came out of."""
+        found = FirstNonFinite()
+        with self._set_up(fp32_layers), found.layers_of(self.model), torch.no_grad():
+            for number, batch in enumerate(self.batches):
+                self._seeds.set(0, number)
+                with self._autocast(trial.precision), found:
+                    outputs = self.model.forward(*batch.inputs)
+                    found.layer = LOSS
+                    self.job.task.loss(outputs, batch, batch.valid, batch.size)
+                if found.origin is not None:
+                    break
+        if found.origin is not None:
+            trial.first_bad = found.origin.layer or trial.first_bad
+            trial.operation = f"{found.origin.operation}: {found.origin.detail}"
+
+    def _autocast(self, precision: str) -> torch.autocast:
+        dtype = DTYPES.get(precision)
+        return torch.autocast(self.job.device.type, dtype=dtype, enabled=dtype is not None)
+
     def rounded(self, precision: str) -> PrecisionTrial:
         """Run fp32 on images and weights rounded to `precision`, the unavoidable error of a 16-bit run.
 
         If rounding alone changes the gradients this much, the network is so sensitive on these batches that
         the precision isn't at fault.
         """
-        dtype = DTYPES[precision]
+        return self._changed(partial(_rounded, dtype=DTYPES[precision]))
+
+    def shaken(self) -> PrecisionTrial:
+        """Run fp32 on images and weights that differ by some of its own roundings.
+
+        A gradient that this turns is nothing but rounding: in exact numbers it is zero, as that of the scale
+        of a BatchNorm before another.
+        """
+        return self._changed(lambda values: values * (1 + _SHAKEN))
+
+    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PrecisionTrial:
+        """Run fp32 on changed images and weights."""
         images = [batch.images_BCHW for batch in self.batches]
         with torch.no_grad():
             for weight in self.model.parameters():
-                weight.copy_(weight.to(dtype))
+                weight.copy_(change(weight))
         for batch in self.batches:
-            batch.images_BCHW = batch.images_BCHW.to(dtype).float()
+            batch.images_BCHW = change(batch.images_BCHW)
         try:
             return self.run("fp32")
         finally:
@@ -131,18 +187,17 @@ class TrialSetup:
             if not refused or is_memory_full(error):
                 raise
             nothing = torch.empty(0, device=self.job.device)
-            trial = PrecisionTrial(precision, math.nan, nothing, {}, scale, [], check.layer, refused)
+            trial = PrecisionTrial(precision, math.nan, nothing, {}, scale, [], check.layer, refused=refused)
         trial.operations = check.found
         return trial
 
     def _passes(self, precision: str, scale: float | None, check: OperationCheck | None) -> PrecisionTrial:
         losses, outputs_of = [], []
-        dtype = DTYPES.get(precision)
         watching = nullcontext if check is None else check.watching
         with _first_bad(self.model) as bad:
             for number, batch in enumerate(self.batches):
                 self._seeds.set(0, number)
-                with torch.autocast(self.job.device.type, dtype=dtype, enabled=dtype is not None):
+                with self._autocast(precision):
                     with watching():
                         outputs = self.model.forward(*batch.inputs)
                     loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
@@ -174,15 +229,14 @@ class TrialSetup:
 
 @contextmanager
 def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
-    """Record the layers whose outputs are not finite, in order."""
+    """Record the modules whose outputs are not finite, in order."""
     bad: list[str] = []
     handles = []
     for name, module in model.named_modules():
-        if any(module.children()):
-            continue
 
-        def check(_module: torch.nn.Module, _inputs: object, output: object, name: str = name) -> None:
-            if isinstance(output, torch.Tensor) and not bool(output.isfinite().all()):
+        def check(_module: torch.nn.Module, _inputs: object, outputs: object, name: str = name) -> None:
+            values = (value for value in tree_leaves(outputs) if isinstance(value, torch.Tensor))
+            if any(not bool(value.isfinite().all()) for value in values):
                 bad.append(name)
 
         handles.append(module.register_forward_hook(check))
@@ -191,6 +245,12 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round to a format; what is beyond its range stays."""
+    rounded = values.to(dtype).to(values.dtype)
+    return torch.where(rounded.isfinite(), rounded, values)
 
 
 def cosine(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -55,14 +55,7 @@ def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
     for key, value in chosen.items():
         table, name = key.split(".")
         tables.setdefault(table, {})[name] = value
-    config, sources = plan.config, plan.resolved.sources
-    data = tables.setdefault("data", {})
-    if sources["data.samples"].startswith("chosen"):
-        data["samples"] = None
-    if config.data.path is not None:  # the profile is found from anywhere
-        from mptui.io.places import expanded
-
-        data["path"] = str(expanded(config.data.path).resolve())
+    config = plan.config.model_copy(update={"data": plan.data_from_anywhere()})
     copies: dict[str, Any] = {
         table: getattr(config, table).model_copy(update=values) for table, values in tables.items()
     }

@@ -10,11 +10,11 @@ from typing import Any
 
 from mptui.config.keys import SETTINGS, training_of, value_of
 from mptui.config.merge import Resolved, resolve
-from mptui.config.schema import RunConfig
+from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.formats.open import kind_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, check_torch, default_reason, find_machine, select_device
-from mptui.io.places import absolute
+from mptui.io.places import absolute, expanded
 from mptui.models.latent.vae_layout import digest
 from mptui.processes.rank_place import RankPlace
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
@@ -75,6 +75,13 @@ class Plan:
     def config(self) -> RunConfig:
         """The configuration of the run."""
         return self.resolved.config
+
+    def data_from_anywhere(self) -> DataConfig:
+        """Return the data of the run for a profile: in any folder, and on any machine, it is the same."""
+        data = self.config.data
+        path = None if data.path is None else str(expanded(data.path).resolve())
+        is_chosen = self.resolved.sources["data.samples"].startswith("chosen")
+        return data.model_copy(update={"path": path, "samples": None if is_chosen else data.samples})
 
 
 def plan_run(request: Request, machine: Machine | None = None, place: RankPlace | None = None) -> Plan:
