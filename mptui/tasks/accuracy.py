@@ -131,7 +131,7 @@ class TrainingAccuracy(Accuracy):
         """See `WindowMetrics.kept_of`."""
         return _kept_of(outputs, batch)
 
-    def update_window(self, kept: Sequence[_Kept], counts: torch.Tensor | None) -> None:
+    def update_window(self, kept: Sequence[_Kept], counts: torch.Tensor) -> None:
         """See `WindowMetrics.update_window`."""
         self._wait(kept, counts)
 

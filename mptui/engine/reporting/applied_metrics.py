@@ -20,17 +20,17 @@ class WindowMetrics(Metrics, Protocol):
     def kept_of(self, outputs: torch.Tensor, batch: Batch) -> Any:  # noqa: ANN401 - only they read it
         """Return what is counted of a batch; computes nothing."""
 
-    def update_window(self, kept: Sequence[Any], counts: torch.Tensor | None) -> None:
+    def update_window(self, kept: Sequence[Any], counts: torch.Tensor) -> None:
         """Add what `kept_of` returned of the batches of a window; if an error is raised, none of them.
 
         Args:
             kept: Of each batch.
-            counts: Whether the window counts, 0-dim bool on the device; None: it does.
+            counts: Whether the window counts, 0-dim bool on the device.
         """
 
 
 class AppliedMetrics:
-    """Updates metrics with the micro-batches of a window, if its step is applied. Syncs on CPUs alone.
+    """Updates metrics with the micro-batches of a window, if its step is applied. Never syncs.
 
     Args:
         metrics: The training metrics of this process.
@@ -61,13 +61,10 @@ class AppliedMetrics:
 
     def end(self, good: torch.Tensor) -> None:
         """Count the window if its step is `good` (0-dim bool on the device): it is applied."""
-        on_host = good.is_cpu
-        if on_host and not good:
-            return
         if self._apart is not None:
             add_if(self._metrics, self._apart.state_dict(), good)
         if self._kept and self._whole is not None:  # after the sums: then this can't run out of memory
-            self._whole.update_window(self._kept, None if on_host else good)
+            self._whole.update_window(self._kept, good)
 
 
 def add_if(metrics: Metrics, state: dict[str, torch.Tensor], applied: torch.Tensor) -> None:
