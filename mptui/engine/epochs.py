@@ -13,7 +13,7 @@ from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
-from mptui.errors import DataError
+from mptui.errors import DataError, DivergedError
 from mptui.events import EpochFinished, EpochStarted, LayersThawed
 from mptui.models.zoo import parameter_count
 from mptui.registry.tasks import VAL_LOSS
@@ -202,12 +202,21 @@ def check_trained(context: TrainContext) -> None:
 
     Raises:
         DataError: All batches were left out: they had no targets, or values that are not finite.
+        DivergedError: All steps were refused, so that the weights are those of the beginning.
     """
     if context.state.step == 0:
         raise DataError(
             "no step was taken: each batch was left out",
             hint="read the warnings: all targets are ignored, or no image has finite values (data.mean, "
             "data.std)",
+        )
+    totals = context.reporter.totals
+    if totals.applied == 0:
+        scale = context.parts.precision.loss_scale()
+        lower = "a lower precision.grad_scaler.init_scale, or --precision bf16 or fp32"
+        raise DivergedError(
+            f"no step was applied: the gradients of all {totals.tried:,} were not finite",
+            hint=f"try {lower if scale is not None else 'a lower learning rate (--lr), or --precision fp32'}",
         )
 
 

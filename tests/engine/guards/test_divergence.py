@@ -324,7 +324,11 @@ def test_asked_to_stop_it_stops_and_names_the_layer(tmp_path):
 
 
 def test_asked_to_ignore_it_only_counts(tmp_path):
-    trainer, events = trained(tmp_path, gain_net(), guards={"on_nan": "ignore"})
+    run = config(guards={"on_nan": "ignore"})
+    trainer, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net(), fallbacks=("fp32",))
+    with pytest.raises(DivergedError, match="no step was applied"):
+        trainer.train()
+    end(trainer)
     assert of(events, Recovered) == []
     assert of(events, Diagnosed) == []
     assert trainer.context.reporter.totals.skipped == trainer.state.step == 10

@@ -3,10 +3,12 @@
 import math
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.events import Advice, EpochFinished, Warned
+from mptui.errors import DivergedError
+from mptui.events import Advice, EpochFinished
 from mptui.runs.view.events.training_specs import epoch_lines
 from mptui.tasks.own_loss import OwnTask
 from tests.engine.small import build_trainer, config, end, of
@@ -18,8 +20,11 @@ def test_a_run_in_fp16_whose_steps_are_all_skipped(tmp_path):
     run = config(training={"epochs": 2}, precision={"grad_scaler": {"init_scale": FAR_TOO_HIGH}})
     trainer, events = build_trainer(run, tmp_path, precision="fp16")
     before = {name: value.clone() for name, value in trainer.context.model.state_dict().items()}
-    trainer.train()
+    with pytest.raises(DivergedError, match="no step was applied: the gradients of all 10") as raised:
+        trainer.train()
     end(trainer)
+    assert raised.value.exit_code == 4
+    assert "a lower precision.grad_scaler.init_scale" in str(raised.value.hint)
     assert trainer.context.reporter.totals.skipped == trainer.state.step == 10
     assert all(torch.equal(value, before[name]) for name, value in trainer.context.model.state_dict().items())
     for epoch in of(events, EpochFinished):
@@ -27,8 +32,6 @@ def test_a_run_in_fp16_whose_steps_are_all_skipped(tmp_path):
         (line,) = epoch_lines(epoch)
         assert "train: no step was applied  val: loss" in line
         assert "nan" not in line
-    (told,) = [event.message for event in of(events, Warned) if event.code == "skipped_steps"]
-    assert "a lower precision.grad_scaler.init_scale" in told
     assert not [advice for advice in of(events, Advice) if "growth_interval" in (advice.setting or "")]
 
 
