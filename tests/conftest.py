@@ -73,8 +73,11 @@ def _no_switches_from_before():
 
 
 @pytest.fixture(autouse=True)
-def _no_code_from_before(monkeypatch):
-    """Restores what counts as the code of the person, whose faults are theirs, not those of mptui."""
+def _no_code_from_before(_no_switches_from_before, monkeypatch):
+    """Restores what counts as the code of the person, whose faults are theirs, not those of mptui.
+
+    A test's patches end before torch's switches are restored: it may have put another thing in torch's place.
+    """
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(own_code, "_folders", own_code._folders.copy())
     monkeypatch.setattr(own_code, "_given", own_code._given.copy())

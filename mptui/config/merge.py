@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptui.config.given import RESERVED_VARIABLES, SET_BEFORE, Layer, from_person, in_order
-from mptui.config.keys import SETTINGS, Setting, acts, nested, training_of, value_of
+from mptui.config.keys import SETTINGS, Setting, nested, training_of, value_of
 from mptui.config.profiles import find_profile, is_ours
 from mptui.config.schema import RunConfig
 from mptui.config.validate import Profile, read_profile, shown
@@ -96,14 +96,16 @@ def resolve(
     document = {"description": file.description if file else "", **nested(values)}
     config = _validated(document, sources)
     _refuse_other_task(config, sources, task)
-    idle = [key for key in values if not acts(key, training_of(config, task))]
-    asked = [key for key in idle if _asks(values[key], sources[key], SETTINGS[key])]
+    training = training_of(config, task)
+    idle = {key: scope for key in values if (scope := SETTINGS[key].idle(training)) is not None}
+    asked = {key: idle[key] for key in idle if _asks(values[key], sources[key], SETTINGS[key])}
     ours = file is not None and is_ours(file.path)
-    notes = _refuse_idle(config, asked, sources, task, ours=ours, now=now)
-    if idle := [key for key in idle if not _is_said(key, config, task)]:
-        document = {key: value for key, value in values.items() if key not in idle}
+    notes = _refuse_idle(asked, config, sources, task, ours=ours, now=now)
+    # what is said stays: it may act where the run goes on
+    if dropped := {key for key, scope in idle.items() if not scope.said}:
+        document = {key: value for key, value in values.items() if key not in dropped}
         config = _validated({"description": config.description, **nested(document)}, sources)
-        sources |= dict.fromkeys(idle, "default")
+        sources |= dict.fromkeys(dropped, "default")
     if task:
         _refuse_impossible(config, sources, task)
     retired = dict.fromkeys(file.retired if file else ())
@@ -211,8 +213,8 @@ def _asks(value: object, source: str, setting: Setting) -> bool:
 
 
 def _refuse_idle(
+    asked: Mapping[str, Scope],
     config: RunConfig,
-    asked: Sequence[str],
     sources: Mapping[str, str],
     task: str | None,
     *,
@@ -222,8 +224,8 @@ def _refuse_idle(
     """Refuse settings that do nothing in this run, where a person has set them for it.
 
     Args:
+        asked: These settings, and what each would act in.
         config: The configuration that they are in.
-        asked: These settings.
         sources: The source of each setting.
         task: The task.
         ours: Whether the profile is built in: then it serves several tasks.
@@ -238,14 +240,13 @@ def _refuse_idle(
     """
     training = training_of(config, task)
     faults, notes = [], []
-    for key in asked:
-        scope, source = SETTINGS[key].idle(training), sources[key]
-        assert scope is not None, "else it acts"
+    for key, scope in asked.items():
+        source = sources[key]
         words = f"{key} = {shown(value_of(config, key))} ({source})"
         is_of_file = source.startswith("profile ")
         if is_of_file and (ours or _of_a_like_task(source, task)):
             continue
-        is_of_before = source in SET_BEFORE or source.startswith(f"profile {_RECORDED}")
+        is_of_before = source in SET_BEFORE or _file_of(source) == f"profile {_RECORDED}"
         is_late = now is not None and key not in now
         if is_of_before or is_late or scope.said or (is_of_file and _is_overridden(scope, source, sources)):
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
@@ -257,16 +258,15 @@ def _refuse_idle(
     return notes
 
 
-def _is_said(key: str, config: RunConfig, task: str | None) -> bool:
-    """Whether a setting that does nothing stays as it is set: it may act when the run goes on."""
-    scope = SETTINGS[key].idle(training_of(config, task))
-    return scope is not None and scope.said
-
-
 def _is_overridden(scope: Scope, source: str, sources: Mapping[str, str]) -> bool:
     """Whether the settings that a value of a file needs are not those of the file: it serves several runs."""
-    file = source.partition(" [")[0]
-    return bool(scope.beside) and all(sources[key].partition(" [")[0] != file for key in scope.beside)
+    file = _file_of(source)
+    return bool(scope.beside) and all(_file_of(sources[key]) != file for key in scope.beside)
+
+
+def _file_of(source: str) -> str:
+    """Return the source without the table of a task that a value is in."""
+    return source.partition(" [")[0]
 
 
 def _of_a_like_task(source: str, task: str | None) -> bool:

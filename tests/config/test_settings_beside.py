@@ -136,3 +136,10 @@ def test_of_a_run_that_has_begun_only_what_is_set_now_is_refused():
     assert late.notes[0].startswith("training.step_epochs = 5 (--set) is ignored")
     with pytest.raises(ConfigError, match=r"training\.step_epochs = 5"):
         resolved("", *sets, now=frozenset({"training.step_epochs"}))
+
+
+def test_a_profile_whose_name_begins_as_that_of_a_recorded_run_is_no_such_file(tmp_path):
+    path = tmp_path / "runner.toml"
+    path.write_text('[training]\noptimizer = "adamw"\nmomentum = 0.8\n')
+    with pytest.raises(ConfigError, match=r"training\.momentum = 0\.8 \(profile runner\)"):
+        resolved("", profile=str(path))
