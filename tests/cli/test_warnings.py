@@ -19,12 +19,18 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_a_warning_of_numpy_is_one_line_without_its_source(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_warning_of_numpy_is_one_line_without_its_source(tmp_path, ranks):
     (tmp_path / "noisy.py").write_text(_CODE)
     words = ("run", "--model", "noisy:Net", "--task", "classification", "--trust-code", "--device", "cpu")
     sets = ("data.image_size=16", "data.resize=16", "training.batch_size=8", "training.max_steps=1")
-    ended = run_to_end(*words, "--workers", "0", *(w for s in sets for w in ("--set", s)), folder=tmp_path)
+    kind = ("--workers", "0", "--nproc-per-node", str(ranks))
+    ended = run_to_end(*words, *kind, *(w for s in sets for w in ("--set", s)), folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "mptui: RuntimeWarning: divide by zero encountered" in ended.stderr
-    assert "noisy.py:" not in ended.stderr
-    assert "numpy.float32(1) /" not in ended.stderr
+    logs = [log.read_text() for log in tmp_path.glob("runs/*/ranks/*.log")]  # of several, each has its own
+    assert len(logs) == (ranks if ranks > 1 else 0)
+    for told in logs or [ended.stderr]:
+        assert "mptui: RuntimeWarning: divide by zero encountered" in told
+    for told in (*logs, ended.stderr):
+        assert "noisy.py:" not in told
+        assert "numpy.float32(1) /" not in told
