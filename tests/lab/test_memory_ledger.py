@@ -75,6 +75,16 @@ def test_the_classes_are_those_of_the_data_and_without_data_it_is_said_what_is_a
     assert gone["classes_assumed"].startswith("the data can't be read: ")
 
 
+def test_a_network_that_tells_no_classes_apart_assumes_none(capsys):
+    arguments = ["memory", "--model", "diffusion_unet", "--batch-size", "2", "--json", "--device", "cpu"]
+    sizes = ["model.width=8", "model.depth=1", "data.image_size=16"]
+    assert (
+        app([*arguments, *(word for size in sizes for word in ("--set", size))], standalone_mode=False) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert (found["classes"], found["classes_assumed"]) == (0, None)
+
+
 def test_a_run_that_keeps_to_a_limit_is_split_by_the_classes_of_its_data(capsys, tmp_path):
     limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
     limit += ["--set", "memory.activation_checkpointing=true"]

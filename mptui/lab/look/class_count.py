@@ -17,7 +17,7 @@ class ClassCount:
     """A number of classes.
 
     Attributes:
-        number: The number.
+        number: The number; 0: the network tells none apart.
         assumed: Why it is assumed; "": it is that of the data.
     """
 
@@ -27,6 +27,8 @@ class ClassCount:
     @property
     def words(self) -> str:
         """Describe it: `150 classes`."""
+        if not self.number:
+            return "no classes"
         return f"{self.number:,} classes" + (f" assumed, as {self.assumed}" if self.assumed else "")
 
 
@@ -35,6 +37,8 @@ def count_classes(plan: Plan, on_progress: OnProgress) -> ClassCount:
 
     Data that can't be read doesn't keep a network from being counted.
     """
+    if plan.config.model.reads(plan.task) is SampleKind.IMAGE:
+        return ClassCount(0)
     if plan.resolved.sources.get("data.name") == NO_DATA:
         return ClassCount(ASSUMED_CLASSES, "no data is given (--data)")
     try:
