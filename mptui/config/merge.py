@@ -243,12 +243,12 @@ def _refuse_idle(
     for key, scope in asked.items():
         source = sources[key]
         words = f"{key} = {shown(value_of(config, key))} ({source})"
-        is_of_file = source.startswith("profile ")
-        if is_of_file and (ours or _of_a_like_task(source, task)):
+        is_of_file, is_recorded = source.startswith("profile "), _file_of(source) == f"profile {_RECORDED}"
+        if is_of_file and (ours or _of_a_like_task(source, task) or (is_recorded and scope.said)):
             continue
-        is_of_before = source in SET_BEFORE or _file_of(source) == f"profile {_RECORDED}"
         is_late = now is not None and key not in now
-        if is_of_before or is_late or scope.said or (is_of_file and _is_overridden(scope, source, sources)):
+        is_for_others = scope.said or (is_of_file and _is_overridden(scope, source, sources))
+        if is_recorded or source in SET_BEFORE or is_late or is_for_others:
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
         else:
             faults.append(f"{words}: {scope.refusal(training)}")

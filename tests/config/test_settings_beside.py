@@ -130,6 +130,13 @@ def test_a_built_in_profile_says_nothing_of_its_own_settings_beside_others(
         assert resolve(name, task=task, flags={}, sets=(other,), environ={}).notes == ()
 
 
+def test_what_a_run_records_of_it_is_not_said_again(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[data]\nworkers = 0\nprefetch = 9\n")
+    again = resolved("", profile=str(path))
+    assert (again.notes, again.config.data.prefetch) == ((), 9)
+
+
 def test_of_a_run_that_has_begun_only_what_is_set_now_is_refused():
     sets = ("training.schedule=step", "training.step_epochs=5", "training.schedule=cosine")
     late = resolved("", *sets, now=frozenset({"training.schedule"}))
