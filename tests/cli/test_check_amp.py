@@ -8,6 +8,7 @@ from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
+DIFFERS = "fp16: no operation differs from fp32 by more than rounding"
 TINY = {
     "MPTUI_DATA_SAMPLES": "16",
     "MPTUI_DATA_IMAGE_SIZE": "32",
@@ -43,9 +44,9 @@ def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):
 
 
 def test_a_table_for_people(tmp_path):
-    ended = mptui("check-amp", "--model", "resnet18", "--batches", 1, folder=tmp_path)
+    ended = mptui("check-amp", "--model", "resnet18", "--batches", 1, "--diff", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    for words in ("resnet18 on shapes, 1 batch of 8", "bf16: safe", "fp16: safe", "use ", "and "):
+    for words in ("resnet18 on shapes, 1 batch of 8", "bf16: safe", "fp16: safe", "use ", "and ", DIFFERS):
         assert words in ended.stdout
     assert not list(tmp_path.iterdir())
 
@@ -58,7 +59,8 @@ def test_a_table_for_people(tmp_path):
     ],
 )
 def test_a_mistake_has_its_exit_code(tmp_path, flags, code, words):
-    ended = mptui("check-amp", *flags, folder=tmp_path)
+    environ = {name: value for name, value in TINY.items() if name != "MPTUI_DATA_SAMPLES"}
+    ended = run_to_end("check-amp", *flags, folder=tmp_path, environ=environ)
     assert ended.returncode == code
     assert words in ended.stderr
     assert len(ended.stderr.splitlines()) <= 3

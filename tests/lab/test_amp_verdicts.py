@@ -162,10 +162,9 @@ FEW = ("attention by hand", "a sum that stops", "no gradient in noise", "noise")
 
 
 def wrong_verdicts(tmp_path, name):
-    """Return the verdicts on a network that are not those of its table; None there is any."""
-    torch.manual_seed(0)
-    make, *wanted = NETWORKS[name]
-    checker = PrecisionChecker(bench(tmp_path, make()), Mailbox())
+    """Return the verdicts on a network that are not those of its table: precision, found, right, why."""
+    _, *wanted = NETWORKS[name]
+    checker = checker_of(tmp_path, name)
     wrong = []
     for precision, right in zip(("bf16", "fp16"), wanted, strict=True):
         checked = checker.check(precision)
@@ -174,6 +173,38 @@ def wrong_verdicts(tmp_path, name):
         if right is not None and found != right:
             wrong.append((precision, found, right, checked.why))
     return wrong
+
+
+def checker_of(tmp_path, name):
+    torch.manual_seed(0)
+    return PrecisionChecker(bench(tmp_path, NETWORKS[name][0]()), Mailbox())
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "layer", "where", "operation"),
+    [
+        ("attention by hand", "fp16", "attn", "forward", "bmm"),
+        ("large sum", "fp16", "total", "forward", "sum"),
+        ("positions", "bf16", "pos", "forward", "sin"),
+        ("many ones", "bf16", "ones", "forward", "sub"),
+        ("gain too small", "fp16", "gain", "forward", "mul"),
+        ("a tenth of the gradient", "bf16", "weak", "backward", "mul"),
+        ("no gradient in noise", "bf16", "dead", "backward", "mul"),
+    ],
+)
+def test_the_first_operation_that_differs_is_the_sick_one(tmp_path, name, precision, layer, where, operation):
+    found = checker_of(tmp_path, name).first_difference(precision)
+    assert found is not None
+    assert (found.layer, found.where, found.operation) == (layer, where, operation)
+    assert found.differs > found.allowed or found.size == 0
+    assert f"{operation} of {layer} in the {where} pass, operation {found.number} of " in found.words()
+
+
+@pytest.mark.parametrize("name", ["healthy", "dropout", "small gradients", "noise"])
+def test_of_a_healthy_network_no_operation_differs(tmp_path, name):
+    checker = checker_of(tmp_path, name)
+    assert checker.first_difference("bf16") is None
+    assert checker.first_difference("fp16") is None
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -10,11 +10,13 @@ from mptui.cli.output import print_json, print_next
 
 if TYPE_CHECKING:
     from mptui.lab.amp.check import AmpReport
+    from mptui.lab.amp.first_difference import FirstDifference
     from mptui.lab.amp.judge import Checked
     from mptui.runs.planning.plan import Plan
 
 FORMAT_VERSION = 1
 LAYERS_SHOWN = 10
+SAMPLES_SHOWN = 3
 _VERDICTS = {
     "as fp32": "safe",
     "as rounding": "safe as rounding",
@@ -23,6 +25,12 @@ _VERDICTS = {
 }
 
 _Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Number of batches to check.")]
+_Diff = Annotated[
+    bool,
+    typer.Option(
+        "--diff", help="Also name the first operation that differs from fp32 by more than rounding."
+    ),
+]
 _Save = Annotated[
     str | None,
     typer.Option("--save", metavar="NAME|FILE", help="Save the recommendation as a profile."),
@@ -49,6 +57,7 @@ def check_amp(
     sets: o.Set = None,
     trust_code: o.TrustCode = False,
     batches: _Batches = 2,
+    diff: _Diff = False,
     save: _Save = None,
     as_json: o.Json = False,
 ) -> int:
@@ -66,7 +75,7 @@ def check_amp(
     from mptui.engine.mailbox import Mailbox
     from mptui.lab.amp.check import check
 
-    report = check(plan, batches, Mailbox())
+    report = check(plan, batches, Mailbox(), diff=diff)
     path = None if save is None else _save(save, report, plan)
     if as_json:
         print_json(_document(report, path))
@@ -112,6 +121,10 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
         "best_loss_scale": None if ranking.best is None else ranking.best.scale,
         "layers": [asdict(layer) for layer in lost_layers(ranking)],
         "unjudged": report.unjudged,
+        "first_differences": None
+        if report.first_differences is None
+        else {name: found and asdict(found) for name, found in report.first_differences.items()},
+        "samples": report.samples,
         "operations": [asdict(finding) for finding in report.operations],
         "profile": path,
     }
@@ -146,6 +159,8 @@ def _show(report: "AmpReport") -> None:
         typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
         if checked.safe and checked.fp32_layers:
             typer.echo(clean(f"      in fp32: {', '.join(checked.fp32_layers)}"))
+    for name, found in (report.first_differences or {}).items():
+        typer.echo(clean(f"{name}: {_difference(report, found)}", 2000))
     if report.unjudged:
         names = ", ".join(name or "the network" for name in report.unjudged)
         typer.echo(clean(f"not judged, since their gradients are rounding errors in fp32 too: {names}"))
@@ -154,6 +169,15 @@ def _show(report: "AmpReport") -> None:
     for finding in report.operations:
         typer.echo(f"  {finding.line}\n    {', '.join(finding.precisions)}: {finding.what}")
     typer.echo(clean(f"use {report.use}: {report.reason}"))
+
+
+def _difference(report: "AmpReport", found: "FirstDifference | None") -> str:
+    if found is None:
+        return "no operation differs from fp32 by more than rounding"
+    samples = report.samples[found.batch]
+    more = f" and {len(samples) - SAMPLES_SHOWN} more" if len(samples) > SAMPLES_SHOWN else ""
+    batch = f"batch {found.batch + 1}: {', '.join(samples[:SAMPLES_SHOWN])}{more}"
+    return f"the first operation that differs: {found.words()} ({batch})"
 
 
 def _precision_line(checked: "Checked") -> str:

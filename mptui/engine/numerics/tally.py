@@ -43,9 +43,14 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
     """
     flat = _flat(values.detach())
     if most is not None and len(flat) > most:
-        flat = flat[_draws(most, flat.device) * len(flat) >> _DRAW_BITS]
+        flat = flat[drawn_places(len(flat), most, flat.device)]
     for part in torch.split(flat, _CHUNK.get(row.device.type, _CHUNK_ELSEWHERE)):
         _add(row, part.float())
+
+
+def drawn_places(length: int, count: int, device: torch.device) -> torch.Tensor:
+    """Return the places of `count` of `length` values, drawn at random and the same each time."""
+    return _draws(count, device) * length >> _DRAW_BITS
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from mptui.engine.numerics.spectrum import HEADROOM
 from mptui.engine.torch_setup import set_switches
 from mptui.errors import DivergedError
 from mptui.events import NumericsLayer
+from mptui.lab.amp.first_difference import FirstDifference, first_difference
 from mptui.lab.amp.judge import AS_FP32, Checked, Judge
 from mptui.lab.amp.operations import Found, OperationFinding, merged
 from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine
@@ -43,6 +44,10 @@ class AmpReport:
     reason: str
     operations: list[OperationFinding] = field(default_factory=list)
     """Operations of the person's network that don't follow autocast."""
+    first_differences: dict[str, FirstDifference | None] | None = None
+    """By precision, the first operation that differs by more than its rounding; None if it was not asked."""
+    samples: list[list[str]] = field(default_factory=list)
+    """The names of the samples of each batch."""
     unjudged: list[str] = field(default_factory=list)
     """Layers whose gradient is nothing but rounding in fp32 too, so that it is not judged."""
 
@@ -57,8 +62,14 @@ class AmpReport:
         return config.model_copy(update={"precision": precision})
 
 
-def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
+def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> AmpReport:
     """Check the model of `plan` on the first batches of its data.
+
+    Args:
+        plan: The run.
+        batches: Number of batches.
+        mailbox: Where a stop is requested.
+        diff: Also find the first operation that differs.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -103,6 +114,8 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
         use=use,
         reason=reason,
         operations=merged(checker.operations),
+        first_differences={n: checker.first_difference(n) for n in ("bf16", "fp16")} if diff else None,
+        samples=[job.train_loader.names(batch.sample_indices[: batch.size]) for batch in taken[:batches]],
         unjudged=checker.unjudged,
     )
 
@@ -165,20 +178,37 @@ class PrecisionChecker:
         found.why = f"safe with {len(found.fp32_layers)} of its layers in fp32; without: {plain.checked.why}"
         return found
 
+    def first_difference(self, precision: str) -> FirstDifference | None:
+        """Return the first operation of a step that differs from fp32's by more than its rounding.
+
+        Steps begin at the same weights. In fp16 they have the loss scale that a scaler would reach. None if
+        no operation does, or the person's code doesn't compute in the precision.
+        """
+        trial, record = self._run(precision, []), self._bench.operations
+        for number in range(0 if trial.refused else len(self._bench.batches)):
+            self._mailbox.check_stop()
+            control = record("fp32", trial.scale, number, rounded_to=precision)
+            ours, fp32 = (record(name, trial.scale, number) for name in (precision, "fp32"))
+            if found := first_difference(precision, number, ours, fp32, control):
+                return found
+        return None
+
     def _find_fp32_layers(self, precision: str, plain: "_Attempt") -> Checked | None:
         """Put suspects into fp32, until that has been tried and is safe; None if it never is."""
         now = plain
         for _ in range(MAX_FP32_LAYERS):
             layers = now.checked.fp32_layers
             suspects = [name for name in self._suspects(now) if name and name not in layers]
-            attempts: list[_Attempt] = []
+            bad, attempts = now.trial.first_bad, list[_Attempt]()
             for suspect in list(dict.fromkeys(suspects))[:TRIED]:
                 attempts.append(self._try(precision, [*layers, suspect]))
                 if attempts[-1].checked.safe:
                     return attempts[-1].checked
+                if bad and attempts[-1].trial.first_bad != bad:
+                    break  # this one is mended, and another is next
             if not attempts:
                 break
-            now = attempts[0]
+            now = next((each for each in attempts if bad and each.trial.first_bad != bad), attempts[0])
         if plain.trial.refused:
             return None
         together = [name for name in self._judge.off(plain.trial, plain.checked) if name]

@@ -23,6 +23,7 @@ from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
+from mptui.lab.amp.first_difference import RecordedOperation, RecordedOperations
 from mptui.lab.amp.local_errors import LocalErrors
 from mptui.lab.amp.operations import Found, OperationCheck
 from mptui.registry import own_code
@@ -111,6 +112,30 @@ class TrialSetup:
                     self.model.forward(*batch.inputs)
         return local
 
+    def operations(
+        self, precision: str, scale: float | None, number: int, *, rounded_to: str | None = None
+    ) -> list[RecordedOperation]:
+        """Record the operations of a step of one batch.
+
+        Args:
+            precision: fp32, bf16 or fp16.
+            scale: Loss scale.
+            number: Of the batch, from 0.
+            rounded_to: Round images and weights to this precision first.
+        """
+        recorded, batch = RecordedOperations(), self.batches[number]
+        change = _unchanged if rounded_to is None else partial(_rounded, dtype=DTYPES[rounded_to])
+        with self._set_up(()), self._with_changed(change), recorded.layers_of(self.model):
+            self._seeds.set(0, number)
+            with self._autocast(precision), recorded:
+                outputs = self.model.forward(*batch.inputs)
+                recorded.layer = LOSS
+                loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
+            recorded.where, recorded.layer = "backward", LOSS
+            with recorded:
+                torch.autograd.backward(loss * (scale or 1.0))
+        return recorded.operations
+
     @contextmanager
     def _set_up(self, fp32_layers: Sequence[str]) -> Iterator[None]:
         """Let layers compute in fp32, and put everything back afterwards."""
@@ -163,6 +188,12 @@ class TrialSetup:
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PrecisionTrial:
         """Run fp32 on changed images and weights."""
+        with self._with_changed(change):
+            return self.run("fp32")
+
+    @contextmanager
+    def _with_changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Change images and weights; a run puts the weights back."""
         images = [batch.images_BCHW for batch in self.batches]
         with torch.no_grad():
             for weight in self.model.parameters():
@@ -170,7 +201,7 @@ class TrialSetup:
         for batch in self.batches:
             batch.images_BCHW = change(batch.images_BCHW)
         try:
-            return self.run("fp32")
+            yield
         finally:
             for batch, before in zip(self.batches, images, strict=True):
                 batch.images_BCHW = before
@@ -245,6 +276,10 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _unchanged(values: torch.Tensor) -> torch.Tensor:
+    return values
 
 
 def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
