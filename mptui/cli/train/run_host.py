@@ -13,7 +13,7 @@ import typer
 
 from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
-from mptui.cli.train.signals import SUSPENDED, Signals
+from mptui.cli.train.signals import Signals
 from mptui.codec import finite_json
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.processes.interruptible import interruptible
@@ -178,7 +178,7 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals
         while not ended and not is_gone(sys.stderr):
             ended = session.wait(renderer.every_s)
             if signals.take_suspend():
-                _suspend(renderer)
+                suspend(renderer)
             for event in events.drain():
                 renderer.handle(event)
         renderer.close()
@@ -190,10 +190,10 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals
         pass
 
 
-def _suspend(renderer: Renderer) -> None:
+def suspend(renderer: Renderer) -> None:
     """Stop this process, with all threads, until the shell continues it."""
     renderer.close()
-    typer.echo(SUSPENDED, err=True)
+    typer.echo("training is suspended; to continue: fg", err=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     renderer.open()
 

@@ -19,9 +19,6 @@ import typer
 
 from mptui.engine.mailbox import INSIST_S
 
-SUSPENDED = "training is suspended; to continue: fg"
-"""What a person reads after ctrl+z."""
-
 
 class Receiver(Protocol):
     """A run, or the launcher of its processes: called from handlers of signals."""

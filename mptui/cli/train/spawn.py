@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from mptui.cli.output import print_json
-from mptui.cli.train.signals import SUSPENDED
 from mptui.errors import DiskError
 from mptui.processes.child import shell_exit_code
 from mptui.runs.launch.requeue import requeue
@@ -206,6 +205,7 @@ def _print_started(started: Started, *, as_json: bool) -> None:
 
 def _suspend(run: int, number: int, renderer: "Renderer") -> None:
     """Suspend the process of a run, then this one; continue both when the shell continues this one."""
+    from mptui.cli.train.run_host import suspend
 
     def hung_up(number: int, _frame: FrameType | None) -> None:
         _send_on(run, signal.SIGCONT)  # the run outlives its terminal
@@ -215,13 +215,10 @@ def _suspend(run: int, number: int, renderer: "Renderer") -> None:
     os.waitid(os.P_PID, run, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     if not _is_alive(run):
         return
-    renderer.close()
-    typer.echo(SUSPENDED, err=True)
     before = signal.signal(signal.SIGHUP, hung_up)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    suspend(renderer)
     _send_on(run, signal.SIGCONT)
     signal.signal(signal.SIGHUP, before)
-    renderer.open()
 
 
 def _follow(started: Started, *, suspend: int, as_json: bool, quiet: bool) -> int:

@@ -16,8 +16,8 @@ from mptui.runs.session.session import Session
 from mptui.runs.store import claim, lock
 from mptui.runs.store.directory import CHECKPOINTS, create_run
 from mptui.runs.store.journal import read_journal
+from tests.runs.control.clients import DEADLINE_S, wait_for
 
-LIMIT_S = 30.0
 STEPS = 6
 SETTINGS = {
     "model.name": "unet",
@@ -52,13 +52,6 @@ class Holder:
 
     def end(self):
         self._process.communicate()
-
-
-def wait_for(condition):
-    until = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -102,7 +95,7 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
     wait_for(lambda: time.monotonic() > began + 5 * claim.DIRECTORY_WAIT_S)
     assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
     holder.end()
-    assert session.wait(LIMIT_S)
+    assert session.wait(DEADLINE_S)
     assert session.result.exit_code == 0
     assert read_newest(session.run / CHECKPOINTS)[0].step >= (2 if stopped else STEPS)
     warned = warnings(read_journal(session.run))[0]
@@ -113,7 +106,7 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
 def test_a_stop_says_that_the_lock_is_waited_for_and_what_is_lost(hold_up, monkeypatch):
     monkeypatch.setattr(async_saver, "LAST_WAIT_S", 0.5)
     session, seen, _ = hold_up(stopped=True)
-    assert session.wait(LIMIT_S)
+    assert session.wait(DEADLINE_S)
     assert session.result.exit_code == DiskError.exit_code
     (said,) = [each for each in warnings(seen) if "asked to stop while a save waits" in each]
     assert "another process keeps the run locked" in said
