@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptui.config.given import RESERVED_VARIABLES, SET_BEFORE, Layer, from_person, in_order
-from mptui.config.keys import SETTINGS, Setting, nested, training_of, value_of
+from mptui.config.keys import SETTINGS, VARIABLES, Setting, nested, training_of, value_of
 from mptui.config.profiles import find_profile, is_ours
 from mptui.config.schema import RunConfig
 from mptui.config.validate import Profile, read_profile, shown
@@ -247,7 +247,8 @@ def _refuse_idle(
         if is_of_file and (ours or _of_a_like_task(source, task) or (is_recorded and scope.said)):
             continue
         is_late = now is not None and key not in now
-        is_for_others = scope.said or (is_of_file and _is_overridden(scope, source, sources))
+        is_shared = is_of_file or source in VARIABLES  # with other runs of the file or of the shell
+        is_for_others = scope.said or (is_shared and _is_overridden(scope, source, sources))
         if is_recorded or source in SET_BEFORE or is_late or is_for_others:
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
         else:
@@ -259,7 +260,7 @@ def _refuse_idle(
 
 
 def _is_overridden(scope: Scope, source: str, sources: Mapping[str, str]) -> bool:
-    """Whether the settings that a value of a file needs are not those of the file: it serves several runs."""
+    """Whether the settings that a value needs are not set where it is."""
     file = _file_of(source)
     return bool(scope.beside) and all(_file_of(sources[key]) != file for key in scope.beside)
 

@@ -130,6 +130,13 @@ def test_a_built_in_profile_says_nothing_of_its_own_settings_beside_others(
         assert resolve(name, task=task, flags={}, sets=(other,), environ={}).notes == ()
 
 
+def test_a_variable_serves_all_runs_of_a_shell():
+    environ = {"MPTUI_DATA_SAMPLES": "64"}
+    other = resolve(None, task="classification", flags={}, sets=(FOLDER,), environ=environ)
+    assert other.notes[0].startswith("data.samples = 64 (MPTUI_DATA_SAMPLES) is ignored: it acts with ")
+    assert other.config.data.samples is None
+
+
 def test_what_a_run_records_of_it_is_not_said_again(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[data]\nworkers = 0\nprefetch = 9\n")
