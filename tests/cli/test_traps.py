@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mptui.processes import child
 from mptui.processes.child import mptui_command
 from tests.e2e.terminal import Terminal
 from tests.program import run_to_end
@@ -120,3 +121,12 @@ def test_no_process_of_a_notebook_that_has_entered_such_a_folder_runs_one(traps)
     ended = subprocess.run(words, cwd=traps.parent, capture_output=True, text=True)
     assert not (traps.parent / "sprung").exists(), (traps.parent / "sprung").read_text()
     assert ended.returncode == 0, ended.stderr
+
+
+def test_every_interpreter_is_started_without_the_current_folder():
+    """By `child.start` or with the words of `mptui_command`, which the launcher's agent takes as its own."""
+    room = Path(child.__file__).parents[1]
+    starts = {
+        str(path.relative_to(room)) for path in room.rglob("*.py") if "sys.executable" in path.read_text()
+    }
+    assert starts == {"processes/child.py", "runs/launch/launcher.py"}
