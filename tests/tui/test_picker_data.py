@@ -11,7 +11,8 @@ from textual.widgets import Input
 
 from mptui.config.given import data_flags
 from mptui.config.merge import resolve
-from mptui.tui.setup.data_preview import preview
+from mptui.errors import DataError
+from mptui.tui.setup.data_preview import preview, preview_here
 from mptui.tui.widgets.setup.sample_strip import SampleStrip
 from tests.data.images import class_folders, photo
 from tests.hardware.machines import GIB, T4, cpu
@@ -20,10 +21,14 @@ from tests.tui.frames import frame
 from tests.tui.pickers import edit, picker
 
 
-def looked_at(where, **settings):
+def asked(where, **settings):
     flags = {f"data.{key}": ("", value) for key, value in {"path": str(where), **settings}.items()}
-    resolution = resolve("debug", task="classification", flags=flags, sets=(), environ={})
-    return preview(resolution, cpu(), lambda: False)
+    return resolve("debug", task="classification", flags=flags, sets=(), environ={})
+
+
+def looked_at(where, **settings):
+    """Look at data in this process; a child does the same."""
+    return preview_here(asked(where, **settings))
 
 
 def test_a_folder_is_counted_and_looked_at_without_a_scan(tmp_path):
@@ -46,8 +51,10 @@ def test_images_with_masks_have_no_classes_before_their_scan(tmp_path):
 
 
 def test_damaged_or_missing_data_has_no_preview(tmp_path):
-    assert looked_at(tmp_path) is None
-    assert looked_at(tmp_path / "gone") is None
+    for path in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(DataError):
+            looked_at(path)
+    assert preview(asked(tmp_path), cpu(), lambda: False) is None
     class_folders(tmp_path, {"cats": 2, "dogs": 2})
     for file in tmp_path.glob("*/*.png"):
         file.write_bytes(b"\x89PNG damaged")
@@ -79,6 +86,7 @@ def test_masks_are_drawn_over_the_pictures(tmp_path):
     assert (red > 60, green, blue) == (True, 0, 0)
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
     class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ) as (app, pilot, screen):
@@ -100,6 +108,7 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
             await pilot.pause(0.01)
 
 
+@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
 async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_path, size):
     class_folders(tmp_path / "train", {"frogs": 3, "ships": 40, "snakes": 1})
@@ -170,6 +179,7 @@ async def test_a_paste_of_any_length_is_a_fault_of_the_data(environ, text):
         await until(app, pilot, "8 classes")
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_pictures_are_ascii_where_the_terminal_is(environ):
     async with picker(environ, (140, 45), ascii_only=True) as (app, pilot, screen):
         await until(app, pilot, "8 classes")
@@ -178,6 +188,7 @@ async def test_pictures_are_ascii_where_the_terminal_is(environ):
         assert frame(app).isascii()
 
 
+@pytest.mark.usefixtures("uncounted")
 async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
     async with picker(environ, (100, 30), device=cpu()) as (app, pilot, screen):
         await pilot.press("4")

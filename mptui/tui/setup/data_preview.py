@@ -98,7 +98,7 @@ def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool
         return None
     if data.path is None and data.name in {None, BUILT_IN}:
         try:
-            return _from_json(_looked_at(asked_of(filled(resolution, device)[0])))
+            return preview_here(filled(resolution, device)[0])
         except MptuiError:
             return None
     asked = json.dumps(asked_of(resolution))
@@ -115,6 +115,15 @@ def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool
         finally:
             child.kill()
     return None
+
+
+def preview_here(resolution: Resolved) -> DataPreview:
+    """Return the preview of data whose decoding needs no process of its own.
+
+    Raises:
+        ConfigError, DataError: The data is missing or damaged.
+    """
+    return _from_json(_looked_at(asked_of(resolution)))
 
 
 def main() -> int:
