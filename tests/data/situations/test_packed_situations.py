@@ -16,9 +16,9 @@ from .read import opened
 NAMES = ("cat", "dog", "cow")
 
 
-def parquet(path, count, names=NAMES, image="image", label="label", labels=None):
+def parquet(path, count, names=NAMES, image="image", label="label", labels=None, rows=None):
     """Write a file as `datasets` does; image i is of class i modulo 3 of `NAMES`."""
-    rows = [{"bytes": png(number), "path": f"{number}.png"} for number in range(count)]
+    rows = rows or [{"bytes": png(number), "path": f"{number}.png"} for number in range(count)]
     numbers = [names.index(NAMES[number % 3]) for number in range(count)] if labels is None else labels
     features = {image: {"_type": "Image"}, label: {"names": list(names), "_type": "ClassLabel"}}
     table = pa.table({image: pa.array(rows, IMAGE), label: pa.array(numbers, pa.int64())})

@@ -120,7 +120,7 @@ def join(
     if not counts[0]:
         raise DataError(
             f"{clean_name(path)}: no usable training sample{_first_problem(parts)}",
-            hint="Check that its images have labels or masks.",
+            hint="Check that it has the bytes of its images, not paths alone, and labels or masks.",
         )
     of_file, rows, places, labels = (
         np.concatenate([array for part in parts for array in getattr(part, column)])
