@@ -15,6 +15,7 @@ import torch
 
 from mptui.config.keys import SETTINGS
 from mptui.config.switch import fixed_because
+from mptui.data.formats.named.synthetic import MASK_CLASSES
 from mptui.engine.memory.footprint import footprint
 from mptui.errors import DataError, DivergedError, MemoryExhaustedError
 from mptui.events import CheckpointSaved, EpochFinished, Numerics, Recovered, Step
@@ -123,7 +124,7 @@ def fails(error: type[Exception], words: str = "") -> Callable[[Ran, Ran], bool]
 def room_for_three() -> str:
     """Return the memory in GiB that three samples of the run `group` take."""
     config = plan_of(RUNS["group"] | {"memory.micro_batch": 3}).config
-    masks = 4  # classes of the built-in masks
+    masks = len(MASK_CLASSES)
     total = footprint(config, "segmentation", device="cpu", precision="fp32", classes=masks).total
     return str(total / USABLE / (1 << 30) + 1e-7)
 
