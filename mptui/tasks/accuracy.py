@@ -57,7 +57,7 @@ class Accuracy:
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         # several batches are ranked together: for small ones the calls cost more than the work
         self._waiting: list[_Kept] = []
-        self._applied: list[torch.Tensor] = []  # whether their samples count, where the host does not know
+        self._applied: list[torch.Tensor] = []  # whether each counts, where the host does not know
         self._numbers = 0  # of the logits that wait
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
@@ -71,7 +71,7 @@ class Accuracy:
         for each in kept:
             self._numbers += each.logits_BK.numel()
             if counts is not None:
-                self._applied.append(counts.expand(len(each.targets_B)))
+                self._applied.append(counts)
 
     def _rank(self) -> None:
         """Rank the waiting batches and count their hits."""
@@ -79,7 +79,9 @@ class Accuracy:
             logits, targets = zip(*self._waiting, strict=True)
             targets_B = torch.cat(targets)
             if self._applied:
-                targets_B = torch.where(torch.cat(self._applied), targets_B, -1)
+                of_each = zip(self._applied, targets, strict=True)
+                applied_B = torch.cat([applied.expand_as(labels_B) for applied, labels_B in of_each])
+                targets_B = torch.where(applied_B, targets_B, -1)
             self._add(torch.cat(logits), targets_B)
         self._waiting, self._applied, self._numbers = [], [], 0
 
