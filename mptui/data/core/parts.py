@@ -58,7 +58,7 @@ def open_binary(address: str) -> BinaryIO:
         OSError: It can't be opened, or a file of parts is not a regular file.
     """
     if not is_part(address):
-        return open(address, "rb")  # noqa: PTH123 - a Path for each image is slow
+        return open(address, "rb")
     file, at, size, _ = address.split(_SEPARATOR, 3)
     return io.BufferedReader(_Part(_opened(file), int(at), int(size)))
 
@@ -73,7 +73,7 @@ def status_of(address: str) -> tuple[int, int]:
         found = [status_of(file) for file in joined_files(address)]
         return sum(size for size, _ in found), max(changed_ns for _, changed_ns in found)
     file, _, rest = address.partition(_SEPARATOR)
-    status = os.stat(file)  # noqa: PTH116 - a Path for each image is slow
+    status = os.stat(file)
     return int(rest.split(_SEPARATOR, 2)[1]) if rest else status.st_size, status.st_mtime_ns
 
 

@@ -231,7 +231,7 @@ def check_file(path: str) -> None:
     """
     if is_part(path):  # its file is checked when it is opened
         return
-    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
+    kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise BadSampleError(path, "not a file")
 

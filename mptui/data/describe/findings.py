@@ -67,7 +67,7 @@ def _same_images(dataset: Dataset) -> Iterator[DataFinding]:
         return
     rows = val.rows[np.unique(np.linspace(0, len(val) - 1, _COMPARED).round().astype(int))]
     files = [val.paths[int(row)] for row in rows]
-    same = sum(_is_same(file, os.path.join(roots[0], os.path.relpath(file, roots[1]))) for file in files)  # noqa: PTH118
+    same = sum(_is_same(file, os.path.join(roots[0], os.path.relpath(file, roots[1]))) for file in files)
     if same:
         yield DataFinding(
             f"{same} of {len(files)} validation images that were compared are training images, too: the"
@@ -77,13 +77,13 @@ def _same_images(dataset: Dataset) -> Iterator[DataFinding]:
 
 
 def _root(split: FileSplit | MaskedSplit) -> str:
-    ends = [os.path.dirname(split.paths[int(split.rows[place])]) for place in (0, -1)]  # noqa: PTH120
+    ends = [os.path.dirname(split.paths[int(split.rows[place])]) for place in (0, -1)]
     return os.path.commonpath(ends)
 
 
 def _is_same(file: str, other: str) -> bool:
     try:
-        if os.path.samefile(file, other):  # noqa: PTH121
+        if os.path.samefile(file, other):
             return True
         if status_of(file)[0] != status_of(other)[0]:
             return False

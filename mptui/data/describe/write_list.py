@@ -22,7 +22,7 @@ def list_text(dataset: Dataset, out: Path) -> str:
     Raises:
         DataError: Its images are not files, or have names that are not in UTF-8.
     """
-    folder = os.path.abspath(out.parent)  # noqa: PTH100 - links stay as they are
+    folder = os.path.abspath(out.parent)
     target = {SampleKind.CLASS: "label", SampleKind.MASK: "mask", SampleKind.IMAGE: ""}[dataset.kind]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -73,5 +73,5 @@ def _samples(dataset: Dataset, split: Split) -> Iterator[tuple[str, str]]:
 
 
 def _from(folder: str, path: str) -> str:
-    path = os.path.abspath(path)  # noqa: PTH100
+    path = os.path.abspath(path)
     return os.path.relpath(path, folder) if path.startswith(folder.rstrip("/") + "/") else path

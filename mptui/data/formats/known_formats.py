@@ -114,7 +114,7 @@ def recognize_kinds(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
 
 
 def _recognized(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
-    if os.path.exists(path):  # noqa: PTH110 - pathlib raises for odd paths
+    if os.path.exists(path):
         for known in FORMATS.values():
             if (kind := known.recognize(path)) is not None:
                 return known, kind if isinstance(kind, tuple) else (kind,)

@@ -32,7 +32,7 @@ class Halves:
         """Where the split comes from, as a phrase; empty: one half is to be held out."""
         if self.val is None:
             return ""
-        train, val = (clean_name(os.path.basename(at)) for at in (self.train, self.val))  # noqa: PTH119
+        train, val = (clean_name(os.path.basename(at)) for at in (self.train, self.val))
         return f"folders {train} and {val}"
 
 
@@ -47,7 +47,7 @@ def check_folder(path: str) -> None:
             f"no such folder: {clean_name(path)}",
             hint="Check --data; relative paths start at the current folder.",
         )
-    if not os.path.isdir(path):  # noqa: PTH112
+    if not os.path.isdir(path):
         raise DataError(
             f"not a folder: {clean_name(path)}",
             hint="Unpack it if it is an archive, and give the folder to --data.",
@@ -105,7 +105,7 @@ def _of_split(path: str, inside: dict[str, str], split: str, is_half: Callable[[
 def _unwrapped(path: str) -> str:
     """Return the only folder in a folder of a split if it has the same name, as `seg_train/seg_train`."""
     inside = subfolders(path)
-    return next(iter(inside.values())) if list(inside) == [os.path.basename(path)] else path  # noqa: PTH119
+    return next(iter(inside.values())) if list(inside) == [os.path.basename(path)] else path
 
 
 def has_subfolders(path: str) -> bool:
@@ -120,7 +120,7 @@ def subfolders(path: str) -> dict[str, str]:
         DataError: The folder can't be listed.
     """
     names = (entry.name for entry in _entries(path) if leads_to(entry.is_dir))
-    return {name: os.path.join(path, name) for name in sorted(names, key=natural_key)}  # noqa: PTH118
+    return {name: os.path.join(path, name) for name in sorted(names, key=natural_key)}
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

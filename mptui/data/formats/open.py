@@ -121,7 +121,7 @@ def files_of(
         DataError: It is missing or incomplete.
     """
     if data.name is None and data.path is not None:
-        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - don't resolve links
+        folder = os.path.abspath(expanded(data.path))
         chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")

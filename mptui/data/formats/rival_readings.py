@@ -57,7 +57,7 @@ def refuse_rivals(
         ScanCancelledError: `should_stop` returned True.
     """
     by_folders = kind is SampleKind.CLASS and not FORMATS[found.layout].ending
-    if not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):  # noqa: PTH112
+    if not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):
         return
     rival = next(_rivals(path, kind, found, should_stop), None)
     if rival is None:
@@ -136,7 +136,7 @@ def _lists_of_masks(path: str, found: Found) -> Iterator[_Rival]:
 
 def _within(path: str, file: str) -> str:
     """Return a file as a path that begins with that of the set."""
-    return os.path.join(path, os.path.relpath(file, path))  # noqa: PTH118
+    return os.path.join(path, os.path.relpath(file, path))
 
 
 def _named(path: str, files: list[str]) -> str:

@@ -176,9 +176,9 @@ def is_prepared(path: str) -> bool:
     Raises:
         DataError: It is an incomplete one.
     """
-    if os.path.isfile(os.path.join(path, INDEX)):  # noqa: PTH113, PTH118 - pathlib raises for odd paths
+    if os.path.isfile(os.path.join(path, INDEX)):
         return True
-    if os.path.isfile(os.path.join(path, BEGUN)):  # noqa: PTH113, PTH118
+    if os.path.isfile(os.path.join(path, BEGUN)):
         raise DataError(
             f"{clean_name(path)}: an incomplete prepared set",
             hint="Repeat its mptui prepare command, which continues where it stopped.",

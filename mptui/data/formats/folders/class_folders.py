@@ -225,7 +225,7 @@ def _check_classes(path: str, halves: Halves, train: _Classes, val: _Classes | N
             if names
             else "no class folders with images"
         )
-        within = os.path.join(halves.train, names[0]) if names else ""  # noqa: PTH118
+        within = os.path.join(halves.train, names[0]) if names else ""
         inside = f", as {clean_name(within)}" if within and has_subfolders(within) else ""
         raise DataError(
             f"{clean_name(path)}: {what}\n  layout: {CLASS_FOLDERS}",

@@ -75,7 +75,7 @@ class FolderWalk:
             DataError: A folder can't be listed.
         """
         files = FolderFiles(PathTable(()))
-        if os.path.islink(folder):  # noqa: PTH114 - pathlib raises for odd paths
+        if os.path.islink(folder):
             files.links.append((0, folder))
         else:
             files.table = PathTable(self._walk(folder, files))
@@ -93,7 +93,7 @@ class FolderWalk:
 
     def without_second_links(self, table: PathTable) -> PathTable:
         """Return a table without links to files that the set has itself."""
-        twice = {link for target, link in self._targets.items() if self._is_entered(os.path.dirname(target))}  # noqa: PTH120
+        twice = {link for target, link in self._targets.items() if self._is_entered(os.path.dirname(target))}
         if not twice.intersection(table if twice else ()):
             return table
         self.left[_LINKED_TWICE] += sorted(twice.intersection(table))
@@ -139,13 +139,13 @@ class FolderWalk:
 
     def _leave(self, entry: "os.DirEntry[str]", reason: str, outside: str) -> None:
         if not reason:
-            is_image = os.path.splitext(entry.name)[1].lower() in EXTENSIONS  # noqa: PTH122
+            is_image = os.path.splitext(entry.name)[1].lower() in EXTENSIONS
             reason = outside if is_image else NOT_AN_IMAGE
         if os.path.realpath(entry.path) not in self._targets:
             self.left[reason].append(entry.path)
 
     def _is_entered(self, folder: str) -> bool:
-        status = os.stat(folder)  # noqa: PTH116
+        status = os.stat(folder)
         return (status.st_dev, status.st_ino) in self._entered
 
     def _walk(self, folder: str, files: FolderFiles | None) -> Iterator[str]:
@@ -178,7 +178,7 @@ class FolderWalk:
         for place, link in files.links:
             yield from files.table[start:place]
             start = place
-            above = os.path.realpath(os.path.dirname(link)) + os.sep  # noqa: PTH120
+            above = os.path.realpath(os.path.dirname(link)) + os.sep
             target = os.path.realpath(link)
             if above.startswith(target + os.sep):
                 self.left[_UPWARDS].append(link)
@@ -191,7 +191,7 @@ class FolderWalk:
     def _is_first_link(self, path: str) -> bool:
         """Whether a link to a file leads out of the set, or is the first that leads to its file."""
         target = os.path.realpath(path)
-        if not target.startswith(self._real_root + os.sep) or not os.path.exists(target):  # noqa: PTH110
+        if not target.startswith(self._real_root + os.sep) or not os.path.exists(target):
             return True
         if self._targets.setdefault(target, path) == path:
             return True
@@ -201,7 +201,7 @@ class FolderWalk:
     def _enter(self, folder: str) -> Iterator["os.DirEntry[str]"]:
         """Return the entries of a folder, sorted; none if it was entered before."""
         try:
-            status = os.stat(folder)  # noqa: PTH116
+            status = os.stat(folder)
         except OSError as error:  # removed or made unreadable since it was listed
             raise unreadable(folder, error) from error
         if (status.st_dev, status.st_ino) in self._entered:
@@ -276,11 +276,11 @@ def unreadable(path: str, error: OSError) -> DataError:
 
 
 def _is_sample(entry: "os.DirEntry[str]") -> bool:
-    extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
+    extension = os.path.splitext(entry.name)[1].lower()
     if extension not in EXTENSIONS and extension:
         return False
     if not leads_to(entry.is_file):  # the scan reports a broken link; a pipe is no sample
-        return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
+        return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)
     return bool(extension) or _holds_image(entry.path)
 
 
@@ -293,6 +293,6 @@ def _holds_image(path: str) -> bool:
 
 
 def _kinds(files: list[str]) -> str:
-    endings: Callable[[str], str] = lambda file: os.path.splitext(file)[1].lower()  # noqa: E731, PTH122
+    endings: Callable[[str], str] = lambda file: os.path.splitext(file)[1].lower()  # noqa: E731
     counted = Counter(map(endings, files))
     return ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))

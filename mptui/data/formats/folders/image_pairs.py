@@ -126,9 +126,9 @@ def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str
 def _origin(folders: Mapping[str, PairFolders], lists: Mapping[str, object]) -> str:
     if lists:
         return "lists train and val of ImageSets/Segmentation"
-    names = [os.path.basename(each.images) for split, each in folders.items() if split in (TRAIN, VAL)]  # noqa: PTH119
+    names = [os.path.basename(each.images) for split, each in folders.items() if split in (TRAIN, VAL)]
     if len(names) == 2 and names[0] == names[1]:
-        names = [os.path.basename(os.path.dirname(folders[split].images)) for split in (TRAIN, VAL)]  # noqa: PTH119, PTH120
+        names = [os.path.basename(os.path.dirname(folders[split].images)) for split in (TRAIN, VAL)]
     return f"folders {' and '.join(map(clean_name, names))}" if len(names) == 2 else ""
 
 
@@ -137,14 +137,14 @@ def _by_lists(walk: FolderWalk, pairs: _Pairs, lists: Mapping[str, frozenset[str
     found = {split: _Pairs() for split in lists}
     split_of = {same_text(name): split for split, names in lists.items() for name in names}
     for image, mask in zip(pairs.images, pairs.masks, strict=True):
-        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))  # noqa: PTH119, PTH122
+        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))
         if split is None:
             walk.left[_UNLISTED] += [image, mask]
         else:
             found[split].images.append(image)
             found[split].masks.append(mask)
     for image in pairs.unpaired:
-        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))  # noqa: PTH119, PTH122
+        split = split_of.get(same_text(os.path.splitext(os.path.basename(image))[0]))
         if split is None:
             walk.left[_UNLISTED].append(image)
         else:
@@ -174,7 +174,7 @@ def _pairs_of(walk: FolderWalk, folders: PairFolders) -> _Pairs:
 
 def _without_images(folder: str, walk: FolderWalk) -> DataError:
     others = [file for files in walk.left.values() for file in files if file.startswith(folder)]
-    endings = Counter(os.path.splitext(file)[1].lower() for file in others)  # noqa: PTH122
+    endings = Counter(os.path.splitext(file)[1].lower() for file in others)
     kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in endings.most_common(5))
     named = f" (but {len(others)} other files: {kinds})" if others else ""
     return DataError(
@@ -264,7 +264,7 @@ def _by_stem(walk: FolderWalk, folder: str) -> dict[str, list[str]]:
     """Return the image files in a folder by their relative path without extension."""
     files: dict[str, list[str]] = defaultdict(list)
     for file in walk.joined(walk.images(folder)):
-        files[same_text(os.path.splitext(os.path.relpath(file, folder))[0])].append(file)  # noqa: PTH122
+        files[same_text(os.path.splitext(os.path.relpath(file, folder))[0])].append(file)
     return dict(files)
 
 

@@ -20,7 +20,7 @@ def has_masks_beside(path: str) -> bool:
     """Whether images in a folder have masks beside them, by the first images of one."""
     first: list[str] = []
     for image in islice(walk_images(path), _LOOKED_AT):
-        if first and os.path.dirname(image) != os.path.dirname(first[0]):  # noqa: PTH120
+        if first and os.path.dirname(image) != os.path.dirname(first[0]):
             break
         first.append(image)
     return bool(masks_beside(first))
@@ -31,7 +31,7 @@ def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
     stems: dict[str, str] = {}
     named: list[tuple[str, str]] = []
     for path in paths:
-        stem = os.path.splitext(path)[0]  # noqa: PTH122
+        stem = os.path.splitext(path)[0]
         if (found := _MASK.search(stem)) is not None:
             named.append((same_text(stem[: found.start()]), path))
         stems[same_text(stem)] = path

@@ -55,15 +55,15 @@ def _are_a_pair(mask: PixelLook, photograph: PixelLook) -> bool:
 def _groups(images: Sequence[str]) -> Iterator[list[Pair]]:
     """Yield what can be masks by names and sizes of files, with the photographs; each group apart."""
     rows = random.Random(0).sample(range(len(images)), min(_LOOKED_AT, len(images)))
-    paths = [path for row in sorted(rows) if os.path.isfile(path := images[row])]  # noqa: PTH113
-    endings = {os.path.splitext(path)[1] for path in paths}  # noqa: PTH122
+    paths = [path for row in sorted(rows) if os.path.isfile(path := images[row])]
+    endings = {os.path.splitext(path)[1] for path in paths}
     folders = list(dict.fromkeys(map(os.path.dirname, paths)))[:_FOLDERS]
     found: defaultdict[str, list[Pair]] = defaultdict(list)
     large = set[str]()
     for path in paths:
         for group, other in (*_beside(path, endings), *_elsewhere(path, endings, folders)):
             found[group].append((path, other))
-            if _SMALLER * os.path.getsize(path) > os.path.getsize(other):  # noqa: PTH202
+            if _SMALLER * os.path.getsize(path) > os.path.getsize(other):
                 large.add(group)
     yield from (pairs for group, pairs in found.items() if group not in large and len(pairs) >= _AT_LEAST)
 
@@ -73,12 +73,12 @@ def _beside(path: str, endings: Collection[str]) -> Iterator[tuple[str, str]]:
 
     With each comes the group of the image: what its name has more, without numbers.
     """
-    stem, ending = os.path.splitext(path)  # noqa: PTH122
+    stem, ending = os.path.splitext(path)
     start = stem
-    while os.path.basename(start):  # noqa: PTH119
+    while os.path.basename(start):
         group = re.sub(r"[0-9]+", "", stem[len(start) :] + ending)
         files = (start + each for each in endings if start + each != path)
-        yield from ((group, file) for file in files if os.path.isfile(file))  # noqa: PTH113
+        yield from ((group, file) for file in files if os.path.isfile(file))
         shorter = _PART.sub("", start)
         if shorter == start:
             return
@@ -87,6 +87,6 @@ def _beside(path: str, endings: Collection[str]) -> Iterator[tuple[str, str]]:
 
 def _elsewhere(path: str, endings: Collection[str], folders: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield files of the same name in other folders; the group of the image is its folder."""
-    folder, name = os.path.split(os.path.splitext(path)[0])  # noqa: PTH122
-    files = (os.path.join(other, name + each) for other in folders for each in endings if other != folder)  # noqa: PTH118
-    yield from ((folder, file) for file in files if os.path.isfile(file))  # noqa: PTH113
+    folder, name = os.path.split(os.path.splitext(path)[0])
+    files = (os.path.join(other, name + each) for other in folders for each in endings if other != folder)
+    yield from ((folder, file) for file in files if os.path.isfile(file))

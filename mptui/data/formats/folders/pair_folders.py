@@ -148,16 +148,16 @@ def listed_splits(path: str) -> dict[str, frozenset[str]]:
     Raises:
         DataError: A list can't be read.
     """
-    folder = os.path.join(path, "ImageSets", "Segmentation")  # noqa: PTH118
-    found = {split: _names(os.path.join(folder, f"{split}.txt")) for split in (TRAIN, VAL, TEST)}  # noqa: PTH118
+    folder = os.path.join(path, "ImageSets", "Segmentation")
+    found = {split: _names(os.path.join(folder, f"{split}.txt")) for split in (TRAIN, VAL, TEST)}
     return {split: frozenset(names) for split, names in found.items() if names} if found[TRAIN] else {}
 
 
 def _names(file: str) -> Iterable[str]:
-    if not os.path.isfile(file):  # noqa: PTH113
+    if not os.path.isfile(file):
         return ()
     try:
-        with open(file, encoding="utf-8-sig") as lines:  # noqa: PTH123
+        with open(file, encoding="utf-8-sig") as lines:
             return [line.split()[0] for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise DataError(

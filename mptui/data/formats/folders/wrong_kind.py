@@ -62,7 +62,7 @@ def _small_files(path: str) -> Iterator[str]:
             for file in sorted(files)
             if file.lower().endswith((".json", ".txt", ".xml", ".yaml", ".yml"))
         )
-        yield from (os.path.join(folder, file) for file in islice(texts, 5))  # noqa: PTH118
+        yield from (os.path.join(folder, file) for file in islice(texts, 5))
 
 
 def _format_of(file: str) -> str | None:
@@ -71,7 +71,7 @@ def _format_of(file: str) -> str | None:
             start = opened.read(_START)
     except OSError:
         return None
-    ending = os.path.splitext(file)[1].lower()  # noqa: PTH122
+    ending = os.path.splitext(file)[1].lower()
     if ending == ".json":
         if '"shapes"' in start and ('"imagePath"' in start or '"points"' in start):
             return "LabelMe"
@@ -120,9 +120,9 @@ def _no_class_folders(text: str, path: str, splits: list[str]) -> DataError:
         f"\n  splits: {first} and {second} are splits by name, without class folders as {first}/CLASS"
         f"\n  classes: {first} and {second} are the classes"
     )
-    lists = sorted((name for name in os.listdir(path) if name.lower().endswith(_LISTS)), key=natural_key)  # noqa: PTH208
+    lists = sorted((name for name in os.listdir(path) if name.lower().endswith(_LISTS)), key=natural_key)
     if lists:
-        file = clean_name(os.path.join(path, lists[0]))  # noqa: PTH118
+        file = clean_name(os.path.join(path, lists[0]))
         return DataError(
             text, hint=f"Give --data {file}, if it lists the images and their labels; or rename the folders."
         )

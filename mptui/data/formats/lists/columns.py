@@ -163,7 +163,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_image(cell: str) -> bool:
-    return os.path.splitext(cell)[1].lower() in EXTENSIONS  # noqa: PTH122
+    return os.path.splitext(cell)[1].lower() in EXTENSIONS
 
 
 def _refused(table: Table, what: str, hint: str) -> DataError:

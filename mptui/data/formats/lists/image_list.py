@@ -56,7 +56,7 @@ def recognize_list(path: str) -> SampleKind | None:
         ConfigError: A Parquet file, but pyarrow is not installed.
         DataError: It can't be read, or in more than one way.
     """
-    if not path.lower().endswith(ENDINGS) or not os.path.isfile(path):  # noqa: PTH113
+    if not path.lower().endswith(ENDINGS) or not os.path.isfile(path):
         return None
     table = with_header(read_table(path, _FEW))
     columns = find_columns(table)
@@ -140,11 +140,11 @@ def targets_in(folder: str, kind: SampleKind) -> Iterator[tuple[str, dict[str, s
 def _lists_in(folder: str) -> Iterator[tuple[str, Table, Columns]]:
     """Yield the lists in a folder that have labels or masks and whose images are there: their first lines."""
     try:
-        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))  # noqa: PTH208
+        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))
     except OSError:
         return
     for name in names:
-        path = os.path.join(folder, name)  # noqa: PTH118
+        path = os.path.join(folder, name)
         try:
             table = with_header(read_table(path, _FEW))
             columns = find_columns(table)
@@ -282,5 +282,5 @@ def _nothing(table: Table, columns: Columns, rows: _Rows) -> DataError:
 def _class_file(table: Table, train: _Half) -> Path | None:
     """Return the file of the masks' classes: beside the list, or in the folder of all images and masks."""
     common = os.path.commonpath([train.images[0], train.images[-1], *train.targets[:1], *train.targets[-1:]])
-    folders: Sequence[str] = (os.path.dirname(table.path), common)  # noqa: PTH120
+    folders: Sequence[str] = (os.path.dirname(table.path), common)
     return next((file for each in folders if (file := Path(each) / CLASS_FILE).is_file()), None)

@@ -30,7 +30,7 @@ class FileFinder:
 
     def __init__(self, path: str, names: Sequence[str], words: Sequence[str]) -> None:
         self._list, self._words = path, words
-        self.folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
+        self.folder = os.path.dirname(os.path.abspath(path))
         tried = [name for name in islice(names, _TRIED) if name]
         if not any(_found(self.folder, name) for name in tried):
             self.folder = self._elsewhere(tried) or self.folder
@@ -52,7 +52,7 @@ class FileFinder:
         most = max(counts.values(), default=0)
         best = [folder for folder, count in counts.items() if count == most and most]
         if len(best) > 1:
-            stem = os.path.splitext(os.path.basename(self._list))[0].lower()  # noqa: PTH119, PTH122
+            stem = os.path.splitext(os.path.basename(self._list))[0].lower()
             for words in (re.findall(r"[a-z]+", stem), self._words):
                 named = [each for each in best if any(word in _last(each).lower() for word in words)]
                 best = named if len(named) == 1 else best
@@ -68,13 +68,13 @@ class FileFinder:
 def _found(folder: str, name: str) -> str | None:
     if "\\" in name and "/" not in name:
         name = name.replace("\\", "/")
-    path = os.path.normpath(os.path.join(folder, name))  # noqa: PTH118
+    path = os.path.normpath(os.path.join(folder, name))
     inside, last = os.path.split(path)
     listed, stems = _listing(inside)
     if last in listed:
         return path
     plain = _composed(last)
-    files = [each for each in stems.get(plain, ()) if os.path.splitext(each)[1].lower() in EXTENSIONS]  # noqa: PTH122
+    files = [each for each in stems.get(plain, ()) if os.path.splitext(each)[1].lower() in EXTENSIONS]
     if not files and plain in stems:  # the same name in other Unicode characters
         files = [each for each in stems[plain] if _composed(each) == plain]
     if len(files) > 1:
@@ -82,7 +82,7 @@ def _found(folder: str, name: str) -> str | None:
             f"two files fit {clean_name(name)}: {clean_name(files[0])} and {clean_name(files[1])}",
             hint="Write the names in the list with their endings.",
         )
-    return os.path.join(inside, files[0]) if files else None  # noqa: PTH118
+    return os.path.join(inside, files[0]) if files else None
 
 
 @lru_cache(maxsize=4096)
@@ -90,11 +90,11 @@ def _listing(folder: str) -> tuple[frozenset[str], dict[str, list[str]]]:
     """Return the names in a folder, and those of each stem and of each name."""
     stems: defaultdict[str, list[str]] = defaultdict(list)
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        names = os.listdir(folder)
     except OSError:
         return frozenset(), {}
     for name in names:
-        for key in {_composed(name), _composed(os.path.splitext(name)[0])}:  # noqa: PTH122
+        for key in {_composed(name), _composed(os.path.splitext(name)[0])}:
             stems[key].append(name)
     return frozenset(names), dict(stems)
 
@@ -120,7 +120,7 @@ def _visible(folder: str) -> list[str]:
 
 
 def _last(folder: str) -> str:
-    return os.path.basename(folder)  # noqa: PTH119
+    return os.path.basename(folder)
 
 
 def _composed(name: str) -> str:

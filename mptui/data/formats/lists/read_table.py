@@ -32,7 +32,7 @@ class Table:
 
     def name(self, row: int) -> str:
         """Return the name of a row in messages: the file, and the number of the line."""
-        return f"{clean_name(os.path.basename(self.path))}, line {row + 2}"  # noqa: PTH119
+        return f"{clean_name(os.path.basename(self.path))}, line {row + 2}"
 
 
 def read_table(path: str, rows: int | None = None) -> Table:
@@ -73,7 +73,7 @@ def read_table(path: str, rows: int | None = None) -> Table:
     for number, line in enumerate(lines):
         if len(line) > len(header):
             raise DataError(
-                f"{clean_name(os.path.basename(path))}, line {number + 1}: {len(line)} values,"  # noqa: PTH119
+                f"{clean_name(os.path.basename(path))}, line {number + 1}: {len(line)} values,"
                 f" where the first line has {len(header)}",
                 hint="Put a value that has a comma between double quotes.",
             )

@@ -95,7 +95,7 @@ class ListingBuilder:
 
 def cache_of(path: str, folder: str) -> Path:
     """Return the folder of the cache for what was found in a packed file."""
-    digest = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()  # noqa: PTH100
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
     return cache_folder() / folder / digest[:32]
 
 

@@ -90,11 +90,11 @@ def _told(path: str, files: PackedFiles, found: Found) -> Found:
     walk = FolderWalk(path)
     if files.others:
         walk.left[_NO_SPLIT] += files.others
-    if os.path.isdir(path):  # noqa: PTH112
+    if os.path.isdir(path):
         named = str(class_file(path))
         walk.leave_rest(_OUTSIDE, used={*files.train, *files.val, *files.test, *files.others, named})
     val = files.val or files.test
-    split = f"names of the files, as {clean_name(os.path.basename(val[0]))}" if has_val and val else ""  # noqa: PTH119
+    split = f"names of the files, as {clean_name(os.path.basename(val[0]))}" if has_val and val else ""
     return replace(
         found,
         split=split,

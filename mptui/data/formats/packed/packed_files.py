@@ -38,7 +38,7 @@ def find_packed(path: str, ending: str) -> PackedFiles | None:
     Raises:
         DataError: A folder can't be listed, or several folders have sets of their own.
     """
-    if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for odd paths
+    if os.path.isfile(path):
         return PackedFiles([path], [], []) if path.lower().endswith(ending) else None
     files = list(_files(path, ending, _DEPTH))
     if not files:
@@ -73,18 +73,18 @@ def _refuse_several(path: str, files: list[str]) -> None:
     """Refuse several folders of files: each is a set, or a version of one."""
     folders: dict[str, None] = {}
     for file in files:
-        folder = os.path.dirname(os.path.relpath(file, path))  # noqa: PTH120
-        if folder_words(os.path.basename(folder)).split:  # noqa: PTH119
-            folder = os.path.dirname(folder)  # noqa: PTH120
+        folder = os.path.dirname(os.path.relpath(file, path))
+        if folder_words(os.path.basename(folder)).split:
+            folder = os.path.dirname(folder)
         folders[folder] = None
     if len(folders) > 1:
         named = some([folder or "." for folder in folders])
         raise DataError(
             f"{clean_name(path)}: {len(folders)} folders with sets of their own: {named}",
-            hint=f"Give --data one of them, as {clean_name(os.path.join(path, next(iter(folders))))}.",  # noqa: PTH118
+            hint=f"Give --data one of them, as {clean_name(os.path.join(path, next(iter(folders))))}.",
         )
 
 
 def _split_of(path: str, file: str) -> str:
     folder, name = os.path.split(os.path.relpath(file, path))
-    return split_of_file(name) or folder_words(os.path.basename(folder)).split  # noqa: PTH119
+    return split_of_file(name) or folder_words(os.path.basename(folder)).split

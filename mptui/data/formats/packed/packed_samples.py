@@ -169,7 +169,7 @@ def class_file(path: str) -> Path | None:
 
 
 def _beside(path: str, name: str) -> Path | None:
-    folder = path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
     file = Path(folder) / name
     return file if file.is_file() else None
 
