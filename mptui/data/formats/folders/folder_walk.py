@@ -293,6 +293,5 @@ def _holds_image(path: str) -> bool:
 
 
 def _kinds(files: list[str]) -> str:
-    endings: Callable[[str], str] = lambda file: os.path.splitext(file)[1].lower()  # noqa: E731
-    counted = Counter(map(endings, files))
+    counted = Counter(os.path.splitext(file)[1].lower() for file in files)
     return ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))
