@@ -12,6 +12,7 @@ from mptui.engine.mailbox import Command
 from mptui.engine.numerics import numerics_monitor
 from mptui.engine.numerics.numerics_monitor import LAYERS_REPORTED, NumericsMonitor
 from mptui.engine.numerics.probe import Probe
+from mptui.errors import DivergedError
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from mptui.runs.view.events.event_registry import event_of
 from tests.engine.numerics.networks import CPU, Gain, network
@@ -167,7 +168,8 @@ def test_a_sick_layer_of_a_run_is_named_with_what_helps(tmp_path):
     trainer, events = build_trainer(
         config(guards={"numerics": "full", "on_nan": "ignore"}), tmp_path, precision="fp16", model=model
     )
-    trainer.train()
+    with pytest.raises(DivergedError, match="no step was applied"):
+        trainer.train()
     end(trainer)
     worst = of(events, Numerics)[0].layers[0]
     assert (worst.name, worst.part, worst.fault) == ("2", "forward", "overflow")
