@@ -73,6 +73,18 @@ def test_the_interval_holds_the_truth_whatever_it_is(truth, noise):
     assert sum(held) >= 0.95 * TRIALS
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
+@pytest.mark.parametrize("count", [ROUNDS, 10])
+def test_intervals_of_many_comparisons_are_neither_too_narrow_nor_too_wide(noise, count):
+    trials = 1000
+    for truth in (1.0, 1.02, 0.95):
+        found = [measured(truth, noise, n, count=count, drift=0.01) for n in range(trials)]
+        assert 0.92 <= sum(each.low <= truth <= each.high for each in found) / trials <= 0.985
+        wrong = {"faster"} if truth < 1 else {"slower"} if truth > 1 else {"faster", "slower"}
+        assert sum(each.verdict in wrong for each in found) <= 0.05 * trials
+
+
 def test_the_interval_holds_the_ratio_and_narrows_with_more_rounds():
     few, many = measured(1.1, skewed, 1, 6), measured(1.1, skewed, 1, 60)
 
