@@ -11,10 +11,9 @@ from mptui.config.merge import resolve
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DivergedError
-from mptui.lab.amp import check as check_module
 from mptui.lab.amp.check import PrecisionChecker, check
 from mptui.lab.amp.judge import Judge
-from mptui.lab.amp.trial import TrialSetup, cosine
+from mptui.lab.amp.trial import TrialSetup, cosine, first_batches
 from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
 from tests.engine.small import build_trainer, config, end
@@ -39,11 +38,9 @@ def bench(tmp_path, model: nn.Module, batches: int = 2) -> TrialSetup:
     """Small images (8 px) and a network for them."""
     trainer, _ = build_trainer(config(training={"batch_size": 16}), tmp_path)
     job: Job = replace(trainer.context.job, model=model)
-    taken = []
-    for window in job.train_loader.windows(0, 1):
-        taken += [check_module._own(batch) for batch in window]
+    taken = first_batches(job, batches)
     end(trainer)
-    return TrialSetup(job, taken[:batches])
+    return TrialSetup(job, taken)
 
 
 def head(width: int = 8) -> list[nn.Module]:

@@ -151,7 +151,9 @@ def _report(
         _print_table(result)
         for sentence in sentences(result):
             typer.echo(sentence)
-        print_next(f"the runs: mptui runs --runs-dir {folder}; layer by layer: mptui check-amp")
+        pair = " ".join(f"{name}-seed{comparison.seeds[0]}" for name in ("fp32", comparison.precision))
+        where = f"mptui runs compare {pair} --where --runs-dir {folder}"
+        print_next(f"the runs: mptui runs --runs-dir {folder}; where they part: {where}")
     return _DISAGREES if strict and result.verdict != "agrees" else 0
 
 

@@ -1,4 +1,4 @@
-"""`mptui runs`: lists runs with their results, and compares two of them."""
+"""`mptui runs`: lists runs with their results, and compares two of them, also operation by operation."""
 
 import math
 from pathlib import Path
@@ -18,6 +18,20 @@ runs = typer.Typer(rich_markup_mode=None)
 Second = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Run to compare with.", autocompletion=completion.runs),
+]
+
+_Where = Annotated[
+    bool,
+    typer.Option("--where", help="Also name the first operation of a step at which runs of one seed part."),
+]
+_At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="STEP|last|best",
+        help="With --where: the checkpoint of the first run to begin with; default: the weights of the seed.",
+        show_default=False,
+    ),
 ]
 
 _COLUMNS = {
@@ -41,6 +55,7 @@ _USUAL = {"ranks": "1", "fork of": ""}
 """Columns that are left out where all runs have this."""
 
 _CURVE_WIDTH = 32
+_SAMPLES_SHOWN = 3
 
 
 def app_command(app: typer.Typer) -> None:
@@ -74,18 +89,41 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
 
 @runs.command()
 def compare(
-    first: o.Run, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
+    first: o.Run,
+    second: Second,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    where: _Where = False,
+    at: _At = None,
+    trust_code: o.TrustCode = False,
+    as_json: o.Json = False,
 ) -> None:
     """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
     from mptui.codec import finite_json
     from mptui.runs.listing.compare import compare as compared
     from mptui.runs.store.directory import find_run
 
-    found = compared([find_run(runs_dir, first), find_run(runs_dir, second)])
+    if at is not None and not where:
+        raise typer.BadParameter("--at needs --where")
+    runs = [find_run(runs_dir, first), find_run(runs_dir, second)]
+    found = compared(runs)
+    if where:
+        found["where"] = _parting_place(runs, found, at, trust_code=trust_code)
     if as_json:
         print_json(finite_json(found))
     else:
         _print_comparison(found)
+
+
+def _parting_place(
+    runs: list[Path], found: dict[str, Any], at: str | None, *, trust_code: bool
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from mptui.engine.mailbox import Mailbox
+    from mptui.lab.amp.two_runs import parting_place
+
+    place = parting_place(runs, Mailbox(), at=at, trust_code=trust_code)
+    return {**asdict(place), "sentences": place.sentences(found["settings"], found["environment"])}
 
 
 def _warn_unreadable(error: OSError) -> None:
@@ -157,6 +195,17 @@ def _print_comparison(found: dict[str, Any]) -> None:
         typer.echo(line)
     if not found["settings"]:
         typer.echo("both runs have the same configuration", err=True)
+    if "where" in found:
+        _print_place(found["where"])
+
+
+def _print_place(where: dict[str, Any]) -> None:
+    typer.echo()
+    for sentence in where["sentences"]:
+        typer.echo(clean(sentence, 4000))
+    samples = where["samples"]
+    more = f" and {len(samples) - _SAMPLES_SHOWN} more" if len(samples) > _SAMPLES_SHOWN else ""
+    typer.echo(clean(f"batch: {', '.join(samples[:_SAMPLES_SHOWN])}{more}", 2000))
 
 
 def _shown(key: str, value: object) -> str:

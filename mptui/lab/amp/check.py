@@ -8,19 +8,21 @@ much more than by rounding alone, or if values exceed the range of the format.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from mptui.config.schema import RunConfig
-from mptui.data.core.batch import Batch
 from mptui.engine.guards.nan_localizer import LOSS
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.numerics.ranking import Ranking, rank
 from mptui.engine.numerics.spectrum import HEADROOM
+from mptui.engine.precision.amp import DTYPES
 from mptui.engine.torch_setup import set_switches
 from mptui.errors import DivergedError
 from mptui.events import NumericsLayer
-from mptui.lab.amp.first_difference import FirstDifference, first_difference
+from mptui.lab.amp.first_difference import FirstDifference, Rounding, first_difference
 from mptui.lab.amp.judge import AS_FP32, Checked, Judge
 from mptui.lab.amp.operations import Found, OperationFinding, merged
-from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine
+from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine, first_batches, rounding_to
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
 
@@ -90,24 +92,15 @@ def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> 
     )
     job = prepared.job
     set_switches(config)
-    try:
-        taken: list[Batch] = []
-        windows = job.train_loader.windows(0, 1)
-        for window in windows:
-            taken += [_own(batch) for batch in window if batch.valid]
-            if len(taken) >= batches:
-                break
-    finally:
-        job.train_loader.close()
-        job.val_loader.close()
-    checker = PrecisionChecker(TrialSetup(job, taken[:batches]), mailbox)
+    taken = first_batches(job, batches)
+    checker = PrecisionChecker(TrialSetup(job, taken), mailbox)
     checked = {name: checker.check(name) for name in ("fp32", "bf16", "fp16")}
     use, reason = _choice(plan, checked)
     return AmpReport(
         model=str(config.model.name),
         dataset=prepared.dataset.name,
         device=plan.device.name,
-        batches=min(batches, len(taken)),
+        batches=len(taken),
         batch_size=config.training.batch_size,
         checked=checked,
         ranking=checker.ranking,
@@ -115,14 +108,9 @@ def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> 
         reason=reason,
         operations=merged(checker.operations),
         first_differences={n: checker.first_difference(n) for n in ("bf16", "fp16")} if diff else None,
-        samples=[job.train_loader.names(batch.sample_indices[: batch.size]) for batch in taken[:batches]],
+        samples=[job.train_loader.names(batch.sample_indices[: batch.size]) for batch in taken],
         unjudged=checker.unjudged,
     )
-
-
-def _own(batch: Batch) -> Batch:
-    """Copy a batch, so that it stays valid when the next one is read."""
-    return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
 
 
 class PrecisionChecker:
@@ -187,9 +175,10 @@ class PrecisionChecker:
         trial, record = self._run(precision, []), self._bench.operations
         for number in range(0 if trial.refused else len(self._bench.batches)):
             self._mailbox.check_stop()
-            control = record("fp32", trial.scale, number, rounded_to=precision)
+            control = record("fp32", trial.scale, number, change=rounding_to(precision))
             ours, fp32 = (record(name, trial.scale, number) for name in (precision, "fp32"))
-            if found := first_difference(precision, number, ours, fp32, control):
+            rounding = Rounding(torch.finfo(DTYPES[precision]).eps, control)
+            if found := first_difference(number, ours, fp32, rounding):
                 return found
         return None
 
@@ -259,13 +248,7 @@ class PrecisionChecker:
             if best is None
             else min(self._scaler.init_scale, best.scale * 2.0**HEADROOM)
         )
-        while True:
-            trial = self._bench.run("fp16", scale=scale, fp32_layers=fp32_layers)
-            lower = scale * self._scaler.backoff_factor
-            if trial.finite or trial.first_bad or trial.refused or lower < self._scaler.min_scale:
-                return trial
-            scale = lower
-            self._mailbox.check_stop()
+        return self._bench.run_scaled(scale, fp32_layers, self._mailbox.check_stop)
 
 
 @dataclass(frozen=True, slots=True)

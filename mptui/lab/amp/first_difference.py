@@ -1,8 +1,9 @@
-"""Finds the first operation of a step whose result differs from fp32's by more than its rounding.
+"""Finds the first operation of a step whose result differs from that of another by more than its rounding.
 
-A batch passes through the network three times from the same state, forward and backward: in fp32, in the
-precision, and in fp32 with images and weights rounded to it, the control. Operations are matched by layer and
-name in their order; casts, and what moves values without computing, are passed over.
+A batch passes through the network from the same state, forward and backward: in the reference, such as fp32,
+in what is compared with it, and in the reference with images and weights changed by rounding, the control.
+Operations are matched by layer and name in their order; casts, and what moves values without computing, are
+passed over.
 """
 
 import math
@@ -16,16 +17,21 @@ from torch.utils._pytree import tree_leaves
 
 from mptui.engine.numerics.tally import drawn_places
 from mptui.engine.numerics.watched_operations import WatchedOperations
-from mptui.engine.precision.amp import DTYPES
 
 TIMES_CONTROL = 5.0
 """Allowed difference, as a multiple of that by rounding images and weights."""
 TIMES_SPACING = 20.0
 """The same as a multiple of the format's relative spacing: each operation before rounds too."""
+TIMES_RESULT = 2.0
+"""Allowed difference of an operation of equal inputs, as a multiple of the spacing of its results."""
 MOST_ALLOWED = 0.5
 """Allowed difference from which a result is noise, and is passed over unless it is lost as a whole."""
 _VALUES = 1 << 14
 """Largest number of values of a result that are kept."""
+_HASHED = 1 << 22
+"""Number of values that are hashed at a time."""
+# Odd factors below 2^64, as int64: of the golden ratio, and of SplitMix64's finalizer.
+_SPREAD, _MIX = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64
 _MOVES = (
     "_to_copy",
     "_unsafe_view",
@@ -56,20 +62,37 @@ class RecordedOperation:
     """An operation of a step, and some values of its result.
 
     Attributes:
-        where: forward or backward.
+        where: forward or backward; "" before them.
         layer: The innermost module that it belongs to; "" is the network itself.
         name: As torch's kernels are called.
         values: Of each of its floating results: float32, on the host.
+        hashes: Of all bits of each of them, whatever its layout.
+        spacing: The relative spacing of the coarsest of their formats.
     """
 
     where: str
     layer: str
     name: str
     values: tuple[torch.Tensor, ...]
+    hashes: tuple[int, ...]
+    spacing: float
+
+    @classmethod
+    def of(cls, where: str, layer: str, name: str, results: Sequence[torch.Tensor]) -> "RecordedOperation":
+        """Record an operation with its results, of which there is at least one."""
+        floating = [result.dtype for result in results if result.is_floating_point()]
+        return cls(
+            where,
+            layer,
+            name,
+            tuple(_some(result) for result in results),
+            tuple(_hash(result) for result in results),
+            max((torch.finfo(dtype).eps for dtype in floating), default=0.0),
+        )
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What it has in common with the same operation in another precision."""
+        """What it has in common with the same operation of another step."""
         return self.where, self.layer, self.name, *(len(each) for each in self.values)
 
     @property
@@ -84,15 +107,15 @@ class FirstDifference:
 
     Attributes:
         batch: Number of the batch, from 0.
-        where: forward or backward.
+        where: forward or backward; "" before them.
         layer: Its layer; "" is the network itself.
         operation: Its name.
         number: Its place among the operations that were compared, from 1.
         compared: How many there are to compare.
-        passed_over: Operations that only one of the two precisions has, or that rounding makes noise of.
+        passed_over: Operations that only one of the two steps has, or that rounding makes noise of.
         size: Root mean square of its result.
-        fp32_size: The same in fp32.
-        differs: Norm of the difference, relative to fp32's; infinite if it is finite in fp32 alone.
+        reference_size: The same in the reference.
+        differs: Norm of the difference, relative to the reference's; infinite if it is finite there alone.
         allowed: What rounding explains.
     """
 
@@ -104,20 +127,38 @@ class FirstDifference:
     compared: int
     passed_over: int
     size: float
-    fp32_size: float
+    reference_size: float
     differs: float
     allowed: float
 
-    def words(self) -> str:
-        """Describe it in a clause."""
-        place = self.layer or "the network"
-        by = "is not finite" if not math.isfinite(self.size) else f"differs by {self.differs:.1%}"
+    def words(self, reference: str = "fp32") -> str:
+        """Describe it in a clause that calls the reference by its name."""
+        by = "is not finite" if not math.isfinite(self.size) else f"differs by {_percent(self.differs)}"
         passed = f", {self.passed_over:,} passed over" if self.passed_over else ""
+        place = place_words(self.operation, self.layer, self.where)
         return (
-            f"{self.operation} of {place} in the {self.where} pass, operation {self.number:,} of "
-            f"{self.compared:,}{passed}: its root mean square is {self.size:.3g}, in fp32 "
-            f"{self.fp32_size:.3g}; it {by}, {self.allowed:.1%} is allowed for rounding"
+            f"{place}, operation {self.number:,} of {self.compared:,}{passed}: "
+            f"its root mean square is {self.size:.3g}, in {reference} {self.reference_size:.3g}; "
+            f"it {by}, {_percent(self.allowed)} is allowed for rounding"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What rounding explains.
+
+    Attributes:
+        spacing: The relative spacing of the format that rounds most.
+        control: The operations of the reference with images and weights changed by so much.
+    """
+
+    spacing: float
+    control: Sequence[RecordedOperation]
+
+    def allowed(self, place: int, reference: RecordedOperation) -> float:
+        """Return the allowed difference of the operation `place` of the reference, from 0."""
+        by_rounding = _differs(self.control[place], reference)
+        return max(TIMES_CONTROL * by_rounding, TIMES_SPACING * self.spacing)
 
 
 class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
@@ -138,51 +179,92 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)
-        values = () if passed_over else tuple(_some(t) for t in tree_leaves(result) if _is_float(t))
-        if values:
-            self.operations.append(RecordedOperation(self.where, self.layer, name, values))
+        floats = [] if passed_over else [leaf for leaf in tree_leaves(result) if _is_float(leaf)]
+        if floats:
+            self.operations.append(RecordedOperation.of(self.where, self.layer, name, floats))
         return result
 
 
+def place_words(operation: str, layer: str, where: str) -> str:
+    """Return an operation with its layer and pass, in words."""
+    in_pass = f"in the {where} pass" if where else "before the forward pass"
+    return f"{operation} of {layer or 'the network'} {in_pass}"
+
+
+def matched(
+    ours: Sequence[RecordedOperation], reference: Sequence[RecordedOperation]
+) -> list[tuple[int, int]]:
+    """Return the places of the operations that two steps have in common: those of the reference, and ours."""
+    blocks = SequenceMatcher(None, [o.key for o in reference], [o.key for o in ours], autojunk=False)
+    return [(block.a + n, block.b + n) for block in blocks.get_matching_blocks() for n in range(block.size)]
+
+
+def first_unmatched(
+    ours: Sequence[RecordedOperation], reference: Sequence[RecordedOperation]
+) -> tuple[int, RecordedOperation, bool] | None:
+    """Return the first operation that only one of two steps has, and whether it is ours; None if all match.
+
+    The number is that of matched operations before it.
+    """
+    last_theirs, last_ours = -1, -1
+    pairs = [*matched(ours, reference), (len(reference), len(ours))]
+    for number, (theirs, place) in enumerate(pairs):
+        if place > last_ours + 1:
+            return number, ours[last_ours + 1], True
+        if theirs > last_theirs + 1:
+            return number, reference[last_theirs + 1], False
+        last_theirs, last_ours = theirs, place
+    return None
+
+
 def first_difference(
-    precision: str,
     batch: int,
     ours: Sequence[RecordedOperation],
-    fp32: Sequence[RecordedOperation],
-    control: Sequence[RecordedOperation],
+    reference: Sequence[RecordedOperation],
+    rounding: Rounding,
+    *,
+    alone: Rounding | None = None,
+    same_format: bool = False,
+    by_bits: bool = False,
 ) -> FirstDifference | None:
     """Return the first operation that differs by more than rounding explains; None if none does.
 
     Args:
-        precision: bf16 or fp16.
         batch: Number of the batch.
-        ours: The operations in the precision.
-        fp32: Those in fp32.
-        control: Those in fp32 of rounded images and weights: the same ones.
+        ours: The operations that are compared with the reference.
+        reference: Those of the reference.
+        rounding: What rounding explains.
+        alone: What it explains of the batch, and of an operation whose inputs are equal.
+        same_format: Whether both compute in one precision: then inputs are equal until an operation differs.
+        by_bits: Return the first operation that differs in any bit.
     """
-    spacing = torch.finfo(DTYPES[precision]).eps
-    blocks = SequenceMatcher(None, [o.key for o in fp32], [o.key for o in ours], autojunk=False)
-    pairs = [(block.a + n, block.b + n) for block in blocks.get_matching_blocks() for n in range(block.size)]
-    noisy = 0
+    pairs = matched(ours, reference)
+    noisy, equal = 0, same_format
     for number, (theirs, place) in enumerate(pairs, 1):
-        reference, found = fp32[theirs], ours[place]
-        by_rounding = _differs(control[theirs], reference)
-        allowed = max(TIMES_CONTROL * by_rounding, TIMES_SPACING * spacing)
-        differs = _differs(found, reference)
-        is_zero = not found.size and bool(reference.size and control[theirs].size)
+        wanted, found = reference[theirs], ours[place]
+        same_bits = found.hashes == wanted.hashes
+        if alone is not None and (equal or not wanted.where):
+            of_results = TIMES_RESULT * max(found.spacing, wanted.spacing)
+            allowed = max(alone.allowed(theirs, wanted), of_results)
+        else:
+            allowed = rounding.allowed(theirs, wanted)
+        equal = equal and same_bits
+        differs = _differs(found, wanted)
+        is_zero = not found.size and bool(wanted.size and rounding.control[theirs].size)
         is_noisy = allowed > MOST_ALLOWED
         noisy += is_noisy
-        if is_zero or math.isinf(differs) or (differs > allowed and not is_noisy):
+        is_more = is_zero or math.isinf(differs) or (differs > allowed and not is_noisy)
+        if (by_bits and not same_bits) or (is_more and not by_bits):
             return FirstDifference(
                 batch=batch,
-                where=reference.where,
-                layer=reference.layer,
-                operation=reference.name,
+                where=wanted.where,
+                layer=wanted.layer,
+                operation=wanted.name,
                 number=number,
                 compared=len(pairs),
-                passed_over=len(fp32) + len(ours) - 2 * len(pairs) + noisy,
+                passed_over=len(reference) + len(ours) - 2 * len(pairs) + noisy,
                 size=found.size,
-                fp32_size=reference.size,
+                reference_size=wanted.size,
                 differs=differs,
                 allowed=allowed,
             )
@@ -213,3 +295,23 @@ def _some(tensor: torch.Tensor) -> torch.Tensor:
     if len(flat) > _VALUES:
         flat = flat[drawn_places(len(flat), _VALUES, flat.device)]
     return flat.to("cpu", torch.float32, copy=True)
+
+
+def _hash(tensor: torch.Tensor) -> int:
+    """Return a hash of all bits of a tensor, by their place whatever its layout; computed on its device.
+
+    Each value is multiplied by an odd number that depends on its place alone, and the sum is taken modulo
+    2^64: other values, and the same in another order, have another one.
+    """
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    first = 0
+    for part in torch.split(tensor.detach().reshape(-1).contiguous().view(whole), _HASHED):
+        places = torch.arange(first + 1, first + 1 + len(part), device=part.device) * _SPREAD
+        total += (part.long() * ((places ^ places >> 29) * _MIX | 1)).sum()
+        first += len(part)
+    return int(total)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 or not share else f"{100 * share:.2g}%"

@@ -7,7 +7,7 @@ random numbers in every trial.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -23,10 +23,14 @@ from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
+from mptui.errors import DataError
 from mptui.lab.amp.first_difference import RecordedOperation, RecordedOperations
 from mptui.lab.amp.local_errors import LocalErrors
 from mptui.lab.amp.operations import Found, OperationCheck
 from mptui.registry import own_code
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+"""A change of images and weights."""
 
 _SHAKEN = 2.0**-21
 
@@ -102,6 +106,19 @@ class TrialSetup:
             self._name_origin(trial, fp32_layers)
         return trial
 
+    def run_scaled(
+        self, scale: float, fp32_layers: Sequence[str], check_stop: Callable[[], None]
+    ) -> PrecisionTrial:
+        """Run fp16 with the loss scale that a scaler would reach, `scale` or less."""
+        scaler = self.job.config.precision.grad_scaler
+        while True:
+            check_stop()
+            trial = self.run("fp16", scale=scale, fp32_layers=fp32_layers)
+            lower = scale * scaler.backoff_factor
+            if trial.finite or trial.first_bad or trial.refused or lower < scaler.min_scale:
+                return trial
+            scale = lower
+
     def local_errors(self, precision: str, fp32_layers: Sequence[str]) -> LocalErrors:
         """Return how far each module is from fp32 with its inputs in `precision`."""
         local = LocalErrors(self.job.device)
@@ -113,7 +130,13 @@ class TrialSetup:
         return local
 
     def operations(
-        self, precision: str, scale: float | None, number: int, *, rounded_to: str | None = None
+        self,
+        precision: str,
+        scale: float | None,
+        number: int,
+        *,
+        fp32_layers: Sequence[str] = (),
+        change: Change | None = None,
     ) -> list[RecordedOperation]:
         """Record the operations of a step of one batch.
 
@@ -121,11 +144,12 @@ class TrialSetup:
             precision: fp32, bf16 or fp16.
             scale: Loss scale.
             number: Of the batch, from 0.
-            rounded_to: Round images and weights to this precision first.
+            fp32_layers: Layers that compute in fp32.
+            change: Changes images and weights first.
         """
         recorded, batch = RecordedOperations(), self.batches[number]
-        change = _unchanged if rounded_to is None else partial(_rounded, dtype=DTYPES[rounded_to])
-        with self._set_up(()), self._with_changed(change), recorded.layers_of(self.model):
+        changed = nullcontext() if change is None else self._with_changed(change)
+        with self._set_up(fp32_layers), changed, recorded.layers_of(self.model):
             self._seeds.set(0, number)
             with self._autocast(precision), recorded:
                 outputs = self.model.forward(*batch.inputs)
@@ -176,7 +200,7 @@ class TrialSetup:
         If rounding alone changes the gradients this much, the network is so sensitive on these batches that
         the precision isn't at fault.
         """
-        return self._changed(partial(_rounded, dtype=DTYPES[precision]))
+        return self._changed(rounding_to(precision))
 
     def shaken(self) -> PrecisionTrial:
         """Run fp32 on images and weights that differ by some of its own roundings.
@@ -186,13 +210,13 @@ class TrialSetup:
         """
         return self._changed(lambda values: values * (1 + _SHAKEN))
 
-    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PrecisionTrial:
+    def _changed(self, change: Change) -> PrecisionTrial:
         """Run fp32 on changed images and weights."""
         with self._with_changed(change):
             return self.run("fp32")
 
     @contextmanager
-    def _with_changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    def _with_changed(self, change: Change) -> Iterator[None]:
         """Change images and weights; a run puts the weights back."""
         images = [batch.images_BCHW for batch in self.batches]
         with torch.no_grad():
@@ -278,8 +302,47 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
-def _unchanged(values: torch.Tensor) -> torch.Tensor:
-    return values
+def first_batches(job: Job, count: int) -> list[Batch]:
+    """Return copies of the first batches of a run, and close its loaders.
+
+    Raises:
+        DataError: No batch has anything to learn.
+    """
+    taken: list[Batch] = []
+    try:
+        for window in job.train_loader.windows(0, 1):
+            taken += [_own(batch) for batch in window if batch.valid]
+            if len(taken) >= count:
+                break
+    finally:
+        job.train_loader.close()
+        job.val_loader.close()
+    if not taken:
+        raise DataError(
+            "no batch has anything to learn: all that it shows is ignored", hint="check data.ignore_index"
+        )
+    return taken[:count]
+
+
+def _own(batch: Batch) -> Batch:
+    """Copy a batch, so that it stays valid when the next one is read."""
+    return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
+
+
+def rounding_to(precision: str) -> Change:
+    """Return the rounding of values to a 16-bit precision."""
+    return partial(_rounded, dtype=DTYPES[precision])
+
+
+def moving_by(share: float) -> Change:
+    """Return a change of each value by this share of it, up or down at random and the same each time."""
+
+    def moved(values: torch.Tensor) -> torch.Tensor:
+        chance = torch.Generator(values.device).manual_seed(0)
+        ups = torch.empty_like(values).bernoulli_(0.5, generator=chance)
+        return values * (1 + share * (2 * ups - 1))
+
+    return moved
 
 
 def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -149,7 +149,7 @@ def open_trained(
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
     model = new_network(plan, len(classes))
-    _load(model, snapshot, run)
+    load_weights(model, snapshot, run)
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format).eval()
     fallbacks = _fallbacks(snapshot)
@@ -218,14 +218,24 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, t
     saved |= dict.fromkeys(("model.weights", "model.weights_key"), (CHECKPOINT, UNSET))
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
+    return planned_again(run, {**saved, **flags}, task, trust_code=trust_code)
+
+
+def planned_again(run: Path, flags: Flags, task: str | None, *, trust_code: bool) -> Plan:
+    """Resolve the settings of a run for this machine; on another one than its own, for the default device.
+
+    Raises:
+        ConfigError: A setting or flag is wrong, or its code is not trusted.
+        DataError: Its data is missing.
+    """
     machine = find_machine(with_torch=True)
     asked = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config.hardware.device
+    given = dict(flags)
     try:
         select_device(asked, machine.devices)
     except ConfigError:  # it was trained on another machine
-        saved["hardware.device"] = ("default", "auto")
-    request = Request(str(run / CONFIG), {**saved, **flags}, trust_code=trust_code, task=task)
-    plan = plan_run(request, machine)
+        given.setdefault("hardware.device", ("default", "auto"))
+    plan = plan_run(Request(str(run / CONFIG), given, trust_code=trust_code, task=task), machine)
     return choices_taken(plan, run) or plan
 
 
@@ -238,11 +248,14 @@ def _fallbacks(snapshot: Snapshot) -> Fallbacks:
     return taken
 
 
-def _load(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
+def load_weights(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
     """Load the weights and buffers that the run validates with: the EMA in place of those that have one.
 
     Averages are copied into parameters and buffers: a weight that several layers share has several names in
     the state of the network, of which the average has one.
+
+    Raises:
+        RunDirectoryError: They don't fit the network.
     """
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     try:
