@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from mptui.config.merge import resolve
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
-from mptui.errors import ConfigError, DivergedError
+from mptui.errors import ConfigError, DataError, DivergedError
 from mptui.lab.amp.check import PrecisionChecker, check
 from mptui.lab.amp.judge import Judge
 from mptui.lab.amp.trial import TrialSetup, cosine, first_batches
@@ -238,3 +239,17 @@ def test_the_cosine_of_nothing():
     assert cosine(zeros, ones) == 0.0
     assert cosine(ones, -ones) == pytest.approx(-1.0)
     assert cosine(ones, ones * float("nan")) != cosine(ones, ones)
+
+
+def test_masks_that_are_ignored_as_a_whole_have_nothing_to_check(tmp_path):
+    for part in ("train", "val"):
+        for number in range(4):
+            mask = Image.new("L", (32, 32), 255)
+            if part == "val":
+                mask.paste(number % 2, (0, 0, 16, 16))
+            for folder, image in (("images", Image.new("RGB", (32, 32))), ("masks", mask)):
+                (tmp_path / part / folder).mkdir(parents=True, exist_ok=True)
+                image.save(tmp_path / part / folder / f"{number}.png")
+    ignored = plan(data__name="none", data__samples="none", data__path=str(tmp_path), data__ignore_index=255)
+    with pytest.raises(DataError, match="no batch has anything to learn"):
+        check(ignored, 1, Mailbox())

@@ -138,12 +138,7 @@ WEIGHTS = {"training.class_weights": [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]}
             "mul of the loss in the",
             "sum of the loss in the forward pass, of two",
         ),
-        (
-            {},
-            {"data.std": [0.2, 0.2, 0.2]},
-            "images of the batch before the forward pass, operation 1 of",
-            "",
-        ),
+        ({}, {"data.std": [0.2, 0.2, 0.2], "precision.mode": "bf16"}, IMAGES, ""),
     ],
 )
 def test_what_is_more_than_rounding_is_the_first_operation(runs, both, second, words, unmatched):
