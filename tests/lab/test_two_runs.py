@@ -120,6 +120,30 @@ def test_another_format_or_layout_is_rounding(runs, both, second):
     assert told(made, place)[-1] == "no operation differs by more than rounding"
 
 
+LAYOUT = {"speed.channels_last": False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "size", "changed"),
+    [
+        ("unet", {"model.width": 8}, {"precision.mode": "fp16"}),
+        ("unet", {"model.width": 8}, LAYOUT),
+        ("diffusion_unet", {"model.width": 8, "model.depth": 1}, {"precision.mode": "fp16"}),
+        ("resnet18", {}, LAYOUT),
+    ],
+)
+def test_in_networks_of_all_tasks_rounding_is_called_rounding(runs, name, size, changed):
+    place = place_of(runs(changed, **{"model.name": name, **size}))
+    assert place.bits is not None
+    assert place.rounding is None
+
+
+def test_a_setting_that_another_task_has_is_not_asked_for(runs):
+    place = place_of(runs({"training.lr": 0.2}, **{"model.name": "unet", "model.width": 2, "model.depth": 1}))
+    assert (place.bits, place.rounding, place.passed_over) == (None, None, 0)
+
+
 MUL = "mul of 2 in the forward pass"
 IMAGES = "images of the batch before the forward pass, operation 1 of"
 MIX = {"training.label_smoothing": 0.1}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mptui.config.dump import values_of
+from mptui.config.keys import acts, training_of
 from mptui.config.schema import RunConfig
 from mptui.data.core.batch import Batch
 from mptui.engine.checkpoint.files import Snapshot, read_checkpoint
@@ -41,6 +42,8 @@ from mptui.runs.store.directory import read_summary
 
 _FP32, _TF32, _BF16 = 2.0**-18, 2.0**-10, 2.0**-7
 """Relative spacings; that of fp32 is 32 times as large, since the order of a long sum changes more bits."""
+_FP32_AFTER = 2.0**-14
+"""That of fp32 after a difference: values near zero change sides of a ReLU, and equal ones, of a maximum."""
 _OF_THE_DATA = (
     *("training.seed", "data.name", "data.path", "data.samples", "data.val_fraction", "data.split_seed"),
     *("data.image_size", "data.bands", "data.class_folders"),
@@ -132,7 +135,7 @@ class _Side:
     def spacing(self) -> float:
         """The relative spacing of the format of its products."""
         dtype = DTYPES.get(self.job.precision)
-        return self.fp32_spacing if dtype is None else torch.finfo(dtype).eps
+        return max(self.fp32_spacing, _FP32_AFTER) if dtype is None else torch.finfo(dtype).eps
 
     @property
     def fp32_spacing(self) -> float:
@@ -178,7 +181,8 @@ def parting_place(
     off: Flags = {"data.cache": ("one step", "off"), "data.workers": ("one step", 0)}
     first = planned_again(runs[0], off, read_summary(runs[0]).get("task"), trust_code=trust_code)
     values = values_of(first.config)
-    same: Flags = {key: ("the first run", values[key]) for key in _AS_FIRST}
+    training = training_of(first.config, first.task)
+    same: Flags = {key: ("the first run", values[key]) for key in _AS_FIRST if acts(key, training)}
     second = planned_again(runs[1], {**off, **same}, first.task, trust_code=trust_code)
     _check(runs, values, values_of(second.config))
     snapshot = None
