@@ -51,7 +51,7 @@ async def test_the_picker_suggests_it_and_counts_its_memory(tmp_path):
         screen.query_one("#model", Input).focus()
         await pilot.press("t", "o", "y")
         await pilot.press("right")
-        await until(app, pilot, "network    toy_net  2.57k weights, images of 224 px")
+        await until(app, pilot, "network    toy_net  2.44k weights, images of 224 px")
         assert screen.query_one("#model", Input).value == "toy_net"
 
 

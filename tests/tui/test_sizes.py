@@ -13,6 +13,7 @@ from mptui.tui.screens.live import PAGES
 from tests.tui.cockpits import cockpit, until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import DEADLINE_S, frame, live, seen
+from tests.tui.pickers import go_to
 
 WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step", "bound by compute")
 
@@ -97,7 +98,10 @@ async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
     async with cockpit((100, 30)) as (app, pilot, _):
         await until(app, pilot, "detected at")
         await pilot.press("enter")
-        await until(app, pilot, "grad_scaler.growth_interval")
+        await until(app, pilot, "fp32_layers")
+        await go_to(pilot, app.screen, "training.early_stopping_patience")
+        await until(app, pilot, "early_stopping_patience")
+        await go_to(pilot, app.screen, "precision.mode")
         await pilot.resize_terminal(60, 16)
         deadline = time.monotonic() + DEADLINE_S
         while not (rows := _rows(app, "mode")) or "…" in rows[0]:  # the list is rebuilt some time after
