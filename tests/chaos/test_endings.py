@@ -26,7 +26,7 @@ from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LOOK_S, in_phase, stepped, wait_for
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.slow
 
 OWN = """
 import os, time

@@ -180,8 +180,8 @@ RUNS = [
     ("unet", "segmentation", 2, ADAMW, {}, {"width": 8}),
     ("unet", "segmentation", 150, ADAMW, {}, {"width": 8}),
     ("unet", "segmentation", 150, {}, {"activation_checkpointing": True}, {"width": 8}),
-    ("diffusion_unet", "diffusion", 1, ADAMW, {}, {"width": 16, "depth": 2}),
-    ("diffusion_unet", "diffusion", 1, ADAMW, {"activation_checkpointing": True}, {"width": 16, "depth": 2}),
+    ("diffusion_unet", "diffusion", 1, ADAMW, {}, {"width": 8, "depth": 1}),
+    ("diffusion_unet", "diffusion", 1, ADAMW, {"activation_checkpointing": True}, {"width": 8, "depth": 1}),
     *((name, "classification", 10, ADAMW, {}, {}) for name in OWN),
 ]
 

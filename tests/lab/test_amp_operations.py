@@ -136,6 +136,7 @@ def test_a_kernel_without_an_autocast_rule_is_named_until_it_has_one(checked):
 def test_networks_of_mptui_have_no_findings(checked):
     flags = {
         "model.name": "unet",
+        "model.width": 8,
         "data.name": "shapes",
         "data.samples": 8,
         "data.image_size": 32,
