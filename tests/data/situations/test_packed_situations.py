@@ -16,12 +16,14 @@ from .read import opened
 NAMES = ("cat", "dog", "cow")
 
 
-def parquet(path, count, names=NAMES, image="image", label="label", labels=None, rows=None):
+def parquet(path, count, names=NAMES, image="image", label="label", labels=None, rows=None, more=()):
     """Write a file as `datasets` does; image i is of class i modulo 3 of `NAMES`."""
     rows = rows or [{"bytes": png(number), "path": f"{number}.png"} for number in range(count)]
     numbers = [names.index(NAMES[number % 3]) for number in range(count)] if labels is None else labels
-    features = {image: {"_type": "Image"}, label: {"names": list(names), "_type": "ClassLabel"}}
-    table = pa.table({image: pa.array(rows, IMAGE), label: pa.array(numbers, pa.int64())})
+    classes = {name: {"names": list(names), "_type": "ClassLabel"} for name in (*more, label)}
+    features = {image: {"_type": "Image"}, **classes}
+    others = {name: pa.array([0] * count, pa.int64()) for name in more}
+    table = pa.table({image: pa.array(rows, IMAGE), **others, label: pa.array(numbers, pa.int64())})
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"huggingface": json.dumps({"info": {"features": features}})}
     pq.write_table(table.replace_schema_metadata(about), path)
@@ -173,6 +175,26 @@ def test_a_test_half_with_hidden_labels_is_no_validation_half(tmp_path):
     parquet(tmp_path / "test-0.parquet", 6, labels=[-1] * 6)
     dataset, _ = opened(tmp_path, SampleKind.CLASS)
     assert (len(dataset.train) + len(dataset.val), len(dataset.reading.test)) == (12, 1)
+
+
+def test_of_two_columns_with_classes_the_one_of_a_usual_name_is_read_and_that_is_said(tmp_path):
+    parquet(tmp_path / "train-0.parquet", 6, label="fine_label", more=["coarse_label"])
+    parquet(tmp_path / "val-0.parquet", 3, label="fine_label", more=["coarse_label"])
+    dataset, _ = assert_right(tmp_path, 6, 3)
+    assert (
+        "the labels are those of the column fine_label; coarse_label has classes, too, and is not read"
+        in dataset.warnings
+    )
+
+
+def test_two_columns_with_classes_and_no_usual_name_are_refused_until_one_has_it(tmp_path):
+    parquet(tmp_path / "train-0.parquet", 6, label="species", more=["family"])
+    with pytest.raises(DataError, match="may be in family or in species") as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "rename_column" in caught.value.hint
+    assert len(opened(tmp_path, SampleKind.IMAGE)[0].train) == 5
+    parquet(tmp_path / "train-0.parquet", 6, label="label", more=["family"])
+    assert opened(tmp_path, SampleKind.CLASS)[0].classes == NAMES
 
 
 def test_several_sets_in_one_folder_are_refused_and_one_of_them_is_read(tmp_path):

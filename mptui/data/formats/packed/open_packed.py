@@ -12,8 +12,9 @@ from mptui.data.formats.packed.packed_samples import class_file, declared_classe
 from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
+from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from mptui.text import clean_name
+from mptui.text import clean_name, some
 
 TAR_SHARDS = "DATA/train-0000.tar and DATA/val-0000.tar, of members 1.jpg and 1.cls, 1.json or 1.mask.png"
 PARQUET_FILES = "DATA/train-0000.parquet and DATA/validation-0000.parquet, of columns image and label or mask"
@@ -66,7 +67,7 @@ def find_in_parquet(
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: A file is damaged, or there are no usable samples.
+        DataError: A file is damaged, there are no usable samples, or labels may be in several columns.
         DiskError: The cache has no room for the images.
         ScanCancelledError: `should_stop` returned True.
     """
@@ -80,7 +81,28 @@ def find_in_parquet(
         on_progress(done, total)
         return listing, done
 
-    return _told(path, files, join(path, *_each(splits, listed), kind, None))
+    said = _labels_said(files.train[0]) if kind is SampleKind.CLASS and files.train else ()
+    found = join(path, *_each(splits, listed), kind, None)
+    return _told(path, files, replace(found, warnings=(*found.warnings, *said)))
+
+
+def _labels_said(file: str) -> tuple[str, ...]:
+    """Return which column of several with classes has the labels.
+
+    Raises:
+        DataError: None of them has a usual name.
+    """
+    columns = columns_of(file)
+    if columns is None or not columns.other_labels:
+        return ()
+    others = some(columns.other_labels)
+    label = clean_name(str(columns.label))
+    if not columns.is_usual:
+        raise DataError(
+            f"{clean_name(file)}: the labels may be in {label} or in {others}: these columns have classes",
+            hint="Rename the one that is meant to label: dataset.rename_column(NAME, 'label').",
+        )
+    return (f"the labels are those of the column {label}; {others} has classes, too, and is not read",)
 
 
 def _told(path: str, files: PackedFiles, found: Found) -> Found:

@@ -56,6 +56,13 @@ class ParquetColumns:
     mask: str | None = None
     classes: tuple[str, ...] | None = None
     """Names of the classes of the labels 0, 1, …, where the schema declares them."""
+    other_labels: tuple[str, ...] = ()
+    """Columns that the schema declares to be classes, too."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the column of labels has one of their usual names."""
+        return self.label in _LABEL_NAMES
 
     @property
     def kind(self) -> SampleKind:
@@ -275,9 +282,10 @@ def _columns(schema: "pa.Schema") -> ParquetColumns | None:
     if mask is not None or label is None:
         return ParquetColumns(image, mask=mask)
     names = features[label]["names"] if label in declared else None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ParquetColumns(image, label)
-    return ParquetColumns(image, label, classes=tuple(names))
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    classes = tuple(map(str, names or ())) if are_names else None
+    others = tuple(name for name in declared if name != label)
+    return ParquetColumns(image, label, classes=classes, other_labels=others)
 
 
 def _features(schema: "pa.Schema") -> dict[str, Any]:
