@@ -169,7 +169,7 @@ def test_a_run_is_the_plain_loop(tmp_path_factory, values):
     compare(tmp_path_factory.mktemp("run") / "checkpoints", Case(*values))
 
 
-@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [Case(*values) for values in itertools.product(*CHOICES)], ids=str)
 def test_every_run_is_the_plain_loop(tmp_path, case):
     compare(tmp_path / "checkpoints", case)
