@@ -178,7 +178,7 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
         updater.step(loss.detach())
         del made, loss
     updater.close()
-    counted = footprint(config, task, device="cuda", precision=precision)
+    counted = footprint(config, task, device="cuda", precision=precision, classes=10)
     ahead = BATCHES_AHEAD * 3 * side**2 * 4 * batch  # nothing is prefetched here
     assert counted.allocated - ahead == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.1)
 
@@ -192,10 +192,10 @@ def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
         }
     )
     cpu, cuda = (
-        footprint(config, "segmentation", device=kind, precision="bf16").activations
+        footprint(config, "segmentation", device=kind, precision="bf16", classes=10).activations
         for kind in ("cpu", "cuda")
     )
-    in_fp32 = footprint(config, "segmentation", device="cuda", precision="fp32").activations
+    in_fp32 = footprint(config, "segmentation", device="cuda", precision="fp32", classes=10).activations
     assert cpu < 0.8 * cuda
     assert cuda > 0.9 * in_fp32
 
@@ -211,7 +211,7 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
     states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
     weights = sum(p.nbytes for p in model.parameters())
     buffers = sum(b.nbytes for b in model.buffers())
-    counted = footprint(config, "classification", device="cpu", precision="fp32")
+    counted = footprint(config, "classification", device="cpu", precision="fp32", classes=10)
     assert counted.weights == weights + 2 * buffers  # with those that a refused step goes back to
     assert (counted.gradients, counted.average) == (weights, weights if has_ema else 0)
     assert counted.optimizer == pytest.approx(sum(states.values()), rel=1e-4)
@@ -219,7 +219,13 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
 
 def test_the_parts_are_those_of_the_peak_and_gradients_are_there_once_batches_add_up():
     counted, split = (
-        footprint(run_config("resnet18", 64, 64, memory), "classification", device="cuda", precision="fp32")
+        footprint(
+            run_config("resnet18", 64, 64, memory),
+            "classification",
+            device="cuda",
+            precision="fp32",
+            classes=10,
+        )
         for memory in ({}, {"micro_batch": 32})
     )
     lasting = counted.weights + counted.optimizer
@@ -240,7 +246,7 @@ def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze):
         run_config("resnet18", 64, 64, **training, **m) for m in ({}, {"freeze": freeze}, {"freeze": 1})
     )
     whole, frozen, thawed = (
-        footprint(each, "classification", device="cpu", precision="fp32") for each in configs
+        footprint(each, "classification", device="cpu", precision="fp32", classes=10) for each in configs
     )
     head = 4 * (512 * 10 + 10)
     assert (frozen.gradients, frozen.average) == (head, head)
@@ -252,7 +258,9 @@ def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze):
 
 def test_the_largest_batch_fits_and_one_more_does_not():
     def counted(batch):
-        return footprint(run_config("unet", 32, batch), "segmentation", device="cpu", precision="fp32")
+        return footprint(
+            run_config("unet", 32, batch), "segmentation", device="cpu", precision="fp32", classes=10
+        )
 
     free = counted(300).total
     largest = counted(16).largest_batch(free)
@@ -263,17 +271,23 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 
 def test_a_network_whose_layers_are_computed_from_tensors_is_not_counted_wrongly():
     with pytest.raises(UncountableError):
-        footprint(run_config("timm/regnetx_002", 64, 2), "classification", device="cpu", precision="fp32")
+        footprint(
+            run_config("timm/regnetx_002", 64, 2),
+            "classification",
+            device="cpu",
+            precision="fp32",
+            classes=10,
+        )
 
 
 def test_layers_that_are_computed_from_numbers_alone_are_counted():
     config = run_config("regnet_y_400mf", 32, 2)
     real = build(config.model, num_classes=10, task="classification", side=32)
     for device in ("cpu", "cuda"):
-        counted = footprint(config, "classification", device=device, precision="fp32")
+        counted = footprint(config, "classification", device=device, precision="fp32", classes=10)
         assert counted.parameters == sum(parameter.numel() for parameter in real.parameters())
 
 
 def test_what_can_not_be_built_is_said():
     with pytest.raises(ConfigError, match="no network called"):
-        footprint(run_config("resnet5o", 64, 2), "classification", device="cpu", precision="fp32")
+        footprint(run_config("resnet5o", 64, 2), "classification", device="cpu", precision="fp32", classes=10)

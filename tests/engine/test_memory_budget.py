@@ -32,7 +32,7 @@ def kept(config, **more):
 
 def total(config, **memory):
     changed = config.model_copy(update={"memory": config.memory.model_copy(update=memory)})
-    return footprint(changed, "segmentation", device="cuda", precision="fp32").total
+    return footprint(changed, "segmentation", device="cuda", precision="fp32", classes=10).total
 
 
 def within(config, share, **memory):
@@ -100,10 +100,10 @@ def test_the_classic_unet_at_512_trains_inside_4_gib_by_counted_storages(device)
     config = resolve("memory-limited", task=None, flags=flags, sets=(), environ=os.environ).config
     assert (config.model.width, config.model.depth, config.memory.budget_gib) == (64, 4, 4.0)
     chosen = kept_within(config, "segmentation", device=device, precision="fp32", classes=10)
-    counted = footprint(chosen, "segmentation", device=device, precision="fp32")
+    counted = footprint(chosen, "segmentation", device=device, precision="fp32", classes=10)
     assert counted.total < 0.9 * 4 * GIB
     # the whole batch of the profile is too much in fp32, also with checkpointing
-    assert footprint(config, "segmentation", device=device, precision="fp32").total > 4 * GIB
+    assert footprint(config, "segmentation", device=device, precision="fp32", classes=10).total > 4 * GIB
     part = config.training.model_copy(update={"batch_size": chosen.memory.micro_batch})
     with no_storage():  # torch's own engine
         alive = really_alive(chosen.model_copy(update={"training": part}), "segmentation", None)

@@ -65,7 +65,7 @@ def run_of(**memory):
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_first_setting_with_which_it_fits_is_named(share):
     def total(config, precision="fp32"):
-        return footprint(config, "segmentation", device="cpu", precision=precision).total
+        return footprint(config, "segmentation", device="cpu", precision=precision, classes=10).total
 
     def found(room):
         return enough(run_of(), "segmentation", device="cpu", precision="fp32", classes=10, room=room)

@@ -98,7 +98,7 @@ def test_steps_that_never_wait_for_data_leave_the_workers_alone():
 
 def peak_of(batch):
     tuned = tunable(device(), f"training.batch_size={batch}")
-    return footprint(tuned.plan.config, "classification", device="cuda", precision="bf16").total
+    return footprint(tuned.plan.config, "classification", device="cuda", precision="bf16", classes=10).total
 
 
 def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_are_large_enough():

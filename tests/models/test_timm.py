@@ -125,7 +125,7 @@ def test_their_memory_is_estimated(name):
     weights = sum(
         p.nbytes for p in timm.create_model(name.removeprefix("timm/"), num_classes=10).parameters()
     )
-    assert footprint(config, CLASSIFICATION, device="cpu", precision="fp32").gradients == weights
+    assert footprint(config, CLASSIFICATION, device="cpu", precision="fp32", classes=10).gradients == weights
 
 
 def test_a_network_whose_memory_can_not_be_estimated_can_be_started():

@@ -40,7 +40,9 @@ def test_full_memory_is_told_with_the_setting_that_would_be_enough():
     plan = plan_run(Request("stable", flags, (), os.environ))
     parts = plan.config.memory.model_copy(update={"micro_batch": 1})
     least = plan.config.model_copy(update={"memory": parts})
-    whole, half = (footprint(least, plan.task, device="cpu", precision=p).total for p in ("fp32", "bf16"))
+    whole, half = (
+        footprint(least, plan.task, device="cpu", precision=p, classes=10).total for p in ("fp32", "bf16")
+    )
     error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
 
     def told(room):

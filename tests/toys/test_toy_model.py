@@ -57,7 +57,7 @@ async def test_the_picker_suggests_it_and_counts_its_memory(tmp_path):
 
 def test_its_memory_is_estimated():
     config = RunConfig.model_validate({"model": {"name": "toy_net", "width": 4}, "data": {"image_size": 32}})
-    counted = footprint(config, CLASSIFICATION, device="cpu", precision="fp32")
+    counted = footprint(config, CLASSIFICATION, device="cpu", precision="fp32", classes=10)
     weights = sum(p.nbytes for p in ToyNet(10, 4).parameters())
     assert counted.gradients == counted.optimizer == weights
     assert counted.activations > 0

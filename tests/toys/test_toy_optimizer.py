@@ -65,7 +65,7 @@ async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
 def test_its_memory_is_estimated():
     tables = {"model": {"name": "unet", "width": 4, "depth": 1}, "data": {"image_size": 32}}
     config = RunConfig.model_validate({**tables, "training": {"optimizer": "signum"}})
-    counted = footprint(config, "segmentation", device="cpu", precision="fp32")
+    counted = footprint(config, "segmentation", device="cpu", precision="fp32", classes=10)
     assert counted.optimizer == counted.gradients
 
 

@@ -94,7 +94,7 @@ async def test_the_picker_trains_it(tmp_path):
 
 def test_its_memory_is_estimated():
     config = RunConfig.model_validate({"model": {"name": "balanced_net"}, "data": {"image_size": 32}})
-    counted = footprint(config, "balanced", device="cpu", precision="fp32")
+    counted = footprint(config, "balanced", device="cpu", precision="fp32", classes=10)
     assert counted.activations > 0
 
 

@@ -40,7 +40,7 @@ from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.latent.frozen_vae import vae_bytes
 from mptui.models.layers import has_batch_norm
 from mptui.models.zoo import build, input_shape
-from mptui.registry.tasks import ASSUMED_CLASSES, TASKS
+from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 
 WORKSPACE = 1.0
@@ -146,9 +146,7 @@ def of_one_rank(config: RunConfig, ranks: int) -> RunConfig:
     return config.model_copy(update={"training": share})
 
 
-def footprint(
-    config: RunConfig, task: str, *, device: str, precision: str, classes: int = ASSUMED_CLASSES
-) -> Footprint:
+def footprint(config: RunConfig, task: str, *, device: str, precision: str, classes: int) -> Footprint:
     """Count the memory of a run of `config` on a device of type `device`, in `precision`.
 
     The device need not exist: autocast behaves as there. Counts share networks, and wait for one another.
