@@ -54,16 +54,26 @@ def make_folder(folder: Path) -> None:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether the folder has a checkpoint's manifest, intact or not; links are none."""
-    return bool(checkpoint_files(folder))
+    return bool(_own_names(folder))
 
 
 def checkpoint_files(folder: Path) -> frozenset[str]:
-    """Return the names of a checkpoint's files that are in its folder; empty if it is none, or a link."""
+    """Return the names of a checkpoint's files that are in its folder; empty if it is none, or a link.
+
+    Raises:
+        OSError: The folder can't be listed.
+    """
+    names = _own_names(folder)
+    return names and names & {*os.listdir(folder)}  # noqa: PTH208 - the names alone
+
+
+def _own_names(folder: Path) -> frozenset[str]:
+    """Return the names of the files that a checkpoint's manifest lists, and its own; empty without one."""
     manifest = {} if folder.is_symlink() else _document(folder / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict) or not {"version", "sha256"} <= manifest.keys():
         return frozenset()
-    return frozenset(os.listdir(folder)) & {*files, MANIFEST}  # noqa: PTH208 - the names alone
+    return frozenset({*files, MANIFEST})
 
 
 def _is_marked(folder: Path) -> bool:
