@@ -12,7 +12,6 @@ from collections.abc import Sequence
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # joiners and variation selectors: invisible, and terminals disagree about the width of text around them
 _JOINING = frozenset("\u200b\u200c\u200d\u2060\ufe0e\ufe0f\ufeff")
-_MOST_NAMED = 10
 _UNSEEN = _BIDI | _JOINING
 
 
@@ -31,10 +30,10 @@ def clean_name(text: str, limit: int = 1000) -> str:
     return clean(_LIKE_AN_ESCAPE.sub(r"\\x5c", text), limit)
 
 
-def some(names: Sequence[str]) -> str:
-    """Join the first few names for a message."""
-    shown = ", ".join(clean_name(name) for name in names[:_MOST_NAMED])
-    return shown if len(names) <= _MOST_NAMED else f"{shown}, … ({len(names)} in all)"
+def some(names: Sequence[str], most: int = 10) -> str:
+    """Join the first `most` names for a message."""
+    shown = ", ".join(clean_name(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
 
 
 def clean(text: str, limit: int = 1000) -> str:

@@ -7,6 +7,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
+from mptui.text import clean, some
 
 if TYPE_CHECKING:
     from mptui.lab.amp.check import AmpReport
@@ -133,7 +134,6 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
 
 def _show(report: "AmpReport") -> None:
     from mptui.lab.amp.check import lost_layers
-    from mptui.text import clean
 
     counted = f"{report.batches} batch{'es' if report.batches != 1 else ''} of {report.batch_size}"
     typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device}; not compiled"))
@@ -174,9 +174,7 @@ def _show(report: "AmpReport") -> None:
 def _difference(report: "AmpReport", found: "FirstDifference | None") -> str:
     if found is None:
         return "no operation differs from fp32 by more than rounding"
-    samples = report.samples[found.batch]
-    more = f" and {len(samples) - SAMPLES_SHOWN} more" if len(samples) > SAMPLES_SHOWN else ""
-    batch = f"batch {found.batch + 1}: {', '.join(samples[:SAMPLES_SHOWN])}{more}"
+    batch = f"batch {found.batch + 1}: {some(report.samples[found.batch], SAMPLES_SHOWN)}"
     return f"the first operation that differs: {found.words()} ({batch})"
 
 

@@ -11,7 +11,7 @@ from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 from mptui.cli.table import TableColumn, fitting, lines, terminal_width
-from mptui.text import clean
+from mptui.text import clean, some
 
 runs = typer.Typer(rich_markup_mode=None)
 
@@ -203,9 +203,7 @@ def _print_place(where: dict[str, Any]) -> None:
     typer.echo()
     for sentence in where["sentences"]:
         typer.echo(clean(sentence, 4000))
-    samples = where["samples"]
-    more = f" and {len(samples) - _SAMPLES_SHOWN} more" if len(samples) > _SAMPLES_SHOWN else ""
-    typer.echo(clean(f"batch: {', '.join(samples[:_SAMPLES_SHOWN])}{more}", 2000))
+    typer.echo(clean(f"batch: {some(where['samples'], _SAMPLES_SHOWN)}", 2000))
 
 
 def _shown(key: str, value: object) -> str:

@@ -35,9 +35,9 @@ def with_lever(error: MptuiError | None, plan: Plan, classes: int | None) -> Mpt
         classes: Number of classes of its data; None: it was not known yet.
     """
     room = plan.device.memory_free
-    if not isinstance(error, MemoryExhaustedError) or room is None or is_host_full(error.__cause__):
+    if not isinstance(error, MemoryExhaustedError) or is_host_full(error.__cause__):
         return error
-    if classes is None:
+    if room is None or classes is None:
         return error
     memory = plan.config.memory
     if plan.config.guards.on_oom == "split":

@@ -299,8 +299,8 @@ class Session:
         """Write the result, release the run and wake waiting threads, even if one of these fails."""
         error, bug = (cause, None) if isinstance(cause, MptuiError) else (None, cause)
         classes = None if self._trainer is None else self._trainer.context.job.num_classes
-        told = with_lever(error, self.plan, classes)
-        result = RunResult(status, code, self._records.summary.document, told, bug)
+        error = with_lever(error, self.plan, classes)
+        result = RunResult(status, code, self._records.summary.document, error, bug)
         try:
             with contextlib.ExitStack() as stack:
                 stack.callback(self.trackers.finish)  # once all of the run is written
