@@ -9,8 +9,8 @@ import torch
 
 from mptui.engine.reporting.speed_advice import NO_BETTER
 from mptui.events import Advice, Step
-from tests.engine.blots import SIDE, Blot
-from tests.engine.small import build_trainer, config, end, of
+from tests.engine.blots import Blot
+from tests.engine.small import build_trainer, config, end, of, small_net
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,21 @@ class Laborious(Blot):
         return super().read(side_hint)
 
 
-def wide_net():
-    layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 96, 3, padding=1)]
-    for _ in range(3):
-        layers += [torch.nn.ReLU(), torch.nn.Conv2d(96, 96, 3, padding=1)]
-    return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(96 * SIDE**2, 3))
+class Computes(torch.nn.Module):
+    """A layer that takes 20 ms, far more than launching it, on any machine."""
+
+    def forward(self, images_BCHW):
+        time.sleep(0.02)
+        return images_BCHW
+
+
+def slow_net():
+    return torch.nn.Sequential(Computes(), small_net())
+
+
+def deep_net():
+    """Return a network of many layers that compute next to nothing, on any machine."""
+    return torch.nn.Sequential(*[torch.nn.Identity() for _ in range(300)], small_net())
 
 
 def verdict(folder, *, kind=Blot, model=None, batch=8, cached=False):
@@ -63,8 +73,8 @@ def test_a_slow_disk_holds_the_steps_back(tmp_path):
     assert last.ceilings["steps"] > last.ceilings["data"]
 
 
-def test_a_network_of_wide_layers_is_bound_by_computing(tmp_path):
-    last, advice = verdict(tmp_path, model=wide_net(), batch=48, cached=True)
+def test_a_network_whose_layers_take_long_is_bound_by_computing(tmp_path):
+    last, advice = verdict(tmp_path, model=slow_net(), cached=True)
 
     assert last.bound_by == "compute"
     assert advice == []
@@ -92,6 +102,5 @@ def test_a_run_in_16_bits_that_grows_no_better_is_told_how_to_compare(tmp_path, 
 def test_the_verdict_is_right_each_time(tmp_path, number):
     assert verdict(tmp_path / "a", kind=Sleeping)[0].bound_by == "data"
     assert verdict(tmp_path / "b", kind=Laborious)[0].bound_by == "data"
-    # of one image, so that a slow machine too computes a layer in far less than LAUNCH_S
-    assert verdict(tmp_path / "c", batch=1, cached=True)[0].bound_by == "launch"
-    assert verdict(tmp_path / "d", model=wide_net(), batch=48, cached=True)[0].bound_by == "compute"
+    assert verdict(tmp_path / "c", model=deep_net(), batch=1, cached=True)[0].bound_by == "launch"
+    assert verdict(tmp_path / "d", model=slow_net(), cached=True)[0].bound_by == "compute"
