@@ -67,6 +67,57 @@ def test_splits_have_the_words_that_people_use(folder, words):
     assert halves(opened(write(folder / "list.tsv", ("id", "label", "subset"), *lines))) == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ("column", "train", "val"),
+    [
+        ("type", "train", "val"),
+        ("dataset", "TRAIN", "TEST"),
+        ("is_valid", "False", "True"),
+        ("is_train", 1, 0),
+    ],
+)
+def test_a_column_of_another_name_is_the_split_by_its_words(folder, column, train, val):
+    lines = [
+        (n, name, val if split == "val" else train) for (n, name), split in zip(ROWS, SPLIT, strict=True)
+    ]
+    dataset = opened(write(folder / "list.csv", ("id", "label", column), *lines))
+    assert halves(dataset) == EXPECTED
+    assert dataset.reading.split.startswith(f"column {column} of the list: train and ")
+
+
+@pytest.mark.parametrize("written", ["{split}_images/{name}", "{name}"])
+def test_folders_of_splits_in_a_list_are_its_split(tmp_path, written):
+    lines = []
+    for (number, name), split in zip(ROWS, SPLIT, strict=True):
+        save(tmp_path / f"{split}_images" / f"{number}.png", number)
+        lines.append((written.format(split=split, name=f"{number}.png"), name))
+    dataset = opened(write(tmp_path / "list.csv", ("file_name", "label"), *lines))
+    assert halves(dataset) == EXPECTED
+    assert dataset.reading.split == "folders of the list's images: train and val"
+
+
+def test_images_are_known_by_their_endings_where_no_name_says_so(folder):
+    header = ("image_id", "Finding Labels", "sat_path", "Patient ID")
+    lines = [(90 + n, name, f"images/{n}.png", 7) for n, name in ROWS]
+    dataset = opened(write(folder / "list.csv", header, *lines))
+    assert sorted(chain(*halves(dataset))) == sorted(chain(*EXPECTED))
+    assert list(dataset.warnings) == ["columns of the list that are not read: image_id, Patient ID"]
+
+
+def test_one_hot_columns_may_have_words_of_splits(folder):
+    lines = [(n, int(name == "cat"), int(name == "dog")) for n, name in ROWS]
+    dataset = opened(write(folder / "list.csv", ("id", "train", "bus"), *lines))
+    assert (dataset.classes, dataset.held_out) == (("bus", "train"), True)
+
+
+def test_a_list_in_a_folder_beside_finds_the_images_in_several(tmp_path):
+    for number, _ in ROWS:
+        save(tmp_path / f"images_part_{number % 2}" / f"{number}.png", number)
+    (tmp_path / "truth").mkdir()
+    dataset = opened(write(tmp_path / "truth" / "list.csv", ("image", "label"), *ROWS))
+    assert sorted(chain(*halves(dataset))) == sorted(chain(*EXPECTED))
+
+
 def test_a_parquet_file_of_paths_is_a_list(folder):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -156,7 +207,7 @@ def test_what_is_left_out_is_counted_by_its_reason(folder):
     ("lines", "told", "remedy"),
     [
         (
-            [("photo_of", "what"), ("images/0.png", "cat")],
+            [("photo_of", "what"), ("images/0", "cat")],
             "none of its columns is called image",
             "first line",
         ),
@@ -195,6 +246,16 @@ def test_what_is_left_out_is_counted_by_its_reason(folder):
             r"training lacks: Cat\n.*capitals alone: cat",
             "same capitals",
         ),
+        (
+            [("id", "labels"), (0, "rust|scab"), (1, "scab"), (2, "rust")],
+            r"several, with \| between them: 2 labels: rust, scab\n  one: 3 classes",
+            "write + instead",
+        ),
+        (
+            [("id", "tags"), *enumerate(("dry hot", "hot wet", "dry wet", "dry hot wet"))],
+            "several, with blanks between them: 3 labels: dry, hot, wet",
+            "one class for each image",
+        ),
         ([("id", "label"), (0, "a", "b")], "line 2: 3 values, where the first line has 2", "double quotes"),
     ],
 )
@@ -227,6 +288,7 @@ def test_a_list_in_a_folder_of_images_is_offered_and_trains(tmp_path, place, cap
         "1",
     ]
     run += ["--set", "data.image_size=32", "--runs-dir", str(tmp_path / "runs"), "--data"]
+    write(tmp_path / "sample_submission.csv", ("id", "label"), *ROWS)
     lost = write(tmp_path / "solution.csv", ("id", "label"), ("gone", "cat"))
     path = write(tmp_path / "train labels.csv", ("id", "label"), *ROWS)
     assert _exit_code([*run, str(tmp_path)], debug=False) == 3

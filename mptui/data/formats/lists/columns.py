@@ -1,10 +1,15 @@
-"""Finds which columns of a table are the image, its label or mask, and its split, by the names people use."""
+"""Finds which columns of a table are the image, its label or mask, and its split.
+
+By the names people use; where these don't say, by the cells: files of images, or words of splits.
+"""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mptui.data.decode.image import EXTENSIONS
+from mptui.data.formats.folders.split_words import SPLIT_WORDS, TEST, TRAIN, UNLABELLED, VAL
 from mptui.data.formats.lists.read_table import Table
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
@@ -32,7 +37,19 @@ _MASK = (
     "annotation",
 )
 _SPLIT = ("split", "subset", "set", "partition", "phase", "usage")
-_CODED_MASKS = frozenset({"encodedpixels", "rle", "rle_mask", "segmentation_rle", "mask_rle"})
+_CODED_MASKS = frozenset({"encodedpixels", "rle", "rlemask", "segmentationrle", "maskrle"})
+_PASSED = ("", "unnamed: 0", "index")
+"""Names of columns that number the lines."""
+
+SPLITS: Mapping[str, str] = {
+    **{word: split for word, split in SPLIT_WORDS.items() if split != UNLABELLED},
+    **dict.fromkeys(("public", "private"), TEST),
+}
+"""Words in a column of splits, and their split."""
+
+_OTHERWISE = {TRAIN: VAL, VAL: TRAIN, TEST: TRAIN}
+_FLAG = re.compile(r"(?i)(?:is|in)[ _-]*([a-z]+)")
+_TRUTHS = ({"true", "1", "1.0", "yes"}, {"false", "0", "0.0", "no"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,8 @@ class Columns:
     split: int | None = None
     one_hot: tuple[int, ...] = ()
     """Columns of 0 and 1, one a class, in place of a label."""
+    split_of: Mapping[str, str] = field(default_factory=lambda: SPLITS)
+    """The split that each word in its column means, in lower case."""
 
     @property
     def kind(self) -> SampleKind:
@@ -69,8 +88,8 @@ def find_columns(table: Table) -> Columns | None:
     Raises:
         DataError: Its columns can be read in more than one way, or hold what can't be read.
     """
-    names = _plain_names(table)
-    image = _first(names, _IMAGE)
+    names = [_plain(name) for name in table.header]
+    image = _image_column(table, names)
     if image is None:
         return None
     if coded := [name for name in names if name in _CODED_MASKS]:
@@ -79,44 +98,115 @@ def find_columns(table: Table) -> Columns | None:
             f"{coded[0]} holds masks as run lengths",
             "Write each mask as a PNG file, and list it as mask.",
         )
-    split, mask = _first(names, _SPLIT), _first(names, _MASK)
-    labels = [place for place, name in enumerate(names) if name in _LABEL]
+    mask = _first(names, _MASK)
+    labels = [place for place, name in enumerate(names) if name in _plain_all(_LABEL) and place != image]
+    if mask is None and not labels:
+        mask = _only([place for place in range(len(names)) if place != image and _holds_images(table, place)])
     if mask is not None and labels:
         raise _refused(
             table,
             f"it has a mask and a label for each image: {table.header[mask]} and {table.header[labels[0]]}",
             "Remove the column that is not to be learned.",
         )
+    split, split_of = _split_column(table, names, {image, mask, *labels})
     if mask is not None or not table.rows:
-        return Columns(image, labels[0] if labels and mask is None else None, mask, split)
-    passed = {*_IMAGE, *_SPLIT, "", "unnamed:_0", "index"}
-    others = [place for place, name in enumerate(names) if name not in passed]
+        label = labels[0] if labels and mask is None else None
+        return Columns(image, label, mask, split, split_of=split_of)
     if labels:
-        return Columns(image, _one_of(table, labels), split=split)
+        return Columns(image, _one_of(table, labels), split=split, split_of=split_of)
+    passed = {*_plain_all(_IMAGE), *_plain_all(_SPLIT), *_plain_all(_PASSED)}
+    others = [place for place, name in enumerate(names) if name not in passed and place not in (image, split)]
     if len(others) == 1:
-        return Columns(image, others[0], split=split)
+        return Columns(image, others[0], split=split, split_of=split_of)
     if _are_one_hot(table, others):
-        return Columns(image, split=split, one_hot=tuple(others))
+        return Columns(image, split=split, one_hot=tuple(others), split_of=split_of)
+    if (said := _only([place for place in others if _says_label(table.header[place])])) is not None:
+        return Columns(image, said, split=split, split_of=split_of)
     if others:
         raise _refused(
             table,
             f"none of its columns is called label or mask: {', '.join(map(clean_name, table.header[:12]))}",
             "Rename the column of the classes to label, or that of the masks' files to mask.",
         )
-    return Columns(image, split=split)
+    return Columns(image, split=split, split_of=split_of)
 
 
 def is_named_label(table: Table, columns: Columns) -> bool:
     """Whether the label of a list is so by the name of its column; a mask and columns of 0 and 1 are."""
-    return columns.label is None or _plain_names(table)[columns.label] in _LABEL
+    return columns.label is None or _plain(table.header[columns.label]) in _plain_all(_LABEL)
 
 
-def _plain_names(table: Table) -> list[str]:
-    return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in table.header]
+def unread(table: Table, columns: Columns) -> Iterator[str]:
+    """Yield the names of the columns that are not read, without those that number the lines."""
+    read = {columns.image, columns.label, columns.mask, columns.split, *columns.one_hot}
+    for place, name in enumerate(table.header):
+        if place not in read and _plain(name) not in _plain_all(_PASSED):
+            yield name
+
+
+def _plain(name: str) -> str:
+    """Return the name of a column without capitals and what is between its words."""
+    return re.sub(r"[ _.-]+", "", name.lower())
+
+
+def _plain_all(names: Sequence[str]) -> list[str]:
+    return [_plain(name) for name in names]
 
 
 def _first(names: Sequence[str], known: Sequence[str]) -> int | None:
-    return next((names.index(name) for name in known if name in names), None)
+    return next((names.index(name) for name in _plain_all(known) if name in names), None)
+
+
+def _only(places: Sequence[int]) -> int | None:
+    return places[0] if len(places) == 1 else None
+
+
+def _image_column(table: Table, names: Sequence[str]) -> int | None:
+    """Return the column of the images: that of a usual name, unless another alone holds files of images."""
+    named = _first(names, _IMAGE)
+    if named is not None and _holds_images(table, named):
+        return named
+    masks = _plain_all(_MASK)
+    holds = [place for place, name in enumerate(names) if name not in masks and _holds_images(table, place)]
+    said = [place for place in holds if not re.search(r"mask|seg|annot|label", names[place])]
+    return named if (found := _only(said)) is None else found
+
+
+def _holds_images(table: Table, place: int) -> bool:
+    cells = [row[place] for row in table.rows if row[place]]
+    return bool(cells) and all(map(_is_image, cells))
+
+
+def _split_column(
+    table: Table, names: Sequence[str], others: set[int | None]
+) -> tuple[int | None, Mapping[str, str]]:
+    """Return the column of the split, and what its words mean.
+
+    A column of another name is one if its words are of several splits, or if it says with true and false
+    whether an image is of a split, as `is_valid`.
+    """
+    named = _first(names, _SPLIT)
+    if named is not None:
+        return named, SPLITS
+    for place, name in enumerate(table.header):
+        if place in others:
+            continue
+        words = {row[place].lower() for row in table.rows}
+        if len({SPLITS.get(word, "") for word in words} - {""}) > 1 and words <= {*SPLITS}:
+            return place, SPLITS
+        if (flag := _FLAG.match(name)) is not None and words <= _TRUTHS[0] | _TRUTHS[1]:
+            split = SPLITS.get(flag[1].lower(), "")
+            if split:
+                return place, _flagged(split)
+    return None, SPLITS
+
+
+def _flagged(split: str) -> Mapping[str, str]:
+    return {**dict.fromkeys(_TRUTHS[0], split), **dict.fromkeys(_TRUTHS[1], _OTHERWISE[split])}
+
+
+def _says_label(name: str) -> bool:
+    return any(word in _LABEL for word in re.findall(r"[a-z]+", name.lower()))
 
 
 def _one_of(table: Table, labels: list[int]) -> int:

@@ -1,9 +1,11 @@
 """A list of images with a label or a mask for each: `--data LIST.csv`."""
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +14,22 @@ from mptui.data.core.reading import LeftOut
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.class_folders import unknown_classes
-from mptui.data.formats.folders.split_words import SPLIT_WORDS, UNLABELLED
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, split_of_file
 from mptui.data.formats.layout import natural_key
-from mptui.data.formats.lists.columns import Columns, find_columns, is_named_label, with_header
+from mptui.data.formats.lists.columns import Columns, find_columns, is_named_label, unread, with_header
 from mptui.data.formats.lists.locate import FileFinder, forget_listings
 from mptui.data.formats.lists.read_table import ENDINGS, Table, read_table
+from mptui.data.formats.lists.several_labels import refuse_several_labels
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from mptui.text import clean_name, shell_word
+from mptui.text import clean_name, shell_word, some
 
-_SPLITS = {
-    **{word: split for word, split in SPLIT_WORDS.items() if split != UNLABELLED},
-    **dict.fromkeys(("public", "private"), "test"),
-}
 _FEW = 200
 """Number of rows by which a list is recognized."""
+_ANSWERS = frozenset({"submission", "samplesubmission", "sample"})
+"""Words in the names of lists that show what an answer to a competition looks like."""
 
 _IMAGE_WORDS = ("image", "img", "photo", "jpeg", "jpg")
 _MASK_WORDS = ("mask", "label", "annotation", "seg")
@@ -79,11 +80,12 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
     table = with_header(read_table(path))
     columns = find_columns(table)
     assert columns is not None
+    if kind is SampleKind.CLASS and columns.label is not None:
+        refuse_several_labels(table, columns.label)
     rows = _Rows(table, columns, kind)
     train, val, test = (rows.halves[name].sorted() for name in ("train", "val", "test"))
-    split = (
-        "" if columns.split is None or not (val.images or test.images) else _phrase(table, columns, val, test)
-    )
+    split = _phrase(table, columns, val, test) if val.images or test.images else ""
+    unused = [clean_name(name) for name in unread(table, columns)]
     if not val.images and all(test.targets):
         val, test = test, _Half()
     if not train.images:
@@ -112,6 +114,7 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
         masks=PathTable(targets) if masked else None,
         class_file=_class_file(table, train) if masked else None,
         unpaired=tuple(rows.problems),
+        warnings=(f"columns of the list that are not read: {some(unused)}",) if unused else (),
         split=split,
         test=tuple(test.images),
         left_out=tuple(rows.left_out()),
@@ -165,12 +168,34 @@ def offering(folder: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        first = next(_lists_in(folder), None)
+        first = next((path for place in _places(folder) for path in _offered(place)), None)
         if first is None:
             raise
-        path = first[0]
-        hint = f"Its labels are in a list: --data {shell_word(path)}."
+        hint = f"Its labels are in a list: --data {shell_word(first)}."
         raise DataError(error.message, hint=hint) from error
+
+
+def _places(folder: str) -> Iterator[str]:
+    yield folder
+    try:
+        with os.scandir(folder) as entries:
+            yield from sorted(entry.path for entry in islice(entries, _FEW) if entry.is_dir())
+    except OSError:
+        return
+
+
+def _offered(folder: str) -> Iterator[str]:
+    """Yield the lists in a folder that a run can learn from: no examples of answers, no test halves."""
+    for path, table, columns in _lists_in(folder):
+        words = re.findall(r"[a-z]+", os.path.basename(path).lower())
+        column = columns.label if columns.mask is None else columns.mask
+        targets = {row[column] for row in table.rows} if column is not None else {"one-hot", "columns"}
+        if (
+            len(targets) > 1
+            and not _ANSWERS.intersection(words)
+            and split_of_file(words[0] if words else "") != TEST
+        ):
+            yield path
 
 
 class _Rows:
@@ -185,17 +210,18 @@ class _Rows:
         self._images = FileFinder(table.path, [row[columns.image] for row in table.rows], _IMAGE_WORDS)
         names = [] if columns.mask is None else [row[columns.mask] for row in table.rows]
         self._masks = FileFinder(table.path, names, _MASK_WORDS)
-        for number, row in enumerate(table.rows):
-            self._add(number, row)
+        files = [self._images.find(name) if (name := row[columns.image]) else None for row in table.rows]
+        self._by_folders = _splits_of_folders(files, self._images.root) if columns.split is None else {}
+        for number, (row, image) in enumerate(zip(table.rows, files, strict=True)):
+            self._add(number, row, image)
 
     def left_out(self) -> Iterator[LeftOut]:
         """Yield the rows that are left out without being a fault of the set."""
         if self._again:
             yield LeftOut("is listed again", tuple(self._again))
 
-    def _add(self, number: int, row: list[str]) -> None:
-        split = self._split(number, row)
-        image = self._images.find(row[self._columns.image]) if row[self._columns.image] else None
+    def _add(self, number: int, row: list[str], image: str | None) -> None:
+        split = self._split(number, row, image)
         if image is None:
             self.problems.append(
                 Problem(row[self._columns.image] or self._table.name(number), "no such file")
@@ -218,16 +244,16 @@ class _Rows:
         self.halves[split].images.append(image)
         self.halves[split].targets.append(target)
 
-    def _split(self, number: int, row: list[str]) -> str:
+    def _split(self, number: int, row: list[str], image: str | None) -> str:
         if self._columns.split is None:
-            return "train"
+            return self._by_folders.get(os.path.dirname(image or ""), TRAIN)
         word = row[self._columns.split].strip().lower()
-        if word not in _SPLITS:
+        if word not in self._columns.split_of:
             raise DataError(
                 f"{self._table.name(number)}: its split is {row[self._columns.split]!r}",
                 hint="Write train, val or test in the column of the split, or remove the column.",
             )
-        return _SPLITS[word]
+        return self._columns.split_of[word]
 
     def _target(self, number: int, row: list[str], image: str) -> tuple[str, str]:
         """Return the label, or the file of the mask, of an image, and what is wrong with it."""
@@ -262,9 +288,22 @@ class _Rows:
         )
 
 
+def _splits_of_folders(files: Iterable[str | None], root: str) -> dict[str, str]:
+    """Return the split of each folder by the words in its path; empty: some have none, or all the same."""
+    folders = {os.path.dirname(file) for file in files if file is not None}
+    splits = {}
+    for folder in folders:
+        words = map(folder_words, os.path.relpath(folder, root).split(os.sep))
+        said = {each.split for each in words if each.exact} & {TRAIN, VAL, TEST}
+        splits[folder] = said.pop() if len(said) == 1 else ""
+    found = {*splits.values()}
+    return splits if TRAIN in found and len(found) > 1 and "" not in found else {}
+
+
 def _phrase(table: Table, columns: Columns, val: _Half, test: _Half) -> str:
-    assert columns.split is not None
     other = "val" if val.images else "test"
+    if columns.split is None:
+        return f"folders of the list's images: train and {other}"
     return f"column {clean_name(table.header[columns.split])} of the list: train and {other}"
 
 

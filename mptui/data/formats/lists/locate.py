@@ -30,39 +30,54 @@ class FileFinder:
 
     def __init__(self, path: str, names: Sequence[str], words: Sequence[str]) -> None:
         self._list, self._words = path, words
-        self.folder = os.path.dirname(os.path.abspath(path))
+        self.root = os.path.dirname(os.path.abspath(path))
+        """The folder from which the files are looked for."""
+        self._folders = [self.root]
         tried = [name for name in islice(names, _TRIED) if name]
-        if not any(_found(self.folder, name) for name in tried):
-            self.folder = self._elsewhere(tried) or self.folder
+        if any(_found(self.root, name) for name in tried):
+            return
+        above = os.path.dirname(self.root)
+        for root in (self.root, above):
+            folders = [root, *_folders_inside(root)] if root == above else list(_folders_inside(root))
+            if found := self._elsewhere(folders, tried):
+                self.root, self._folders = root, found
+                return
 
     def find(self, name: str) -> str | None:
         """Return the file of a name; None if there is none.
 
         Raises:
-            DataError: Two files have the name, which lacks an ending.
+            DataError: Two files have the name, which lacks an ending, or two folders have it.
         """
-        return _found(self.folder, name)
+        files = [file for folder in self._folders if (file := _found(folder, name)) is not None]
+        if len(files) > 1:
+            raise self._in_two(*map(os.path.dirname, files[:2]))
+        return files[0] if files else None
 
-    def _elsewhere(self, names: Sequence[str]) -> str | None:
-        """Return the folder beside the list in which most of the names are."""
-        counts = {
-            folder: sum(_found(folder, name) is not None for name in names)
-            for folder in _folders_inside(self.folder)
-        }
-        most = max(counts.values(), default=0)
-        best = [folder for folder, count in counts.items() if count == most and most]
+    def _elsewhere(self, folders: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Return the folders in which the names are: that with most, or several that share them."""
+        has = {folder: {name for name in names if _found(folder, name) is not None} for folder in folders}
+        has = {folder: found for folder, found in has.items() if found}
+        if len(has) < 2:
+            return [*has]
+        if sum(map(len, has.values())) == len(set.union(*has.values())):  # parts of the set
+            return [*has]
+        most = max(map(len, has.values()))
+        best = [folder for folder, found in has.items() if len(found) == most]
+        stem = os.path.splitext(os.path.basename(self._list))[0].lower()
+        for words in (re.findall(r"[a-z]+", stem), self._words):
+            named = [each for each in best if any(word in _last(each).lower() for word in words)]
+            best = named if len(best) > 1 and len(named) == 1 else best
         if len(best) > 1:
-            stem = os.path.splitext(os.path.basename(self._list))[0].lower()
-            for words in (re.findall(r"[a-z]+", stem), self._words):
-                named = [each for each in best if any(word in _last(each).lower() for word in words)]
-                best = named if len(named) == 1 else best
-        if len(best) > 1:
-            raise DataError(
-                f"{clean_name(self._list)}: the files of its names are in two folders:\n"
-                f"  {clean_name(best[0])}\n  {clean_name(best[1])}",
-                hint="Write the folder into the list: images/1.jpg.",
-            )
-        return best[0] if best else None
+            raise self._in_two(best[0], best[1])
+        return best
+
+    def _in_two(self, first: str, second: str) -> DataError:
+        return DataError(
+            f"{clean_name(self._list)}: the files of its names are in two folders:\n"
+            f"  {clean_name(first)}\n  {clean_name(second)}",
+            hint="Write the folder into the list: images/1.jpg.",
+        )
 
 
 def _found(folder: str, name: str) -> str | None:
