@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import OF_SYSTEM, leads_to, unreadable
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, is_plain_split
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, is_plain_split, words_with_glued
 from mptui.errors import DataError
 from mptui.text import clean_name
 
@@ -77,9 +77,10 @@ def split_folders(names: Iterable[str]) -> dict[str, list[str]]:
     """Return the names of folders that are a split, by split.
 
     A name counts that is nothing but words of a split (`train2017`, `training_set`), or that differs from
-    another by its split alone: `seg_train` beside `seg_test`, but not the classes `bullet_train` and `car`.
+    another by its split alone: `seg_train` beside `seg_test`, or `traincrop` beside `valcrop`, but not the
+    classes `bullet_train` and `car`.
     """
-    words = {name: folder_words(name) for name in names}
+    words = {name: words_with_glued(name) for name in names}
     found: dict[str, list[str]] = {}
     for name, said in words.items():
         others = [each.rest for each in words.values() if each.split and each.split != said.split]

@@ -2,7 +2,8 @@
 
 Layouts are tried in an order, and the first that fits is taken. What speaks against it is what it leaves out,
 or takes for samples: packed files that hold samples of the same kind; a list in the folder that says other
-things of its images, or that some are masks; images that are masks of others by their pixels.
+things of its images, or that some are masks; images that are masks of others by their pixels; a split that
+the names of images say, where one would be drawn.
 """
 
 import os
@@ -15,6 +16,8 @@ from mptui.data.core.parts import joined_files
 from mptui.data.formats.folder_format import FolderFormat, Found
 from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE
 from mptui.data.formats.folders.masks_by_pixels import mask_among
+from mptui.data.formats.folders.split_in_names import split_in_names
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL
 from mptui.data.formats.known_formats import FORMATS
 from mptui.data.formats.lists.image_list import targets_in
 from mptui.data.scan.scan import ShouldStop
@@ -59,6 +62,8 @@ def refuse_rivals(
     by_folders = kind is SampleKind.CLASS and not FORMATS[found.layout].ending
     if not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):
         return
+    if kind is not SampleKind.IMAGE and not found.split:
+        _refuse_split_in_names(path, found)
     rival = next(_rivals(path, kind, found, should_stop), None)
     if rival is None:
         return
@@ -69,6 +74,19 @@ def refuse_rivals(
         f"{clean_name(path)}: two layouts can be meant:\n"
         f"  {found.layout}: {len(found.images):,} images{names}\n  {rival.layout}: {rival.what}",
         hint=f"{hint}.",
+    )
+
+
+def _refuse_split_in_names(path: str, found: Found) -> None:
+    if FORMATS[found.layout].ending or not (counts := split_in_names(path, found)):
+        return
+    named = ", ".join(f"{counts[split]:,} {split}" for split in (TRAIN, VAL, TEST) if split in counts)
+    raise DataError(
+        f"{clean_name(path)}: the names of its images have words of splits:\n"
+        f"  the split is that of the names: {named}, as {_named(path, [found.images[0]])}\n"
+        "  they say nothing, and a share of all images is held out by the seed",
+        hint="Put the images of each split into a folder of its own (DATA/train, DATA/val), or give --data a"
+        " list of them (LIST.csv): a column split says which, and without it a share is held out.",
     )
 
 

@@ -49,6 +49,7 @@ def both(name, train, val):
         ("seg_train", "seg_test"),
         ("birds-train", "birds-valid"),
         ("trainset", "testset"),
+        ("traincrop", "valcrop"),
     ],
 )
 def test_words_of_splits_are_known_with_affixes(tmp_path, train, val):
@@ -180,6 +181,12 @@ def remove_link(root):
             None,
             (),
         ),
+        (
+            "traincrop:4 valcrop:4",
+            r"traincrop and valcrop are splits by name",
+            lambda root: photos(root, "traincrop/a:2 traincrop/b:2 valcrop/a:1 valcrop/b:1"),
+            ("a", "b"),
+        ),
         ("a:4", "only one class folder", lambda root: photos(root, "b:4"), ("a", "b")),
     ],
 )
@@ -251,6 +258,23 @@ def test_a_folder_or_a_file_that_is_reached_twice_is_in_one_place(tmp_path):
     dataset, heard = opened(tmp_path, SampleKind.CLASS)
     assert (dataset.classes, len(dataset.train) + len(dataset.val)) == (("a", "b", "c"), 12)
     assert any("is a link to what is in the set already" in line for line in heard)
+
+
+def test_classes_of_links_to_the_files_in_one_folder_are_refused_until_that_is_moved(tmp_path):
+    photos(tmp_path / "set", "all:8")
+    for name, numbers in (("a", range(4)), ("b", range(4, 8))):
+        (tmp_path / "set" / name).mkdir()
+        for number in numbers:
+            (tmp_path / "set" / name / f"{number}.png").symlink_to(tmp_path / "set" / "all" / f"{number}.png")
+    with pytest.raises(DataError, match=r"a has 4 links to images in all:\n  of a: .*\n  of all: ") as caught:
+        opened(tmp_path / "set", SampleKind.CLASS)
+    assert "Move all out of it if links" in caught.value.hint
+    shutil.move(tmp_path / "set" / "all", tmp_path / "files")
+    for link in (tmp_path / "set").rglob("*.png"):
+        link.unlink()
+        link.symlink_to(tmp_path / "files" / link.name)
+    dataset, _ = opened(tmp_path / "set", SampleKind.CLASS)
+    assert (dataset.classes, dataset.class_counts) == (("a", "b"), [3, 3])
 
 
 def test_what_mptui_wrote_is_no_data(tmp_path):

@@ -101,6 +101,11 @@ def masks_beside(root):
         pairs(root, f"{name}/{name} ({{}}).png", f"{name}/{name} ({{}})_mask.png")
 
 
+def masks_beside_in_splits(root):
+    for split, count in (("train", 5), ("valid", 2), ("test", 3)):
+        pairs(root, split + "/{}_jpg.rf.0.png", split + "/{}_jpg.rf.0_mask.png", count)
+
+
 def second_masks(root):
     pairs(root, "images/b ({}).png", "masks/b ({})_mask.png")
     put(root / "masks" / "b (2)_mask_1.png", mask_of(classes_of(2), {0: 0, 1: 255}))
@@ -140,6 +145,7 @@ def coloured_on_transparent(root):
         (zeros_before_numbers, (4, 1), 2, ""),
         (two_spellings, (4, 1), 2, ""),
         (masks_beside, (8, 2), 2, ""),
+        (masks_beside_in_splits, (5, 2), 2, ""),
         (second_masks, (4, 1), 2, "joined"),
         (a_folder_an_image, (4, 1), 2, "joined"),
         (coloured_on_transparent, (4, 1), 2, ""),

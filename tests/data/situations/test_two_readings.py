@@ -47,9 +47,44 @@ def test_a_folder_that_can_be_a_class_or_another_part_is_refused(tmp_path, folde
     assert opened(tmp_path, SampleKind.CLASS)[0].classes == ("a", "b")
 
 
+@pytest.mark.parametrize("name", ["images_00{}", "HAM_images_part_{}", "batch{}"])
+def test_parts_that_differ_by_a_number_are_refused_as_classes_and_a_list_says_the_classes(tmp_path, name):
+    folders = [name.format(number) for number in (1, 2)]
+    fill(tmp_path, *folders)
+    with pytest.raises(DataError, match=rf"\n  parts of one set: {folders[0]}.*\n  classes: 2") as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "LIST.csv" in caught.value.hint
+    assert opened(tmp_path, SampleKind.CLASS, class_folders="outer")[0].classes == tuple(folders)
+    lines = [f"{folder}/{number}.png,{'ab'[number % 2]}" for folder in folders for number in range(4)]
+    (tmp_path / "list.csv").write_text("image,label\n" + "\n".join(lines))
+    assert opened(tmp_path / "list.csv", SampleKind.CLASS)[0].class_counts == [3, 3]
+
+
+@pytest.mark.parametrize("folder", ["images", "a"])
+def test_splits_in_the_names_of_images_are_refused_until_folders_have_them(tmp_path, folder):
+    kind = SampleKind.MASK if folder == "images" else SampleKind.CLASS
+    for place in (folder, "masks" if folder == "images" else "b"):
+        fill(tmp_path / "set", place)
+        for split in ("train", "testA"):
+            for number in range(2):
+                file = tmp_path / "set" / place / f"{number + 2 * (split == 'train')}.png"
+                file.rename(file.with_name(f"{split}_{file.name}"))
+    with pytest.raises(DataError, match=r"names: 4 train, 4 test|names: 2 train, 2 test") as caught:
+        opened(tmp_path / "set", kind)
+    assert "LIST.csv" in caught.value.hint
+    for file in [*tmp_path.rglob("*.png")]:
+        split = "train" if file.name.startswith("train") else "test"
+        place = tmp_path / "sorted" / split / file.parent.name
+        place.mkdir(parents=True, exist_ok=True)
+        file.rename(place / file.name)
+    dataset, _ = opened(tmp_path / "sorted", kind)
+    assert dataset.reading.split == "folders train and test"
+
+
 @pytest.mark.parametrize(
     "folders",
     [
+        ("class_1", "class_2"),
         ("mask", "no_mask"),
         ("valid", "invalid"),
         ("with_mask", "without_mask"),

@@ -11,10 +11,10 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import WRITTEN, FolderFiles, FolderWalk, has_images
+from mptui.data.formats.folders.folder_walk import LINKED_TWICE, WRITTEN, FolderFiles, FolderWalk, has_images
 from mptui.data.formats.folders.masks_beside import BESIDE, MASK_WORDS, masks_beside
 from mptui.data.formats.folders.split_words import folder_words, same_text
-from mptui.data.formats.folders.two_readings import refuse_two_readings
+from mptui.data.formats.folders.two_readings import refuse_links_across, refuse_two_readings
 from mptui.data.formats.layout import (
     CLASS_FOLDERS,
     Halves,
@@ -69,6 +69,8 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
     walk.leave_rest(_OUTSIDE if halves.train == path else _BESIDE_SPLITS)
     strays = _strays(walk)
     names = tuple(train.filled)
+    counts = {name: len(table) for name, table in train.tables.items()}
+    refuse_links_across(halves.train, walk.left[LINKED_TWICE], counts)
     _check_classes(path, halves, train, val)
     if setting == "auto" and not inner:
         refuse_two_readings(path, halves.train, listed[halves.train])

@@ -24,7 +24,7 @@ WRITTEN = "was written by mptui"
 OF_SYSTEM = frozenset({"__MACOSX", "@eaDir"})
 """Folders in which a system keeps its own files."""
 
-_LINKED_TWICE = "is a link to what is in the set already"
+LINKED_TWICE = "is a link to what is in the set already"
 _UPWARDS = "is a link to a folder above it"
 
 
@@ -96,7 +96,7 @@ class FolderWalk:
         twice = {link for target, link in self._targets.items() if self._is_entered(os.path.dirname(target))}
         if not twice.intersection(table if twice else ()):
             return table
-        self.left[_LINKED_TWICE] += sorted(twice.intersection(table))
+        self.left[LINKED_TWICE] += sorted(twice.intersection(table))
         return PathTable(path for path in table if path not in twice)
 
     def leave_rest(self, outside: str, used: Collection[str] = ()) -> None:
@@ -183,7 +183,7 @@ class FolderWalk:
             if above.startswith(target + os.sep):
                 self.left[_UPWARDS].append(link)
             elif self._is_entered(link):
-                self.left[_LINKED_TWICE].append(link)
+                self.left[LINKED_TWICE].append(link)
             else:
                 yield from self._walk(link, None)
         yield from files.table[start : len(files.table)]
@@ -195,7 +195,7 @@ class FolderWalk:
             return True
         if self._targets.setdefault(target, path) == path:
             return True
-        self.left[_LINKED_TWICE].append(path)
+        self.left[LINKED_TWICE].append(path)
         return False
 
     def _enter(self, folder: str) -> Iterator["os.DirEntry[str]"]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from mptui.data.core.parts import joined_address, joined_files
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import FolderWalk
+from mptui.data.formats.folders.folder_walk import FolderWalk, has_images
 from mptui.data.formats.folders.masks_beside import masks_beside
 from mptui.data.formats.folders.pair_folders import PairFolders, listed_splits, pair_folders
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, same_text
-from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves, has_subfolders
+from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError
@@ -76,7 +76,7 @@ def find_masks_beside(path: str) -> Found:
         DataError: There are none, or a folder can't be listed.
     """
     check_folder(path)
-    halves = find_halves(path, has_subfolders)
+    halves = find_halves(path, has_images)
     walk = FolderWalk(path)
     pairs = {}
     for split, at in ((TRAIN, halves.train), (VAL, halves.val), (TEST, halves.test)):

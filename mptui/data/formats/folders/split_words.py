@@ -42,6 +42,7 @@ _MASKS = frozenset(
 _SET_WORDS = frozenset({"set", "data", "dataset", "split", "folder"})
 _GLUED = re.compile(r"(train|val|test)(annot|images?|masks?|labels?|set|data)\Z")
 """Two words written as one, as in `trainannot` and `trainset`."""
+_BEGIN = re.compile(r"(?i)(train|valid|val|test)(\D+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,14 @@ def folder_words(name: str) -> FolderWords:
         exact=bool(words) and known,
         rest=tuple(word for word in words if word not in SPLIT_WORDS),
     )
+
+
+def words_with_glued(name: str) -> FolderWords:
+    """Return what the name of a folder says; of one without words of splits, also what it begins with."""
+    words = folder_words(name)
+    if not words.split and (begin := _BEGIN.match(name)) is not None:
+        return FolderWords(SPLIT_WORDS[begin[1].lower()], rest=(begin[2].lower(),))
+    return words
 
 
 def split_of_file(name: str) -> str:

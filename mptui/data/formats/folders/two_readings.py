@@ -1,12 +1,15 @@
 """Refuses class folders that can be understood in two ways, with both and what decides."""
 
-from collections.abc import Collection, Mapping
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
 
 from mptui.data.formats.folders.folder_walk import FolderFiles
 from mptui.data.formats.folders.split_words import TRAIN, folder_words
 from mptui.errors import DataError
 from mptui.text import clean_name, some
 
+_PARTS = frozenset({"part", "parts", "batch", "chunk", "fold", "shard", "volume", "disk", "split", "zip"})
 _AS_CLASSES = "add --set data.class_folders=outer if each folder is a class."
 
 
@@ -33,6 +36,7 @@ def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]
                 f" {_AS_CLASSES}",
             )
     _refuse_shared_folders(half, filled)
+    _refuse_parts(half, list(filled))
 
 
 def _other_part(name: str, files: FolderFiles, others: Collection[str], *, has_splits: bool) -> str | None:
@@ -51,6 +55,49 @@ def _other_part(name: str, files: FolderFiles, others: Collection[str], *, has_s
     return None
 
 
+def refuse_links_across(half: str, links: Iterable[str], counts: Mapping[str, int]) -> None:
+    """Check that no class consists of links to images in other class folders for the most part.
+
+    Args:
+        half: The folder with the class folders.
+        links: Links that are left out, as their targets are in the set.
+        counts: The number of images of each class.
+
+    Raises:
+        DataError: One does.
+    """
+    real_half = os.path.realpath(half)
+    across: dict[str, list[str]] = {}
+    for link in filter(os.path.isfile, links):
+        own, other = os.path.relpath(link, half), os.path.relpath(os.path.realpath(link), real_half)
+        if (name := own.split(os.sep)[0]) in counts and name != other.split(os.sep)[0]:
+            across.setdefault(name, []).append(other)
+    for name, targets in across.items():
+        if len(targets) > counts[name]:
+            first, second = clean_name(name), clean_name(targets[0].split(os.sep)[0])
+            raise DataError(
+                f"{clean_name(half)}: {first} has {len(targets)} links to images in {second}:\n"
+                f"  of {first}: {second} holds the files of other classes, and is none\n"
+                f"  of {second}: the links in {first} are none of its samples",
+                hint=f"Move {second} out of it if links say the classes, or remove the links.",
+            )
+
+
+def _refuse_parts(half: str, names: list[str]) -> None:
+    """Refuse folders that differ by a number alone, and are called parts: `images_001`, `images_002`."""
+    plain = {re.sub(r"[0-9]+", "", name) for name in names}
+    words = (
+        {*re.findall(r"[a-z]+", next(iter(plain)).lower())} if len(plain) == 1 and len(names) > 1 else set()
+    )
+    if words & _PARTS or any(folder_words(word).content == "image" for word in words):
+        raise DataError(
+            f"{clean_name(half)}: its folders differ by a number alone, and can be parts or classes:\n"
+            f"  parts of one set: {some(names)}: the classes are said elsewhere\n"
+            f"  classes: {len(names)} classes: {some(names)}",
+            hint=f"Give --data a list of images and labels (LIST.csv), or {_AS_CLASSES}",
+        )
+
+
 def _refuse_shared_folders(half: str, filled: Mapping[str, FolderFiles]) -> None:
     """Refuse folders that all have the same folders in them, two or more."""
     if len(filled) < 2 or any(files.direct for files in filled.values()):
@@ -62,5 +109,6 @@ def _refuse_shared_folders(half: str, filled: Mapping[str, FolderFiles]) -> None
             f"  outer: {len(filled)} classes: {some(list(filled))}\n"
             f"  inner: {len(shared)} classes: {some(sorted(shared))}",
             hint="Give --data one of its folders, or a list of images and labels (LIST.csv), if the inner are"
-            f" the classes; {_AS_CLASSES}",
+            " the classes; add --set data.class_folders=inner if each of the inner is a class of its own;"
+            f" {_AS_CLASSES}",
         )
