@@ -4,7 +4,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
@@ -43,9 +45,27 @@ def build(
             hint="Use another network, or leave data.bands out.",
         )
     guard_convolutions(model)
-    if not is_own(config.name):
+    if is_own(config.name):
+        use_plain_memory(model)
+    else:
         limit_head(model)
     return model
+
+
+def use_plain_memory(model: nn.Module) -> None:
+    """Give memory of their own to tensors that are views with gaps, or one value several times (`expand`).
+
+    As their way to another device does: kernels of optimizers read memory in order, and a checkpoint can't be
+    loaded into memory that is there several times.
+    """
+    for tensor in model.state_dict(keep_vars=True).values():
+        if (
+            isinstance(tensor, torch.Tensor)
+            and not is_lazy(tensor)
+            and tensor.layout == torch.strided
+            and not torch.ops.aten.is_non_overlapping_and_dense(tensor)
+        ):
+            tensor.data = tensor.detach().contiguous()
 
 
 def check(config: ModelConfig, task: str, side: int) -> ModelSpec:

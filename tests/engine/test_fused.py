@@ -6,6 +6,7 @@ from torch.autograd.profiler import profile
 
 from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.optimizer import build_optimizer
+from mptui.models.zoo import use_plain_memory
 
 STEPS = 3
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -65,6 +66,39 @@ def test_they_leave_out_what_a_step_did_not_use(layout, optimizer):
     fused.update(torch.zeros(()))
     moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
     assert moved == [p is not model[1].weight for p in model.parameters()]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adam"])
+def test_a_weight_that_some_steps_do_not_use_moves_as_by_the_plain_update(optimizer):
+    training = TrainingConfig(optimizer=optimizer, lr=0.05, momentum=0.9 if optimizer == "sgd" else None)
+    ours, plain = network("nhwc"), network("nchw")
+    fused, reference = optimizer_of(ours, training, fused=True), optimizer_of(plain, training, fused=False)
+    for number, unused in enumerate([(1,), (1, 2), (), (2,), ()]):
+        for model in (ours, plain):
+            backward(model, number)
+            for layer in unused:
+                model[layer].weight.grad = None
+        refused = torch.tensor(float(number == 3))
+        fused.update(refused)
+        if not refused:
+            reference.step()
+    for p, q in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_with_gaps_in_memory_move_as_by_the_plain_update():
+    training = TrainingConfig(optimizer="adamw", lr=0.05)
+    ours, plain = (torch.nn.Linear(4, 3, bias=False) for _ in range(2))
+    for model in (ours, plain):
+        model.weight = torch.nn.Parameter(torch.arange(24.0).view(3, 8)[:, :4])
+    use_plain_memory(ours)
+    fused = optimizer_of(ours, training, fused=True)
+    reference = optimizer_of(plain, training, fused=False)
+    for model in (ours, plain):
+        model(torch.ones(2, 4)).sum().backward()
+    fused.update(torch.zeros(()))
+    reference.step()
+    torch.testing.assert_close(ours.weight, plain.weight)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adam"])

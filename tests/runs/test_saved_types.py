@@ -56,6 +56,11 @@ class Eighth(Net):
         return torch.ones(4).to(torch.float8_e4m3fn)
 
 
+class Expanded(Net):
+    def made(self):
+        return torch.ones(1).expand(16)
+
+
 class Noted(Net):
     """Counts its passes in an extra state."""
 
@@ -77,10 +82,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("network", [Complex, Small, Eighth, Noted])
+@pytest.mark.parametrize("network", [Complex, Small, Eighth, Expanded, Noted])
 def test_a_state_of_any_type_is_saved_resumed_and_used(tmp_path, network):
-    whole = train(network, name="whole", epochs=2, **SMALL).directory
-    parts = train(network, name="parts", epochs=1, **SMALL).directory
+    settings = {**SMALL, "training.ema_decay": 0.9}
+    whole = train(network, name="whole", epochs=2, **settings).directory
+    parts = train(network, name="parts", epochs=1, **settings).directory
     resume(parts, epochs=2)
     saved, again = (read_newest(run / "checkpoints")[0] for run in (whole, parts))
     assert bits(again.tensors) == bits(saved.tensors)
@@ -114,6 +120,15 @@ class Bytes(Pair):
         return {"made by": b"me"}
 
 
+class Embedded(Net):
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.words = nn.Embedding(5, 16, sparse=True)
+
+    def forward(self, images):
+        return self.head(self.body(images) + self.words(torch.tensor(1)))
+
+
 class Spectral(Net):
     def __init__(self, num_classes):
         super().__init__(num_classes)
@@ -130,6 +145,7 @@ class Spectral(Net):
         (Sparse, "table of the network can't be saved in checkpoints: its layout is sparse_coo"),
         (Pair, "_extra_state of the network can't be saved in checkpoints: its extra state changes in JSON"),
         (Bytes, "_extra_state of the network can't be saved in checkpoints: its extra state is no JSON"),
+        (Embedded, "words of the network has sparse gradients"),
         (Spectral, "filter of the network is a weight of type complex64"),
     ],
 )

@@ -13,7 +13,7 @@ def check_state(model: torch.nn.Module) -> None:
 
     Raises:
         OwnCodeError: A tensor has a type or layout that safetensors don't hold, an extra state is not JSON,
-            a trained weight is complex, or no weight is trained.
+            a trained weight is complex or has sparse gradients, or no weight is trained.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise OwnCodeError(
@@ -27,6 +27,12 @@ def check_state(model: torch.nn.Module) -> None:
             why, remedy = _why_no_json(value), "return a tensor, or what JSON holds, from get_extra_state"
         if why is not None:
             raise OwnCodeError(f"{name} of the network can't be saved in checkpoints: {why}", hint=remedy)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise OwnCodeError(
+                f"{name} of the network has sparse gradients, which are not trained",
+                hint="leave out sparse=True: the gradients of all rows are then computed",
+            )
     for name, parameter in model.named_parameters():
         if parameter.is_complex() and parameter.requires_grad:
             raise OwnCodeError(

@@ -1,5 +1,7 @@
 """The buffers of a network, which its forward pass changes: accepted with a step, or restored.
 
+Also the memory of its weights, which a forward pass may exchange.
+
 They are BatchNorm's statistics, and what networks of one's own keep: codebooks, running statistics, queues,
 observers. Version counters don't tell whether they have changed, since neither BatchNorm's kernels nor writes
 through `.data` count; so all of them are copied at each step.
@@ -11,6 +13,39 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+
+
+class WeightMemory:
+    """The memory of weights, which optimizer, average and compiled code know by its address.
+
+    A network may put other memory beneath a weight, as constraints on norms often do in the forward pass:
+    `self.weight.data = torch.renorm(self.weight.data, …)`.
+
+    Args:
+        weights: The weights, on one device.
+
+    Attributes:
+        tensors: Their memory, as detached tensors.
+    """
+
+    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        self._weights = list(weights)
+        self.tensors = [weight.detach() for weight in self._weights]
+        self._places = [weight.data_ptr() for weight in self._weights]
+
+    def take_back(self, *, values: bool = True) -> None:
+        """Put the memory beneath the weights again, with their present values unless not `values`."""
+        if [weight.data_ptr() for weight in self._weights] == self._places:
+            return
+        for weight, tensor in zip(self._weights, self.tensors, strict=True):
+            if weight.data_ptr() == tensor.data_ptr():
+                continue
+            gradient, weight.grad = weight.grad, None
+            if values:
+                tensor.copy_(weight.detach())
+            weight.data = tensor
+            if gradient is not None:  # laid out as the other memory was
+                weight.grad = torch.empty_like(tensor).copy_(gradient)
 
 
 @dataclass(slots=True)
@@ -163,7 +198,8 @@ class _OwnBuffers:
 
     def _current(self) -> list[BufferRow]:
         found = [
-            (name, tensor.detach())
+            # kernels don't write to what is conjugated when it is read
+            (name, tensor.detach().conj() if tensor.is_conj() else tensor.detach())
             for prefix, module, table in self.tables
             for name, tensor in _named_in_state(prefix, module, table)
             if not tensor.requires_grad and _is_plain(tensor)

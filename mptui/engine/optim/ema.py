@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from mptui.engine.optim.buffers import BufferRow, RevertibleBuffers
+from mptui.engine.optim.buffers import BufferRow, RevertibleBuffers, WeightMemory
 from mptui.engine.ranks.shards import as_shard, shard_of
 
 
@@ -21,7 +21,8 @@ class AveragedWeights(ABC):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._weights = [shard_of(p).detach() for p in self._trained.values()]
+        self._memory = WeightMemory(shard_of(p) for p in self._trained.values())
+        self._weights = self._memory.tensors
 
     @abstractmethod
     def averages(self) -> list[torch.Tensor]:
@@ -45,11 +46,13 @@ class AveragedWeights(ABC):
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Put the averaged weights into the model, at the same addresses; restore its own on exit."""
+        self._memory.take_back()
         own = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
         torch._foreach_copy_(self._weights, self.averages())
         try:
             yield
         finally:
+            self._memory.take_back(values=False)
             torch._foreach_copy_(self._weights, own)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -132,7 +135,8 @@ class WeightAverage(AveragedWeights):
 
     def _rows(self) -> list[BufferRow]:
         rows = self._buffers.rows if self._buffers is not None else []
-        return [row for row in rows if row.accepted.is_floating_point()]
+        # numbers of 8 bits have no arithmetic
+        return [r for r in rows if r.accepted.is_floating_point() and r.accepted.itemsize > 1]
 
     def _named_statistics(self, rows: list[BufferRow]) -> Iterator[tuple[str, torch.Tensor]]:
         for row, average in zip(rows, self._statistics, strict=True):

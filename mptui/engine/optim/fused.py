@@ -19,7 +19,8 @@ import torch
 from mptui.engine.optim.grad_norm import in_a_row
 
 STEP = "step"
-"""The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed."""
+"""The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed, or
+a step does not use all of the network."""
 
 Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]
@@ -78,6 +79,24 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 self.state[p][STEP] = counters[count]
         self._counters = list(counters.values())
 
+    def _count_apart(self) -> list[torch.Tensor]:
+        """Return the counters of the weights with gradients, which then count for no others."""
+        used: dict[int, torch.Tensor] = {}
+        unused: list[dict[str, torch.Tensor]] = []
+        for p, state in self.state.items():
+            if STEP in state and p.grad is not None:
+                used[id(state[STEP])] = state[STEP]
+            elif STEP in state:
+                unused.append(state)
+        shared = [state for state in unused if id(state[STEP]) in used]
+        apart = {number: used[number].clone() for number in {id(state[STEP]) for state in shared}}
+        for state in shared:
+            state[STEP] = apart[id(state[STEP])]
+        if shared:
+            self._counters += apart.values()
+            self._collect()
+        return list(used.values())
+
     def _collect(self) -> None:
         """Make the lists that a step needs once: the tensors of each group, and its views of gradients."""
         self._parts: list[tuple[GroupTensors, list[tuple[int, View]]]] = []
@@ -96,24 +115,31 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         """Update all weights, unless `found_inf` (0-dim float32) is 1; never syncs. Gradients may change."""
         if self._is_scaled:
             torch.mul(self._lr, self._scales, out=self._scaled)
-        for counter in self._counters:
+        counters, parts = self._counters, list(map(self._used, self._parts))
+        if counters and any(len(grads) < len(part.group["params"]) for part, grads in parts):
+            counters, parts = self._count_apart(), list(map(self._used, self._parts))
+        for counter in counters:
             counter.add_(1)
-        for part, views in self._parts:
-            grads = [p.grad for p in part.group["params"]]
-            for number, view in views:  # autograd gives a gradient its weight's strides
-                if (grad := grads[number]) is not None:
-                    grads[number] = view(grad)
-            used = [i for i, grad in enumerate(grads) if grad is not None]
-            if len(used) < len(grads):  # the step did not use a part of the network
-                grads = [grads[i] for i in used]
-                part = part._replace(
-                    weights=[part.weights[i] for i in used],
-                    states=[[state[i] for i in used] for state in part.states],
-                )
+        for part, grads in parts:
             if grads:
                 self._update_group(part, grads, found_inf)
-        for counter in self._counters:  # a refused step does not count
+        for counter in counters:  # a refused step does not count
             counter.sub_(found_inf)
+
+    @staticmethod
+    def _used(collected: tuple[GroupTensors, list[tuple[int, View]]]) -> tuple[GroupTensors, Tensors]:
+        """Return what a step updates of a group, and its gradients: it may not use a part of the network."""
+        part, views = collected
+        grads = [p.grad for p in part.group["params"]]
+        for number, view in views:  # autograd gives a gradient its weight's strides
+            if (grad := grads[number]) is not None:
+                grads[number] = view(grad)
+        used = [i for i, grad in enumerate(grads) if grad is not None]
+        if len(used) == len(grads):
+            return part, grads
+        weights = [part.weights[i] for i in used]
+        states = [[state[i] for i in used] for state in part.states]
+        return part._replace(weights=weights, states=states), [grads[i] for i in used]
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Return the names of the state tensors of each parameter of a group."""

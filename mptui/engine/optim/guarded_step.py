@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.engine.optim.buffers import RevertibleBuffers
+from mptui.engine.optim.buffers import RevertibleBuffers, WeightMemory
 from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
@@ -60,6 +60,7 @@ class Updater:
         self._fused = optimizer if isinstance(optimizer, FusedOptimizer) else None
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._memory = WeightMemory(self._parameters)
         # scaled gradients have their true size only after unscaling, and those of shards after the sums
         early = lr.device.type == "cpu" and not precision.scaled and shared_by.is_alone
         self._norm = GradientNorm(self._parameters, early=early, shared_by=shared_by)
@@ -148,6 +149,7 @@ class Updater:
     def apply(self) -> None:
         """Update the weights by the optimizer, unless `found_inf` is set."""
         self.applying = True
+        self._memory.take_back()
         if self._fused is not None:
             self._fused.update(self.found_inf)
         elif not self.found_inf.bool():
@@ -189,8 +191,9 @@ class Updater:
             self._average.update(torch.zeros_like(self.found_inf), self._place + self._first)
 
     def close(self) -> None:
-        """Remove the gradient hooks, when another updater takes over the weights."""
+        """Remove the gradient hooks, when another updater takes over the weights, in their own memory."""
         self._norm.close()
+        self._memory.take_back()
 
     def _clear_grads(self) -> None:
         self._norm.forget()

@@ -7,6 +7,7 @@ import torch
 
 from mptui.config.schema import RunConfig
 from mptui.data.loading.lengths import fewest_at_once
+from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.guards.oom_errors import is_too_few_for_norm
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.models.layers import has_batch_norm
@@ -24,6 +25,8 @@ _SAMPLES = 2
 @torch.no_grad()
 def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
     """Check the outputs of the network of `plan`, if it is the person's own; lazy modules get their shapes.
+
+    Its parts stay in the modes that they are in.
 
     The outputs for a loss of the person's own may have any shape.
 
@@ -46,14 +49,13 @@ def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
     task = build_task(plan.task, classes, plan.config.training, counts=counts)
     batch = task.made_up_batch(torch.zeros(_SAMPLES, plan.config.data.channels, side, side))
     try:
-        with torch.random.fork_rng(devices=[]):
-            outputs = model.eval()(*batch.inputs)
+        with torch.random.fork_rng(devices=[]), in_eval_mode(model):
+            outputs = model(*batch.inputs)
     except Exception as error:
         if fault_of(error) is not None:
             raise
         what = f"{name} failed on images {list(batch.images_BCHW.shape)}: {type(error).__name__}: {error}"
         raise OwnCodeError(what, hint="correct your network; --debug shows the whole traceback") from error
-    model.train()
     needed = {
         SampleKind.CLASS: [_SAMPLES, num_classes],
         SampleKind.MASK: [_SAMPLES, num_classes, side, side],
