@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mptui.registry import own_code
-from tests import decoders, program
+from tests import decoders, program, small_cnn
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -20,6 +20,9 @@ _LONG_S = 3600
 # modules are no garbage, and to look through their million objects takes seconds
 gc.disable()
 atexit.register(gc.unfreeze)
+
+
+small_cnn.register()  # before processes are forked
 
 
 def pytest_collection_finish():

@@ -30,6 +30,7 @@ def test_each_side_trains(side, case):
     assert told["cpu_s"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_is_timed_in_a_process_of_its_own():
     told = figures("mptui", TINY, threads=1, flags=["--workers", "0"])
     assert told["wall_s"] > 0

@@ -7,7 +7,7 @@ import pytest
 from mptui.cli.main import _exit_code
 from tests.data.images import class_folders
 
-RUN = ["--model", "resnet18", "--workers", "0", "--device", "cpu", "--batch-size", "8", "--no-compile"]
+RUN = ["--model", "small_cnn", "--workers", "0", "--device", "cpu", "--batch-size", "8", "--no-compile"]
 RUN += ["--max-steps", "1", "--set", "data.image_size=32", "--set", "data.bad_sample_budget=0.5"]
 
 

@@ -75,6 +75,7 @@ def test_what_is_odd_of_the_machine_is_a_sentence_and_no_failure(detect, nvml, w
     assert words in result.stdout
 
 
+@pytest.mark.slow
 def test_this_machine_with_torch():
     code = (
         "import typer; from mptui.cli.look.detect import app_command; app = typer.Typer();"

@@ -13,7 +13,7 @@ batches_and_ranks = st.integers(1, 9).flatmap(
 """A batch has a sample for each process: others are refused."""
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 60), batches_and_ranks, st.integers(1, 4))
 @example(11, (8, 2), 1)
 @example(3, (8, 8), 1)

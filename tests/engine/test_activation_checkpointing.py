@@ -48,7 +48,7 @@ def trainer_of(folder, net, checkpointed, precision="fp32", **tables):
     ("net", "precision"),
     [
         pytest.param("resnet18", "fp32", marks=pytest.mark.slow),
-        ("resnet18", "bf16"),
+        pytest.param("resnet18", "bf16", marks=pytest.mark.slow),
         ("unet", "fp32"),
         ("unet", "bf16"),
         ("diffusion_unet", "fp32"),
@@ -73,6 +73,7 @@ def test_losses_weights_and_averages_are_those_without_it_to_the_bit(tmp_path, n
             assert torch.equal(tensor, after.tensors[name][key]), key
 
 
+@pytest.mark.slow
 def test_a_switch_turns_it_on_and_off_beside_fp32_layers(tmp_path):
     trainer, _ = trainer_of(tmp_path, "resnet18", checkpointed=False, precision="bf16")
     context = trainer.context
@@ -104,6 +105,7 @@ def test_the_numerics_monitor_counts_each_value_once(tmp_path):
     assert counted[0] == counted[1]
 
 
+@pytest.mark.slow
 def test_the_estimate_knows_what_is_kept():
     def estimate(checkpointed, batch):
         run = RunConfig.model_validate(

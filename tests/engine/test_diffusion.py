@@ -28,7 +28,7 @@ def trained(folder, **settings):
     return trainer, events
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_it_learns_to_tell_the_noise(tmp_path, precision):
     _, events = trained(tmp_path, precision=precision, epochs=5, lr=5e-3, ema_decay=0.999, train=64)
     told = losses(events)

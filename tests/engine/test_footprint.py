@@ -57,7 +57,7 @@ SNR = {"min_snr_gamma": 5.0}
     [
         ("resnet18", "classification", 64, [3, 5], {}),
         ("unet", "segmentation", 32, [1, 7], {}),
-        ("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR),
+        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, marks=pytest.mark.slow),
         ("timm/convnext_atto", "classification", 32, [3], {}),  # its rates of dropped paths are computed
     ],
 )
@@ -129,10 +129,10 @@ def test_it_is_to_the_byte_for_networks_of_their_usual_size(model, task, side, b
 @pytest.mark.parametrize(
     ("model", "task", "side", "batch", "training"),
     [
-        ("resnet18", "classification", 64, 5, {}),
+        pytest.param("resnet18", "classification", 64, 5, {}, marks=pytest.mark.slow),
         ("unet", "segmentation", 32, 7, {}),
-        ("vit_b_16", "classification", 32, 3, {}),
-        ("diffusion_unet", "diffusion", 32, 3, SNR),
+        pytest.param("vit_b_16", "classification", 32, 3, {}, marks=pytest.mark.slow),
+        pytest.param("diffusion_unet", "diffusion", 32, 3, SNR, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_in_16_bits_too_with_the_weights_that_autocast_keeps(model, task, side, batch, training):
@@ -205,7 +205,7 @@ def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
 def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused):
     has_ema = not OPTIMIZERS[optimizer].averages
     ema_decay = 0.99 if has_ema else None
-    config = run_config("resnet18", 64, 2, fused=fused, optimizer=optimizer, ema_decay=ema_decay)
+    config = run_config("small_cnn", 64, 2, fused=fused, optimizer=optimizer, ema_decay=ema_decay)
     model = network_without_values(config, "classification")
     real = build_optimizer(model, config.training, torch.zeros(()), fused=True)  # its state is there at once
     states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
@@ -214,7 +214,8 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
     counted = footprint(config, "classification", device="cpu", precision="fp32", classes=10)
     assert counted.weights == weights + 2 * buffers  # with those that a refused step goes back to
     assert (counted.gradients, counted.average) == (weights, weights if has_ema else 0)
-    assert counted.optimizer == pytest.approx(sum(states.values()), rel=1e-4)
+    counts_of_steps = 8 * len([*model.parameters()])
+    assert counted.optimizer == pytest.approx(sum(states.values()), abs=counts_of_steps)
 
 
 def test_the_parts_are_those_of_the_peak_and_gradients_are_there_once_batches_add_up():
@@ -280,6 +281,7 @@ def test_a_network_whose_layers_are_computed_from_tensors_is_not_counted_wrongly
         )
 
 
+@pytest.mark.slow
 def test_layers_that_are_computed_from_numbers_alone_are_counted():
     config = run_config("regnet_y_400mf", 32, 2)
     real = build(config.model, num_classes=10, task="classification", side=32)

@@ -197,6 +197,7 @@ def test_the_batch_range_is_that_of_the_class_of_gpu_as_far_as_it_fits(device, b
     assert suited_batches(device) == batches
 
 
+@pytest.mark.slow
 def test_the_memory_of_resnet50_is_what_the_engine_counts():
     run = resolve(
         "fast",

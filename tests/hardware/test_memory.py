@@ -32,6 +32,7 @@ in_a_thread(faults)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are told by Linux, and kept low for glibc")
 def test_a_step_pays_no_page_faults_for_the_memory_of_the_step_before():
     answer = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)

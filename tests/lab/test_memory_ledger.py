@@ -12,7 +12,7 @@ from mptui.hardware.devices import USABLE
 from mptui.lab.memory.cards import CARDS, card_device
 from mptui.lab.memory.ledger import PARTS
 
-SMALL = ["--model", "unet", "--batch-size", "8", "--set", "model.width=8", "--set", "model.depth=2"]
+SMALL = ["--model", "unet", "--batch-size", "8", "--set", "model.width=8", "--set", "model.depth=1"]
 SMALL += ["--set", "data.image_size=32"]
 
 
@@ -75,6 +75,7 @@ def test_the_classes_are_those_of_the_data_and_without_data_it_is_said_what_is_a
     assert gone["classes_assumed"].startswith("the data can't be read: ")
 
 
+@pytest.mark.slow
 def test_a_network_that_tells_no_classes_apart_assumes_none(capsys):
     arguments = ["memory", "--model", "diffusion_unet", "--batch-size", "2", "--json", "--device", "cpu"]
     sizes = ["model.width=8", "model.depth=1", "data.image_size=16"]

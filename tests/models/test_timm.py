@@ -119,6 +119,7 @@ def test_a_size_that_does_not_suit_is_refused_with_one_that_does():
     assert "data.image_size=224" in error.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm/test_nfnet", "timm/test_mambaout"])
 def test_their_memory_is_estimated(name):
     config = RunConfig.model_validate({"model": {"name": name}, "data": {"image_size": 64}})

@@ -128,7 +128,7 @@ def test_a_run_without_a_usable_record_resumes_as_before(run, photos, text):
 
 
 def test_a_resumed_run_warns_of_files_that_are_gone(run, photos):
-    settings = {"data.image_size": 16, "data.workers": 0, "training.epochs": 1, "model.name": "resnet18"}
+    settings = {"data.image_size": 16, "data.workers": 0, "training.epochs": 1, "model.name": "small_cnn"}
     flags = {**CPU, **{key: ("test", value) for key, value in settings.items()}}
     flags["data.path"] = ("--data", str(photos))
 

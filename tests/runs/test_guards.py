@@ -15,7 +15,7 @@ from tests.data.images import class_folders
 from tests.engine.guards.sick import Gain
 
 SETTINGS = {
-    "model.name": "resnet18",
+    "model.name": "small_cnn",
     "data.image_size": 32,
     "data.cache": "off",
     "data.workers": 1,
@@ -39,7 +39,7 @@ def ended(tmp_path, monkeypatch):
     def go(**settings):
         asked = {**SETTINGS, "data.path": str(pictures), **settings}
         flags = {key: ("test", value) for key, value in asked.items()}
-        run = create_run(tmp_path, "test", "resnet18", None)
+        run = create_run(tmp_path, "test", "small_cnn", None)
         session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
         session.start()
         assert session.wait(DEADLINE_S)
@@ -87,9 +87,9 @@ def test_a_run_that_can_not_be_mended_leaves_a_report(ended, monkeypatch):
     result, run, journal = ended(**{"guards.max_recoveries": 1, "training.epochs": 9})
     assert result.exit_code == 4
     assert "divergence.json" in result.error.hint
-    assert "layer2.2" in result.error.message
+    assert "layer2.3" in result.error.message
     report = json.loads((run / "divergence.json").read_text())
-    assert (report["where"], report["layer"]) == ("forward", "layer2.2")
+    assert (report["where"], report["layer"]) == ("forward", "layer2.3")
     assert len(report["files"]) == 4
     assert report["moves"] == ["learning rate 0.001 → 0.0005"]
     assert report["advice"]

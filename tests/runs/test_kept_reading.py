@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
 
 def classes(root, run):
     class_folders(root / "train", {"cat": 12, "dog": 12})
-    return train(data=root, runs_dir=run, name="run", epochs=1, model="shufflenet_v2_x0_5", **SMALL).directory
+    return train(data=root, runs_dir=run, name="run", epochs=1, model="small_cnn", **SMALL).directory
 
 
 def write_masks(root, values, numbers=range(8)):

@@ -49,7 +49,7 @@ RUNS: dict[str, dict[str, object]] = {
         "guards.on_nan": "ignore",
     },
     "classes": {
-        "model.name": "resnet18",
+        "model.name": "small_cnn",
         "model.width": None,
         "model.depth": None,
         "data.samples": 16,

@@ -249,7 +249,7 @@ def test_weights_that_are_gone_are_not_missed_at_a_resume(done, tmp_path, monkey
 
 def test_a_resume_that_is_refused_leaves_a_completed_run_completed(tmp_path):
     photos = class_folders(tmp_path / "photos", {"cat": 8, "dog": 8})
-    sets = {**SETTINGS, "model.name": "shufflenet_v2_x0_5", "training.epochs": 1}
+    sets = {**SETTINGS, "model.name": "small_cnn", "training.epochs": 1}
     flags = {
         key: ("test", value) for key, value in sets.items() if not key.startswith(("model.w", "model.d"))
     }

@@ -21,7 +21,7 @@ from tests.data.images import class_folders
 
 LIMIT_S = 300.0
 SETTINGS = {
-    "model.name": "resnet18",
+    "model.name": "small_cnn",
     "data.image_size": 32,
     "data.cache": "off",
     "data.workers": 0,
@@ -48,7 +48,7 @@ def trained(tmp_path, pictures, monkeypatch):
         sets = {key.replace("__", "."): value for key, value in more.items()}
         asked = {**SETTINGS, "data.path": str(pictures), **sets}
         flags = {key: ("test", value) for key, value in asked.items()}
-        run = tmp_path / "run" if resume else create_run(tmp_path, "test", "resnet18", "run")
+        run = tmp_path / "run" if resume else create_run(tmp_path, "test", "small_cnn", "run")
         session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
         session.start()
         assert session.wait(LIMIT_S)

@@ -11,7 +11,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from tests.data.images import photo
 
 SETTINGS = {
-    "model.name": "resnet18",
+    "model.name": "small_cnn",
     "data.image_size": 32,
     "data.workers": 0,
     "training.batch_size": 4,

@@ -53,12 +53,12 @@ def test_a_planned_rate_that_is_none_is_not_shown():
 
 
 def test_memory_stays_flat_however_long_the_run(chance):
-    view = folded(run_started(), *steps(0, 20_000, chance))
+    view = folded(run_started(), *steps(0, 10_000, chance))
     gc.collect()
     tracemalloc.start()
-    for event in steps(20_000, 50_000, chance):
+    for event in steps(10_000, 16_000, chance):
         view.handle(event)
-        if event.step % 1200 == 0:
+        if event.step % 120 == 0:
             view.handle(Warned(step=event.step, code="w", message=f"warning {event.step}"))
             view.handle(Recovered(step=event.step, problem="nan", action="rolled back"))
     gc.collect()

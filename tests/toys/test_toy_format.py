@@ -20,7 +20,7 @@ from mptui.registry.samples import SampleKind
 from mptui.tui.setup.data_info import about_data
 from tests.data.images import photo
 
-RUN = ["--model", "resnet18", "--workers", "0", "--device", "cpu", "--batch-size", "4", "--no-compile"]
+RUN = ["--model", "small_cnn", "--workers", "0", "--device", "cpu", "--batch-size", "4", "--no-compile"]
 
 
 def recognize(path: str) -> SampleKind | None:

@@ -104,14 +104,14 @@ async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ)
 
 
 async def test_a_run_says_whether_it_fits(environ):
-    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=2 * GIB)) as (
+    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=1.5 * GIB)) as (
         app,
         pilot,
         screen,
     ):
-        screen.query_one("#model", Input).value = "resnet50"
-        await until(app, pilot, "network    resnet50  23.5M weights, images of 224 px")
-        await until(app, pilot, "of 2.0 GiB  ✗ too much; batch ")
+        screen.query_one("#model", Input).value = "resnet18"
+        await until(app, pilot, "network    resnet18  11.2M weights, images of 224 px")
+        await until(app, pilot, "of 1.5 GiB  ✗ too much; batch ")
         profiles = screen.query_one("#profiles").options
         greyed = [each.id for each in profiles if "$text-disabled" in str(each.prompt.spans)]
         assert "max-batch" in greyed

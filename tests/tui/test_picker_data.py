@@ -200,6 +200,7 @@ async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_the_batch_fills_the_free_memory(environ, at_once):
     async with picker(environ, device=replace(T4, memory_free=2 * GIB)) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "small_cnn"
         screen.query_one("#profiles").focus()
         await edit(pilot, screen, "data.image_size", "64")
         if at_once:
@@ -221,6 +222,7 @@ async def test_the_batch_fills_the_free_memory(environ, at_once):
 
 async def test_where_memory_is_not_what_limits_the_batch_nothing_is_filled(environ):
     async with picker(environ, device=replace(T4, memory_free=12 * GIB)) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "small_cnn"
         await pilot.press("3")  # memory-limited
         await until(app, pilot, "fits, up to batch")
         await pilot.press("f")
@@ -231,6 +233,7 @@ async def test_where_memory_is_not_what_limits_the_batch_nothing_is_filled(envir
 async def test_no_more_than_the_training_samples_are_a_batch(environ, tmp_path):
     class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ, (120, 36), device=replace(T4, memory_free=8 * GIB)) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "small_cnn"
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "48 train")
         await until(app, pilot, "✓ fits, up to batch")

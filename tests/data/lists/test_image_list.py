@@ -278,7 +278,7 @@ def test_a_list_in_a_folder_of_images_is_offered_and_trains(tmp_path, place, cap
     run = [
         "run",
         "--model",
-        "resnet18",
+        "small_cnn",
         "--device",
         "cpu",
         "--workers",

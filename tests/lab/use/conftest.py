@@ -16,7 +16,7 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory, pictures):
     """A run on `pictures`."""
-    settings = {"model.name": "shufflenet_v2_x0_5", "data.name": "none", "data.path": str(pictures)}
+    settings = {"model.name": "small_cnn", "data.name": "none", "data.path": str(pictures)}
     return train(tmp_path_factory.mktemp("runs") / "classifier", settings)
 
 
@@ -83,8 +83,21 @@ def latent_generator(vae_folder, pictures, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def class_generator(tmp_path_factory, pictures):
+    """A diffusion model of the classes of `pictures`, which has hardly learnt."""
+    settings = class_generator_settings(pictures, epochs=2)
+    return train(tmp_path_factory.mktemp("runs") / "class_generator", settings)
+
+
+@pytest.fixture(scope="session")
+def learnt_class_generator(tmp_path_factory, pictures):
     """A diffusion model of the classes of `pictures`, which differ in colour."""
-    settings = {
+    settings = class_generator_settings(pictures, epochs=60)
+    return train(tmp_path_factory.mktemp("runs") / "learnt_class_generator", settings)
+
+
+def class_generator_settings(pictures, epochs):
+    """Return the settings of a diffusion model of classes."""
+    return {
         "model.name": "diffusion_unet",
         "model.width": 8,
         "model.depth": 1,
@@ -93,7 +106,7 @@ def class_generator(tmp_path_factory, pictures):
         "data.path": str(pictures),
         "data.image_size": 8,
         "training.batch_size": 4,
-        "training.epochs": 60,
+        "training.epochs": epochs,
         "training.optimizer": "adamw",
         "training.lr": 6e-3,
         "training.lr_scaling": "off",
@@ -101,4 +114,3 @@ def class_generator(tmp_path_factory, pictures):
         "training.prediction": "v",
         "sampling.count": 0,
     }
-    return train(tmp_path_factory.mktemp("runs") / "class_generator", settings)

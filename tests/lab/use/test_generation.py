@@ -87,8 +87,9 @@ def test_a_classifier_makes_no_images(tmp_path, classifier):
     assert "mptui predict" in refused.value.hint
 
 
-def test_images_of_a_class_have_its_colour(tmp_path, class_generator):
-    trained = open_trained(class_generator, note=pytest.fail)
+@pytest.mark.slow
+def test_images_of_a_class_have_its_colour(tmp_path, learnt_class_generator):
+    trained = open_trained(learnt_class_generator, note=pytest.fail)
     assert trained.classes == ("blue", "green", "red")
     colours = {}
     for name in trained.classes:

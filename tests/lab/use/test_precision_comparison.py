@@ -53,7 +53,9 @@ def test_sixteen_bit_weights_give_the_results_of_autocast(segmenter):
 
 
 @pytest.mark.skipif(not has_torchao, reason="torchao is not installed")
-@pytest.mark.parametrize("run", ["classifier", "segmenter", "generator"])
+@pytest.mark.parametrize(
+    "run", ["classifier", "segmenter", pytest.param("generator", marks=pytest.mark.slow)]
+)
 def test_int8_has_a_quarter_of_the_weights_and_about_the_same_results(run, request, caplog):
     _, rows = rows_of(request.getfixturevalue(run), "int8", "fp32")
     assert not any("Enum" in message for message in caplog.messages)  # at torchao's import

@@ -28,10 +28,10 @@ def test_a_run_is_opened_with_its_classes_and_the_averaged_weights(classifier):
     assert trained.preprocessing.normalization == IMAGENET
     own = trained.model.state_dict()
     assert not trained.model.training
-    assert torch.equal(own["conv1.0.weight"], snapshot.tensors["average"]["conv1.0.weight"])
-    assert not torch.equal(own["conv1.0.weight"], snapshot.tensors["model"]["conv1.0.weight"])
+    assert torch.equal(own["layer1.0.weight"], snapshot.tensors["average"]["layer1.0.weight"])
+    assert not torch.equal(own["layer1.0.weight"], snapshot.tensors["model"]["layer1.0.weight"])
     average = snapshot.tensors["average"]
-    assert torch.equal(own["conv1.1.running_mean"], average["conv1.1.running_mean"])
+    assert torch.equal(own["layer1.1.running_mean"], average["layer1.1.running_mean"])
 
 
 def test_opening_changes_nothing_even_if_the_checkpoint_is_damaged(tmp_path, classifier):

@@ -4,9 +4,8 @@ A new one needs a rule: what proves that the file is the program's own.
 """
 
 import ast
-from pathlib import Path
 
-import mptui
+from tests.source_trees import source_trees
 
 FRESH = "made by this call, under a name that nothing else has"
 OWNED = "in a folder that `claim` has found to be a run's, under a full name that only a run writes"
@@ -57,19 +56,16 @@ def changes_files(call):
 
 
 def test_each_removal_obeys_a_rule():
-    root = Path(mptui.__file__).parent
-    found: dict[Path, set[str]] = {}
-    for path in root.rglob("*.py"):
-        tree = ast.parse(path.read_text())
+    in_rooms: dict[str, set[str]] = {}
+    for name, tree in source_trees().items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Attribute)]
         for node in calls:
             # a function that is handed over is called elsewhere: `undo.callback(shutil.rmtree, …)`
             if isinstance(node, ast.Attribute):
                 if isinstance(node.value, ast.Name) and node.value.id == "shutil" and node.attr in ALWAYS:
-                    found.setdefault(path, set()).add(node.attr)
+                    in_rooms.setdefault(name, set()).add(node.attr)
             elif isinstance(node.func, ast.Attribute) and changes_files(node):
-                found.setdefault(path, set()).add(node.func.attr)
-    in_rooms = {str(path.relative_to(root)): names for path, names in found.items()}
+                in_rooms.setdefault(name, set()).add(node.func.attr)
     screens = {name for name in in_rooms if name.startswith("tui/")}  # lists of options are replaced there
     assert {name: in_rooms[name] for name in screens if in_rooms[name] - {"replace"}} == {}
     assert {name: names for name, names in in_rooms.items() if name not in screens} == {

@@ -4,9 +4,8 @@ Those that replace or remove files by name are in `test_removals`.
 """
 
 import ast
-from pathlib import Path
 
-import mptui
+from tests.source_trees import source_trees
 
 FRESH = "under a name or in a folder that this call has just made"
 OWNED = "in a run's folder that `claim` or `create_run` has given, under a full name that only a run writes"
@@ -79,10 +78,9 @@ def writes(call):
 
 
 def test_each_write_obeys_a_rule():
-    root = Path(mptui.__file__).parent
     found: dict[str, set[str]] = {}
-    for path in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name, tree in source_trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and writes(node):
-                found.setdefault(str(path.relative_to(root)), set()).add(name_of(node.func))
+                found.setdefault(name, set()).add(name_of(node.func))
     assert found == {name: names for name, (names, _) in RULES.items()}
