@@ -4,6 +4,7 @@ A run's folder has a marker, a small JSON file with the program's name. Runs of 
 and a copy may have lost it: these are recognized by a file that only a run has.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -24,6 +25,22 @@ _CONTENT = (json.dumps({"made_by": _PROGRAM}) + "\n").encode()
 _LARGEST = 1 << 20
 _LONGEST_LINE = 1 << 16
 _CHECKPOINTS = "checkpoints"
+
+
+def make_run(folder: Path) -> None:
+    """Make the folder of a new run, for its owner alone, and mark it; if that fails, there is none.
+
+    Raises:
+        FileExistsError: There is something of this name.
+        OSError: The disk is full or not writable.
+    """
+    folder.mkdir(mode=0o700)
+    try:
+        mark_run(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 def mark_run(folder: Path) -> None:

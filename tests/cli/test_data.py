@@ -48,6 +48,11 @@ def test_it_says_what_is_understood(pets, capsys):
     assert any(line.startswith("left out   1: ") and "broken.png" in line for line in lines)
 
 
+def test_images_that_are_made_are_nobody_s_code(capsys):
+    code, told, _ = run(capsys, "data", "shapes", "--set", "data.samples=16")
+    assert (code, told.splitlines()[1]) == (0, "format     built in")
+
+
 def test_the_same_as_a_document(pets, capsys):
     code, printed, _ = run(capsys, "data", pets, "--json", "--set", "data.bad_sample_budget=0.5")
     document = json.loads(printed)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import resource
 import stat
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_a_folder_that_can_not_be_made_is_told(tmp_path):
     with pytest.raises(DiskError) as caught:
         create_run(tmp_path / "file" / "runs", "fast", "unet", None)
     assert "--runs-dir" in caught.value.hint
+
+
+def test_a_run_that_a_full_disk_has_no_room_for_takes_no_name(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(DiskError):
+            create_run(tmp_path, "fast", "unet", "baseline")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert create_run(tmp_path, "fast", "unet", "baseline").name == "baseline"
 
 
 # -- finding

@@ -106,7 +106,7 @@ def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:
     if reading is not None and reading.test:
         counts += f"; {len(reading.test):,} of a test half are not read"
     _say("data", dataset.name)
-    _say("format", "your own code" if reading is None else reading.layout)
+    _say("format", reading.layout if reading is not None else _without_files(dataset))
     _say("split", counts if reading is None else f"{reading.split}: {counts}")
     _show_classes(dataset)
     for number, fact in enumerate(image_facts(dataset)):
@@ -124,6 +124,12 @@ def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:
         _say("note", warning)
     for finding in findings:
         _say("note", f"{finding.what}: {finding.do}")
+
+
+def _without_files(dataset: "Dataset") -> str:
+    from mptui.registry.own_code import is_own
+
+    return "your own code" if is_own(dataset.name) else "built in"
 
 
 def _show_classes(dataset: "Dataset") -> None:

@@ -28,7 +28,7 @@ class Reading:
     """What a set was understood to be.
 
     Attributes:
-        layout: Name of the format, a key of `FORMATS`, or "built in".
+        layout: Name of the format, a key of `FORMATS`; "built in" for a named set in files.
         split: Where the split comes from, as a phrase: "folders train and val".
         classes: Names of the classes.
         train_counts: Training samples of each class; with masks, pixels.

@@ -22,7 +22,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.io.atomic import Guard, is_partial, replace_file
 from mptui.io.disk_hint import disk_hint
-from mptui.io.marker import is_run, mark_run
+from mptui.io.marker import is_run, make_run
 from mptui.regular import read_regular
 from mptui.runs.store.claim import Claim
 from mptui.runs.store.lock import NAME as LOCK
@@ -107,8 +107,7 @@ def create_run(
     for attempt in range(100):
         path = _with_separator(folder / (chosen if not attempt else f"{chosen}-{attempt + 1}"))
         try:
-            path.mkdir(mode=0o700)
-            mark_run(path)
+            make_run(path)
         except FileExistsError:
             if by_all_nodes and path.is_dir() and not has_started(path):
                 check_is_run(path)

@@ -26,6 +26,7 @@ RULES = {
     "engine/compile/cache.py": ({"rmtree", "unlink"}, CACHE),
     "io/atomic.py": ({"replace", "unlink"}, FRESH),
     "io/line_file.py": ({"ftruncate"}, OWNED),
+    "io/marker.py": ({"rmdir"}, FRESH),
     "io/removal.py": ({"rename", "rmtree", "unlink"}, PROVED),
     "io/written_files.py": ({"replace", "unlink"}, NOTED),
     "runs/launch/agent.py": ({"replace"}, OWNED),
