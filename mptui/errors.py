@@ -5,7 +5,7 @@ and gets a traceback. The exit codes are a public interface, listed in `EXIT_COD
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from mptui.text import clean, clean_lines
@@ -47,6 +47,20 @@ class DataError(MptuiError):
 
     exit_code = 3
     meaning = "the data is missing, empty or unreadable"
+
+
+class TwoReadingsError(DataError):
+    """The data can be read in two or more ways.
+
+    Args:
+        message: What can be.
+        readings: Name of each reading, and what it would be; each is a line of the message.
+        hint: What decides.
+    """
+
+    def __init__(self, message: str, readings: Mapping[str, str], *, hint: str) -> None:
+        lines = (f"\n  {name}: {reading}" for name, reading in readings.items())
+        super().__init__(f"{message}:{''.join(lines)}", hint=hint)
 
 
 class DivergedError(MptuiError):

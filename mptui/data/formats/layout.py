@@ -8,7 +8,7 @@ from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import OF_SYSTEM, leads_to, unreadable
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, is_plain_split, words_with_glued
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name
 
 IMAGE_NAMES = ("images", "imgs", "image", "img")
@@ -96,8 +96,9 @@ def _of_split(path: str, inside: dict[str, str], split: str, is_half: Callable[[
     chosen = [name for name in plain or names if is_half(inside[name])] or (plain or names)[:1]
     if len(chosen) > 1:
         first, second = map(clean_name, chosen[:2])
-        raise DataError(
-            f"{clean_name(path)}: two folders of one split: {first} and {second}",
+        raise TwoReadingsError(
+            f"{clean_name(path)}: two folders of one split",
+            {first: f"is {split}, without {second}", second: f"is {split}, without {first}"},
             hint="Move one of them out of it, or give --data LIST.csv with a column split.",
         )
     return inside[chosen[0]] if chosen else None

@@ -139,7 +139,7 @@ def test_captions_are_no_classes_and_their_images_are_read_alone(tmp_path):
             add(tar, f"{number}.png", png(number))
             add(tar, f"{number}.txt", f"a photograph of {number} {NAMES[number % 3]}s".encode())
     with pytest.raises(
-        DataError, match=r"9 texts of 9 images in \.txt members\n  captions: .*\n  classes: 9"
+        DataError, match=r"9 texts of 9 images in \.txt members:\n  captions: .*\n  classes: 9"
     ) as caught:
         opened(tmp_path, SampleKind.CLASS)
     assert "--model diffusion_unet" in caught.value.hint

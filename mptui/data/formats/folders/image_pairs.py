@@ -17,8 +17,8 @@ from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, same_text
 from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
-from mptui.errors import DataError
-from mptui.text import clean_name
+from mptui.errors import DataError, TwoReadingsError
+from mptui.text import clean_name, shell_word
 
 _WITHOUT_IMAGE = "is a mask without an image"
 _NO_MASK = "has no mask"
@@ -190,13 +190,26 @@ def _folder_an_image(walk: FolderWalk, folders: PairFolders) -> _Pairs:
         images = walk.joined(walk.images(image_folder))
         masks = walk.joined(walk.images(mask_folder))
         if len(images) > 1:
-            _refuse_two("images are in one folder", list(images))
+            raise _two_in_a_folder(image_folder, images)
         for image in images:
             if len(masks):
                 _add(pairs, image, list(masks))
             else:
                 pairs.unpaired.append(image)
     return pairs
+
+
+def _two_in_a_folder(folder: str, images: Sequence[str]) -> TwoReadingsError:
+    first, second = map(clean_name, images[:2])
+    return TwoReadingsError(
+        f"{clean_name(folder)}: two images are in one folder",
+        {
+            "a folder for each image": f"{first} or {second} is too many",
+            "a set of its own": f"{len(images)} images, each with the mask of its name",
+        },
+        hint=f"Remove one of them; or give --data {shell_word(os.path.dirname(folder))}, or a list of the"
+        " images and their masks (LIST.csv).",
+    )
 
 
 def _add(pairs: _Pairs, image: str, masks: Sequence[str]) -> None:
@@ -255,8 +268,11 @@ def _one_or_several(claims: list[tuple[str, bool]]) -> list[str]:
 
 def _refuse_two(what: str, files: list[str]) -> None:
     if len(files) > 1:
-        raise DataError(
-            f"two {what}: {clean_name(files[0])} and {clean_name(files[1])}", hint="Remove one of them."
+        first, second = map(clean_name, files[:2])
+        raise TwoReadingsError(
+            f"two {what}",
+            {first: f"is read, without {second}", second: f"is read, without {first}"},
+            hint="Remove one of them, or give --data a list of the images and their masks (LIST.csv).",
         )
 
 

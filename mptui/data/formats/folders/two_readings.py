@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mptui.data.formats.folders.folder_walk import FolderFiles
 from mptui.data.formats.folders.split_words import TRAIN, folder_words
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 from mptui.text import clean_name, some
 
 _PARTS = frozenset({"part", "parts", "batch", "chunk", "fold", "shard", "volume", "disk", "split", "zip"})
@@ -28,10 +28,10 @@ def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]
     filled = {name: files for name, files in folders.items() if files.direct or files.inner}
     for name, files in filled.items():
         others = [other for other in filled if other != name]
-        if (reading := _other_part(name, files, others, has_splits=half != path)) is not None:
-            raise DataError(
-                f"{clean_name(half)}: {clean_name(name)} can be a class, or another part of the set:\n"
-                f"  {reading}\n  a class: {len(filled)} classes: {some(list(filled))}",
+        if reading := _other_part(name, files, others, has_splits=half != path):
+            raise TwoReadingsError(
+                f"{clean_name(half)}: {clean_name(name)} can be a class, or another part of the set",
+                {**reading, "a class": f"{len(filled)} classes: {some(list(filled))}"},
                 hint=f"Move {clean_name(name)} out of it (splits are DATA/train/CLASS and DATA/val/CLASS), or"
                 f" {_AS_CLASSES}",
             )
@@ -39,20 +39,22 @@ def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]
     _refuse_parts(half, list(filled))
 
 
-def _other_part(name: str, files: FolderFiles, others: Collection[str], *, has_splits: bool) -> str | None:
-    """Return what else a folder can be; None: it is a class."""
+def _other_part(
+    name: str, files: FolderFiles, others: Collection[str], *, has_splits: bool
+) -> dict[str, str]:
+    """Return what else a folder can be; empty: it is a class."""
     if {"image", "mask"} <= {folder_words(inner).content for inner in files.inner}:
-        return f"images and masks: it has a folder of each: {some(list(files.inner))}"
+        return {"images and masks": f"it has a folder of each: {some(list(files.inner))}"}
     if files.inner and not files.direct and {*files.inner} <= {*others}:
-        return f"a part: it has folders with the names of classes beside it: {some(list(files.inner))}"
+        return {"a part": f"it has folders with the names of classes beside it: {some(list(files.inner))}"}
     if any(name.lower() in other.lower() for other in others):  # a pair of classes, as `mask` and `no_mask`
-        return None
+        return {}
     words = folder_words(name)
     if words.exact and words.content == "mask":
-        return "masks: by its name, it has the masks of the images beside it"
+        return {"masks": "by its name, it has the masks of the images beside it"}
     if words.exact and words.split not in {"", TRAIN} and not has_splits:  # a train may be a vehicle
-        return f"a split: by its name, it is for {words.split}, and the folders beside it for training"
-    return None
+        return {"a split": f"by its name, it is for {words.split}, and the folders beside it for training"}
+    return {}
 
 
 def refuse_links_across(half: str, links: Iterable[str], counts: Mapping[str, int]) -> None:
@@ -104,10 +106,12 @@ def _refuse_shared_folders(half: str, filled: Mapping[str, FolderFiles]) -> None
         return
     shared = set.intersection(*({*files.inner} for files in filled.values()))
     if len(shared) > 1:
-        raise DataError(
-            f"{clean_name(half)}: each of its folders has the same folders, and both can be the classes:\n"
-            f"  outer: {len(filled)} classes: {some(list(filled))}\n"
-            f"  inner: {len(shared)} classes: {some(sorted(shared))}",
+        raise TwoReadingsError(
+            f"{clean_name(half)}: each of its folders has the same folders, and both can be the classes",
+            {
+                "outer": f"{len(filled)} classes: {some(list(filled))}",
+                "inner": f"{len(shared)} classes: {some(sorted(shared))}",
+            },
             hint="Give --data one of its folders, or a list of images and labels (LIST.csv), if the inner are"
             " the classes; add --set data.class_folders=inner if each of the inner is a class of its own;"
             f" {_AS_CLASSES}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mptui.data.decode.image import EXTENSIONS
 from mptui.data.formats.folders.split_words import SPLIT_WORDS, TEST, TRAIN, UNLABELLED, VAL
 from mptui.data.formats.lists.read_table import Table
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
@@ -103,10 +103,13 @@ def find_columns(table: Table) -> Columns | None:
     if mask is None and not labels:
         mask = _only([place for place in range(len(names)) if place != image and _holds_images(table, place)])
     if mask is not None and labels:
-        raise _refused(
-            table,
-            f"it has a mask and a label for each image: {table.header[mask]} and {table.header[labels[0]]}",
-            "Remove the column that is not to be learned.",
+        raise TwoReadingsError(
+            f"{clean_name(table.path)}: it has a mask and a label for each image",
+            {
+                "images and masks": f"column {clean_name(table.header[mask])}",
+                "images in classes": f"column {clean_name(table.header[labels[0]])}",
+            },
+            hint="Remove the column that is not to be learned.",
         )
     split, split_of = _split_column(table, names, {image, mask, *labels})
     if mask is not None or not table.rows:
@@ -220,12 +223,13 @@ def _one_of(table: Table, labels: list[int]) -> int:
         pairs = {(row[first], row[other]) for row in table.rows}
         if len(pairs) != len({a for a, _ in pairs}) or len(pairs) != len({b for _, b in pairs}):
             counts = [len({row[place] for row in table.rows}) for place in (first, other)]
-            raise _refused(
-                table,
-                "two of its columns can be the label:\n"
-                f"  {clean_name(table.header[first])}: {counts[0]} classes\n"
-                f"  {clean_name(table.header[other])}: {counts[1]} classes",
-                "Remove one of them.",
+            raise TwoReadingsError(
+                f"{clean_name(table.path)}: two of its columns can be the label",
+                {
+                    clean_name(table.header[first]): f"{counts[0]} classes",
+                    clean_name(table.header[other]): f"{counts[1]} classes",
+                },
+                hint="Remove one of them.",
             )
         if all(_is_number(row[first]) for row in table.rows):
             first = other

@@ -22,7 +22,7 @@ from mptui.data.formats.lists.read_table import ENDINGS, Table, read_table
 from mptui.data.formats.lists.several_labels import refuse_several_labels
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, shell_word, some
 
@@ -233,9 +233,10 @@ class _Rows:
             return
         if (known := self._seen.get(image)) is not None:
             if known[1:] != (split, target):
-                raise DataError(
-                    f"{self._table.name(known[0])} and {self._table.name(number)} say different things of"
-                    f" {clean_name(image)}:\n  {' '.join(known[1:])}\n  {split} {target}",
+                first, second = self._table.name(known[0]), self._table.name(number)
+                raise TwoReadingsError(
+                    f"{first} and {second} say different things of {clean_name(image)}",
+                    {first: " ".join(map(clean_name, known[1:])), second: clean_name(f"{split} {target}")},
                     hint="Remove one of the lines: an image has one label and one split.",
                 )
             self._again.append(image)

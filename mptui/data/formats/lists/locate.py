@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 
 from mptui.data.decode.image import EXTENSIONS
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 from mptui.text import clean_name
 
 _TRIED = 200
@@ -72,10 +72,10 @@ class FileFinder:
             raise self._in_two(best[0], best[1])
         return best
 
-    def _in_two(self, first: str, second: str) -> DataError:
-        return DataError(
-            f"{clean_name(self._list)}: the files of its names are in two folders:\n"
-            f"  {clean_name(first)}\n  {clean_name(second)}",
+    def _in_two(self, first: str, second: str) -> TwoReadingsError:
+        return TwoReadingsError(
+            f"{clean_name(self._list)}: the files of its names are in two folders",
+            {clean_name(folder): "has files of these names" for folder in (first, second)},
             hint="Write the folder into the list: images/1.jpg.",
         )
 
@@ -93,8 +93,9 @@ def _found(folder: str, name: str) -> str | None:
     if not files and plain in stems:  # the same name in other Unicode characters
         files = [each for each in stems[plain] if _composed(each) == plain]
     if len(files) > 1:
-        raise DataError(
-            f"two files fit {clean_name(name)}: {clean_name(files[0])} and {clean_name(files[1])}",
+        raise TwoReadingsError(
+            f"two files fit {clean_name(name)}",
+            {clean_name(file): f"in {clean_name(inside)}" for file in files[:2]},
             hint="Write the names in the list with their endings.",
         )
     return os.path.join(inside, files[0]) if files else None

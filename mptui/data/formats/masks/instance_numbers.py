@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.formats.masks.class_file import CLASS_FILE
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 
 _HIGHEST = 255
 _FEWEST_VALUES = 10
@@ -57,8 +57,9 @@ def _are_in_a_row(marked: Sequence[Sequence[int]]) -> bool:
     )
 
 
-def _refused(what: str, values: Sequence[int], join: str) -> DataError:
-    return DataError(
-        f"{what}:\n  objects: numbers of instances, of one class\n  classes: {len(values)} classes",
+def _refused(what: str, values: Sequence[int], join: str) -> TwoReadingsError:
+    return TwoReadingsError(
+        what,
+        {"objects": "numbers of instances, of one class", "classes": f"{len(values)} classes"},
         hint=f"Write {join} to join all objects to one class; name each value there if they are classes.",
     )

@@ -12,7 +12,7 @@ from mptui.data.formats.build_reading import ranges
 from mptui.data.formats.masks.class_file import CLASS_FILE, EXAMPLE, read_class_file
 from mptui.data.formats.masks.instance_numbers import instance_notes
 from mptui.data.formats.masks.value_clusters import find_clusters, look_smoothed
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 
 BINARY = ("background", "foreground")
 
@@ -174,10 +174,12 @@ def _of_colours(colours: list[int]) -> MaskCoding:
             hint=f"Check the masks, or list the classes in {CLASS_FILE} beside the folders: {EXAMPLE}.",
         )
     if _VOID_COLOUR in colours:
-        raise DataError(
-            f"the masks hold the colour #{_VOID_COLOUR:06x}:\n"
-            f"  void: VOC's borders, which are no class, and {len(colours) - 1} classes\n"
-            f"  a class: {len(colours)} classes",
+        raise TwoReadingsError(
+            f"the masks hold the colour #{_VOID_COLOUR:06x}",
+            {
+                "void": f"VOC's borders, which are no class, and {len(colours) - 1} classes",
+                "a class": f"{len(colours)} classes",
+            },
             hint=f"Write `ignore = [224, 224, 192]` into {CLASS_FILE} beside the data, or name each class.",
         )
     classes = BINARY if colours == [0, _WHITE] else tuple(f"#{colour:06x}" for colour in colours)
@@ -195,10 +197,12 @@ def _refuse_soft_edges(values: list[int], surveys: Sequence[MaskSurvey]) -> None
     many = values[-1] == _VOID and len(values) > 64
     grey = values[-1] <= _VOID and all(survey.kind == "grey" for survey in surveys)
     if many or (grey and look_smoothed(surveys)):
-        raise DataError(
-            f"the masks hold {len(values)} grey values up to {values[-1]}: soft edges, or pictures:\n"
-            f"  two classes: below and above a value, as 0-127 and 128-255\n"
-            f"  {len(values)} classes: {', '.join(ranges(values)[:8])}",
+        raise TwoReadingsError(
+            f"the masks hold {len(values)} grey values up to {values[-1]}: soft edges, or pictures",
+            {
+                "two classes": "below and above a value, as 0-127 and 128-255",
+                f"{len(values)} classes": ", ".join(ranges(values)[:8]),
+            },
             hint="Save the masks without smoothing, each pixel as the number of its class, or write"
             f' {CLASS_FILE} beside the folders: `background = "0-127"` and `foreground = "128-255"`.',
         )
@@ -214,8 +218,9 @@ def _refuse_unexplained_void(values: list[int]) -> None:
             if _dense(others)
             else f"the classes {', '.join(ranges(others)[:8])}"
         )
-        raise DataError(
+        raise TwoReadingsError(
             f"the masks hold {shown} and the value {_VOID}, which often marks pixels to leave out",
+            {"void": f"{_VOID} is no class: {len(others)} classes", "a class": f"{len(values)} classes"},
             hint="Add --set data.ignore_index=255 to leave them out"
             f" (or name each value in {CLASS_FILE} beside the folders, if 255 is a class).",
         )
@@ -227,10 +232,12 @@ def _refuse_two_codings(surveys: Sequence[MaskSurvey], values: list[int]) -> Non
     large = sum(_VOID in survey.codes and 1 not in survey.codes for survey in surveys)
     both = sum(1 in survey.codes and _VOID in survey.codes for survey in surveys)
     if values == [0, 1, _VOID] and small and large and not both:
-        raise DataError(
-            f"{small} masks are of the values 0 and 1, {large} of 0 and {_VOID}:\n"
-            f"  two codings of one class: 1 and {_VOID} are the foreground\n"
-            f"  one coding: {_VOID} marks pixels to leave out",
+        raise TwoReadingsError(
+            f"{small} masks are of the values 0 and 1, {large} of 0 and {_VOID}",
+            {
+                "two codings of one class": f"1 and {_VOID} are the foreground",
+                "one coding": f"{_VOID} marks pixels to leave out",
+            },
             hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `foreground = "1, {_VOID}"`,'
             f" or with `foreground = 1` and `ignore = {_VOID}`.",
         )

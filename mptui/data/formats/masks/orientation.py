@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mptui.data.decode.mask import AS_SHOWN, AS_STORED, EITHER, MaskSurvey
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 
 Setting = Literal["auto", "upright", "stored"]
 
@@ -45,9 +45,9 @@ def masks_upright(surveys: Sequence[MaskSurvey], setting: Setting) -> tuple[bool
         if shown
         else "none of their shapes says which"
     )
-    raise DataError(
-        f"{either} photographs are stored turned (EXIF), and {shapes}:\n"
-        f"  upright: masks are {_PHRASE[True]}\n  stored: masks are {_PHRASE[False]}",
+    raise TwoReadingsError(
+        f"{either} photographs are stored turned (EXIF), and {shapes}",
+        {"upright": f"masks are {_PHRASE[True]}", "stored": f"masks are {_PHRASE[False]}"},
         hint="Choose with --set data.mask_orientation=upright or --set data.mask_orientation=stored.",
     )
 

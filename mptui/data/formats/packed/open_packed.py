@@ -12,7 +12,7 @@ from mptui.data.formats.packed.packed_samples import class_file, declared_classe
 from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, some
 
@@ -98,8 +98,9 @@ def _labels_said(file: str) -> tuple[str, ...]:
     others = some(columns.other_labels)
     label = clean_name(str(columns.label))
     if not columns.is_usual:
-        raise DataError(
-            f"{clean_name(file)}: the labels may be in {label} or in {others}: these columns have classes",
+        raise TwoReadingsError(
+            f"{clean_name(file)}: the labels may be in {label} or in {others}",
+            {clean_name(str(name)): "a column of classes" for name in (columns.label, *columns.other_labels)},
             hint="Rename the one that is meant to label: dataset.rename_column(NAME, 'label').",
         )
     return (f"the labels are those of the column {label}; {others} has classes, too, and is not read",)

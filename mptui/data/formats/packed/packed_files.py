@@ -1,17 +1,19 @@
 """Finds the packed files of a set, and which of them are for training and for validation."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import leads_to, unreadable
 from mptui.data.formats.folders.split_words import TEST, TRAIN, UNLABELLED, VAL, folder_words, split_of_file
 from mptui.data.formats.layout import natural_key
-from mptui.errors import DataError
-from mptui.text import clean_name, some
+from mptui.errors import TwoReadingsError
+from mptui.text import clean_name, shell_word, some
 
-_DEPTH = 4
-"""Folders below the path that are searched: a hub's cache has its files in snapshots/HASH/CONFIG."""
+_DEPTH, _NAMED = 4, 8
+"""Levels of folders that are searched, as a hub's cache has snapshots/HASH/CONFIG; folders that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,18 @@ def _files(folder: str, ending: str, depth: int) -> Iterator[str]:
 
 def _refuse_several(path: str, files: list[str]) -> None:
     """Refuse several folders of files: each is a set, or a version of one."""
-    folders: dict[str, None] = {}
+    folders: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
-        folder = os.path.dirname(os.path.relpath(file, path))
+        folder, name = os.path.split(os.path.relpath(file, path))
         if folder_words(os.path.basename(folder)).split:
-            folder = os.path.dirname(folder)
-        folders[folder] = None
+            folder, name = os.path.dirname(folder), os.path.join(os.path.basename(folder), name)
+        folders[folder].append(name)
     if len(folders) > 1:
-        named = some([folder or "." for folder in folders])
-        raise DataError(
-            f"{clean_name(path)}: {len(folders)} folders with sets of their own: {named}",
-            hint=f"Give --data one of them, as {clean_name(os.path.join(path, next(iter(folders))))}.",
+        inner = shell_word(os.path.join(path, next(filter(None, folders))))
+        raise TwoReadingsError(
+            f"{clean_name(path)}: {len(folders)} folders with sets of their own",
+            {clean_name(folder or "."): some(names) for folder, names in islice(folders.items(), _NAMED)},
+            hint=f"Give --data one of them, as {inner}" + ", or move the others out of it." * ("" in folders),
         )
 
 

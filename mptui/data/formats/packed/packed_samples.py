@@ -17,7 +17,7 @@ from mptui.data.formats.layout import natural_key
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.packed.listing import Listing
 from mptui.data.formats.splits import PathTable, Rows
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
@@ -198,10 +198,12 @@ def _refuse_captions(path: str, lists: Sequence[Listing], labels: Collection[str
     texts = sum(listing.from_text for listing in lists)
     if texts and 2 * len(labels) > texts:
         first = clean_name(next(text for listing in lists for text in listing.labels), 50)
-        raise DataError(
-            f"{clean_name(path)}: {len(labels)} texts of {texts} images in .txt members\n"
-            f"  captions: each describes its image, as {first}\n"
-            f"  classes: {len(labels)} classes, most with one image",
+        raise TwoReadingsError(
+            f"{clean_name(path)}: {len(labels)} texts of {texts} images in .txt members",
+            {
+                "captions": f"each describes its image, as {first}",
+                "classes": f"{len(labels)} classes, most with one image",
+            },
             hint="Choose --model diffusion_unet for images alone; write classes into .cls members.",
         )
 
