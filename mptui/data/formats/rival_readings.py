@@ -21,7 +21,7 @@ from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL
 from mptui.data.formats.known_formats import FORMATS
 from mptui.data.formats.lists.image_list import targets_in
 from mptui.data.scan.scan import ShouldStop
-from mptui.errors import DataError, MptuiError
+from mptui.errors import DataError, MptuiError, TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, shell_word, some
 
@@ -81,10 +81,12 @@ def _refuse_split_in_names(path: str, found: Found) -> None:
     if FORMATS[found.layout].ending or not (counts := split_in_names(path, found)):
         return
     named = ", ".join(f"{counts[split]:,} {split}" for split in (TRAIN, VAL, TEST) if split in counts)
-    raise DataError(
-        f"{clean_name(path)}: the names of its images have words of splits:\n"
-        f"  the split is that of the names: {named}, as {_named(path, [found.images[0]])}\n"
-        "  they say nothing, and a share of all images is held out by the seed",
+    raise TwoReadingsError(
+        f"{clean_name(path)}: the names of its images have words of splits",
+        {
+            "the split is that of the names": f"{named}, as {_named(path, [found.images[0]])}",
+            "they say nothing": "a share of all images is held out by the seed",
+        },
         hint="Put the images of each split into a folder of its own (DATA/train, DATA/val), or give --data a"
         " list of them (LIST.csv): a column split says which, and without it a share is held out.",
     )
@@ -101,12 +103,14 @@ def _rivals(path: str, kind: SampleKind, found: Found, should_stop: ShouldStop) 
     if found.masks is not None or FORMATS[found.layout].ending:
         return
     yield from _lists_of_masks(path, found)
-    if (pair := mask_among(found.images, should_stop)) is not None:
-        mask, photograph = (_named(path, [file]) for file in pair)
+    labelled = kind is SampleKind.CLASS
+    if (pair := mask_among(found.images, should_stop, labelled=labelled)) is not None:
+        mask, photograph = (_named(path, [file]) for file in (pair.mask, pair.photograph))
         way_out = "rename each mask as its image with _mask at the end, beside it"
         if kind is SampleKind.IMAGE:
             way_out += ", or give --data a list of the images (LIST.csv)"
-        yield _Rival("images and masks", f"by its pixels, {mask} is the mask of {photograph}", way_out)
+        whose = "" if pair.by_name else " or of another"
+        yield _Rival("images and masks", f"by its pixels, {mask} is the mask of {photograph}{whose}", way_out)
 
 
 def _packed(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:

@@ -16,6 +16,9 @@ from mptui.data.decode.request import ArrayRequest, FileRequest
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
+_TAIL = 8
+"""Bytes of a path that are its ending."""
+
 
 class PathTable(Sequence[str]):
     """Stores many paths compactly: one block of text and the end of each path in it."""
@@ -59,6 +62,28 @@ class PathTable(Sequence[str]):
         """Whether the paths hold any of some words in lower case; much faster than to look at each path."""
         text = self._text.lower()
         return any(word in text for word in words)
+
+    def rows_of_rare_endings(self, share: float, kinds: int, of_each: int) -> npt.NDArray[np.int64]:
+        """Return rows of paths that end as few others do, digits apart; without a look at each path.
+
+        Args:
+            share: Share of all paths that end alike, below which they are few.
+            kinds: Largest number of endings; of more, those of most paths.
+            of_each: Largest number of rows of each.
+        """
+        text, ends = self.arrays()
+        if not len(self):
+            return np.empty(0, np.int64)
+        tails = np.empty((len(self), _TAIL), np.uint8)
+        for place in range(_TAIL):
+            tails[:, place] = text[np.maximum(ends[1:] - _TAIL + place, 0)]
+        tails[(tails >= ord("0")) & (tails <= ord("9"))] = ord("0")
+        codes = tails.view(np.uint64).ravel()
+        known, counts = np.unique(codes, return_counts=True)
+        few = np.flatnonzero(counts < share * len(self))
+        chosen = known[few[np.argsort(-counts[few], kind="stable")][:kinds]]
+        rows = [np.flatnonzero(codes == code)[:of_each] for code in chosen]
+        return np.concatenate(rows) if rows else np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._ends) - 1

@@ -7,13 +7,12 @@ from dataclasses import astuple, dataclass
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import opened, stored_size
 
-_FEW, _MANY = 16, 64
+FEW, _MANY = 16, 64
 """Colours of a mask at most, grey values of a photograph more."""
 _BIN, _FULLEST = 8, 4
 _IN_MASK, _IN_PHOTOGRAPH = 0.97, 0.8
-"""Share of the 4 fullest bins of 8 grey values in a mask saved with loss; of a photograph at most."""
+"""Share of the 4 fullest bins of 8 grey values in a mask with loss or smoothing; of a photograph at most."""
 _SIDE = 256
-_LOSSY = frozenset({"JPEG", "MPO", "WEBP"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,13 @@ def look(path: str) -> PixelLook:
         with opened(path) as image:
             width, height = stored_size(image)
             image.draft("RGB", (_SIDE, _SIDE))
-            is_lossy = image.format in _LOSSY
-            few = image.convert("RGB").getcolors(_FEW)
+            few = image.convert("RGB").getcolors(FEW)
             pixels = image.convert("L").histogram()
     except BadSampleError:
         return PixelLook()
     bins = sorted(sum(pixels[start : start + _BIN]) for start in range(0, len(pixels), _BIN))
     share, values = sum(bins[-_FULLEST:]) / sum(pixels), sum(map(bool, pixels))
-    is_flat = few is not None or (is_lossy and share >= _IN_MASK)
+    is_flat = few is not None or share >= _IN_MASK
     return PixelLook(width, height, values, is_flat, values > _MANY and share <= _IN_PHOTOGRAPH)
 
 

@@ -1,5 +1,6 @@
 """Masks among photographs whose names do not say so: known by their pixels, refused, and the remedy works."""
 
+import os
 import shutil
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from mptui.data.formats.folders.masks_by_pixels import mask_among
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 
-from .pictures import put
+from .pictures import photos, put
 from .read import opened
 
 SIZE = 40, 48
@@ -75,13 +76,71 @@ def test_masks_among_photographs_are_refused_and_the_remedies_work(tmp_path, nam
         assert len(dataset.train) + len(dataset.val) == 10
 
 
+def drawing(number):
+    return Image.fromarray(np.pad(np.asarray(mask(number)), 1))
+
+
+def square(number):
+    return mask(number).resize((32, 32), Image.Resampling.NEAREST)
+
+
+@pytest.mark.parametrize(
+    ("masks", "save", "kinds"),
+    [
+        ("c/{}.png", drawing, (SampleKind.CLASS, SampleKind.IMAGE)),  # of another size
+        ("c/{}.bmp", mask, (SampleKind.CLASS, SampleKind.IMAGE)),  # as large a file as its photograph
+        ("c/x{}.png", mask, (SampleKind.CLASS, SampleKind.IMAGE)),  # of another name
+        ("c/x{}.png", square, (SampleKind.IMAGE,)),  # of another name and shape: a class, perhaps
+        ("c/{}.png", square, (SampleKind.IMAGE,)),
+    ],
+)
+def test_a_folder_of_masks_of_other_names_or_sizes_is_refused_until_it_lies_elsewhere(
+    tmp_path, masks, save, kinds
+):
+    fill(tmp_path / "set", masks, save=save)
+    for kind in kinds:
+        with pytest.raises(DataError, match=r"images and masks: by its pixels, c/.* is the mask of [ab]/"):
+            opened(tmp_path / "set", kind)
+    assert opened(tmp_path / "set", SampleKind.CLASS, class_folders="outer")[0].classes == ("a", "b", "c")
+    names = "\n".join(f"{'ab'[number // 5]}/{number}.png" for number in range(10))
+    (tmp_path / "set" / "photographs.csv").write_text(f"image\n{names}\n")
+    named, _ = opened(tmp_path / "set" / "photographs.csv", SampleKind.IMAGE)
+    assert len(named.train) + len(named.val) == 10
+    (tmp_path / "set" / "c").rename(tmp_path / "c")
+    for kind in kinds:
+        dataset, _ = opened(tmp_path / "set", kind)
+        assert len(dataset.train) + len(dataset.val) == 10
+
+
+@pytest.mark.parametrize("masks", [("{}_roi.png",), ("{}_roi.png", "{}_roi.png"), ("z/{}.png",) * 2])
+def test_few_masks_among_many_photographs_are_refused(tmp_path, masks):
+    put(tmp_path / "0.png", photograph(0))
+    for number in range(1, 1500):
+        os.link(tmp_path / "0.png", tmp_path / f"{number}.png")
+    for number, name in enumerate(masks, 17):
+        put(tmp_path / name.format(number), mask(0))
+    with pytest.raises(DataError, match=r"images and masks: by its pixels, .*1[78].* is the mask of 1[78]"):
+        opened(tmp_path, SampleKind.IMAGE)
+
+
+@pytest.mark.parametrize("patient", ["id{}", "a/id{}", "b/x/{}"])
+def test_masks_in_a_folder_of_masks_beside_one_of_images_are_left_out_with_a_word(tmp_path, patient):
+    photos(tmp_path, "a:4 b:4")
+    for number in range(4):
+        place = patient.format(number)
+        put(tmp_path / place / "images" / f"x{number}.png", photograph(number))
+        put(tmp_path / place / "masks" / "1.png", mask(number))
+        put(tmp_path / place / "masks" / "2.png", mask(number))
+    kinds = (SampleKind.IMAGE,) if patient == "id{}" else (SampleKind.CLASS, SampleKind.IMAGE)
+    for kind in kinds:
+        dataset, heard = opened(tmp_path, kind)
+        assert len(dataset.train) + len(dataset.val) == 12
+        assert any("left out, 8 files" in line and "lies in a folder of masks" in line for line in heard)
+
+
 def grey(number):
     """Return another photograph, of fewer bytes."""
     return photograph(number + 50).convert("L").resize((24, 20)).resize(SIZE[::-1])
-
-
-def drawing(number):
-    return Image.fromarray(np.pad(np.asarray(mask(number)), 1))
 
 
 @pytest.mark.parametrize(
@@ -89,8 +148,8 @@ def drawing(number):
     [
         ("{folder}/{}_2.png", photograph),  # a second photograph
         ("c/{}.png", grey),
-        ("c/{}.png", drawing),  # of another size
-        ("c/x{}.png", mask),  # of another name
+        ("c/{}.png", square),  # of another shape
+        ("c/x{}.png", square),
         ("{folder}/{}_roi.png", lambda number: grey(number) if number == 3 else mask(number)),
         ("c/{}.png", lambda number: Image.new("L", SIZE[::-1])),  # empty, whatever it is
     ],
@@ -127,5 +186,5 @@ def test_of_a_large_set_a_sample_is_looked_at(tmp_path):
     paths = _ManyPaths(tmp_path)
     pair = mask_among(paths, lambda: False)
     assert pair is not None
-    assert pair[0] == pair[1].replace(".png", "_roi.png")
-    assert paths.seen < 1000
+    assert pair.mask == pair.photograph.replace(".png", "_roi.png")
+    assert paths.seen < 1500

@@ -12,7 +12,7 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.folder_walk import LINKED_TWICE, WRITTEN, FolderFiles, FolderWalk, has_images
-from mptui.data.formats.folders.masks_beside import BESIDE, MASK_WORDS, masks_beside
+from mptui.data.formats.folders.masks_beside import MASK_WORDS, masks_by_name
 from mptui.data.formats.folders.split_words import folder_words, same_text
 from mptui.data.formats.folders.two_readings import refuse_links_across, refuse_two_readings
 from mptui.data.formats.layout import (
@@ -26,7 +26,7 @@ from mptui.data.formats.layout import (
     subfolders,
 )
 from mptui.data.formats.splits import PathTable
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name, some
 
 _OUTSIDE = "lies beside the class folders, in none of them"
@@ -104,7 +104,8 @@ def find_images(path: str) -> Found:
     walk = FolderWalk(path)
     folders = [at for at in (halves.train, halves.val, halves.test) if at is not None]
     listed = [walk.images(at) for at in folders]
-    tables = [_photographs(walk, walk.joined(files)) for files in listed]
+    joined = zip(folders, [walk.joined(files) for files in listed], strict=True)
+    tables = [_photographs(walk, at, table) for at, table in joined]
     train, val, test = (
         PathTable(()) if at is None else tables[folders.index(at)]
         for at in (halves.train, halves.val, halves.test)
@@ -137,20 +138,18 @@ def names_are_classes(path: str) -> bool:
     return len(first) > 1 or any(not folder_words(name).exact for name in first)
 
 
-def _photographs(walk: FolderWalk, table: PathTable) -> PathTable:
-    """Return a table without second links, and without masks that lie beside their image."""
+def _photographs(walk: FolderWalk, folder: str, table: PathTable) -> PathTable:
+    """Return the images of a folder, without second links to one, and without masks by their names."""
     table = walk.without_second_links(table)
-    masks = masks_beside(table) if table.mentions(MASK_WORDS) else {}
-    if not masks:
-        return table
-    walk.left[BESIDE] += [mask for of_image in masks.values() for mask in of_image]
-    left = set(walk.left[BESIDE])
-    return PathTable(path for path in table if path not in left)
+    masks = masks_by_name(folder, table) if table.mentions(MASK_WORDS) else {}
+    for mask, reason in masks.items():
+        walk.left[reason].append(mask)
+    return PathTable(path for path in table if path not in masks) if masks else table
 
 
 def _classes_of(walk: FolderWalk, half: str, listed: dict[str, FolderFiles], *, inner: bool) -> _Classes:
     tables = {name: walk.joined(files) for name, files in listed.items()}
-    tables = {name: _photographs(walk, table) for name, table in tables.items()}
+    tables = {name: _photographs(walk, os.path.join(half, name), table) for name, table in tables.items()}
     if not inner:
         return _Classes(tables)
     found: dict[str, list[str]] = {}
@@ -182,10 +181,12 @@ def _by_inner_folders(path: str, halves: Iterable[dict[str, FolderFiles]], setti
             return True  # an index by the first letter, as Places365 has it
         outer, files = nested[0]
         first = clean_name(next(iter(files.inner)))
-        raise DataError(
-            f"{clean_name(path)}: the class folders have folders, and both can be the classes:\n"
-            f"  outer: {len(nested)} classes, the first is {clean_name(outer)}\n"
-            f"  inner: {len(shared)} classes, the first is {clean_name(outer)}/{first}",
+        raise TwoReadingsError(
+            f"{clean_name(path)}: the class folders have folders, and both can be the classes",
+            {
+                "outer": f"{len(nested)} classes, the first is {clean_name(outer)}",
+                "inner": f"{len(shared)} classes, the first is {clean_name(outer)}/{first}",
+            },
             hint="Choose with --set data.class_folders=outer or --set data.class_folders=inner.",
         )
     return False
@@ -267,10 +268,12 @@ def _refuse_splits_as_classes(path: str, names: list[str]) -> None:
     splits = split_folders(names)
     if len(splits) > 1:
         first, second = (clean_name(each[0]) for each in list(splits.values())[:2])
-        raise DataError(
-            f"{clean_name(path)}: {first} and {second} can be splits or classes:\n"
-            f"  splits: their images have no class folders, as {first}/CLASS/1.jpg\n"
-            f"  classes: {len(names)} classes: {some(names)}",
+        raise TwoReadingsError(
+            f"{clean_name(path)}: {first} and {second} can be splits or classes",
+            {
+                "splits": f"their images have no class folders, as {first}/CLASS/1.jpg",
+                "classes": f"{len(names)} classes: {some(names)}",
+            },
             hint="Sort the images into class folders, give --data a list of images and labels"
             " (LIST.csv), or rename the folders if they are classes.",
         )

@@ -1,29 +1,39 @@
-"""Recognizes masks that lie in one folder with their images, as `1.png` and `1_mask.png`."""
+"""Recognizes masks by names: beside their images, as `1.png` and `1_mask.png`, or in a folder of masks."""
 
 import os
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import walk_images
-from mptui.data.formats.folders.split_words import same_text
+from mptui.data.formats.folders.split_words import image_and_mask_folders, same_text
 
 BESIDE = "is a mask by its name, beside its image"
-MASK_WORDS = (b"mask", b"segmentation", b"annotation", b"groundtruth", b"gt")
-"""What a name holds that may be a mask's; in lower case."""
+IN_FOLDER = "lies in a folder of masks, beside one of images"
+MASK_WORDS = (b"mask", b"label", b"annot", b"gt", b"ground", b"seg", b"trimap")
+"""What the path of a mask holds that a name tells; in lower case."""
 
 _LOOKED_AT = 4096
 _MASK = re.compile(r"(?ai)[-_. ](?:masks?|segmentation|annotation|groundtruth|gt)(?P<number>[-_]?[0-9]+)?\Z")
 
 
 def has_masks_beside(path: str) -> bool:
-    """Whether images in a folder have masks beside them, by the first images of one."""
-    first: list[str] = []
-    for image in islice(walk_images(path), _LOOKED_AT):
-        if first and os.path.dirname(image) != os.path.dirname(first[0]):
-            break
-        first.append(image)
-    return bool(masks_beside(first))
+    """Whether images in a folder have masks beside them, by the first images of it."""
+    return bool(masks_beside(islice(walk_images(path), _LOOKED_AT)))
+
+
+def masks_by_name(root: str, paths: Sequence[str]) -> dict[str, str]:
+    """Return the reason by which each of some images is a mask, of those that are.
+
+    Args:
+        root: Folder in which all images are; names above it and its own say nothing.
+        paths: The images.
+    """
+    found = {mask: BESIDE for masks in masks_beside(paths).values() for mask in masks}
+    if folders := _mask_folders(root, dict.fromkeys(map(os.path.dirname, paths))):
+        found |= {path: IN_FOLDER for path in paths if os.path.dirname(path) in folders}
+    return found
 
 
 def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -40,3 +50,27 @@ def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
         if (image := stems.get(owner)) is not None:
             found_masks.setdefault(image, []).append(mask)
     return found_masks
+
+
+def _mask_folders(root: str, folders: Iterable[str]) -> set[str]:
+    """Return the folders that lie in one of masks, or are one, where another beside it has images."""
+    above = {folder: [*_down_to(root, folder)] for folder in folders}
+    inside: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for places in above.values():
+        for place in places:
+            parent, name = os.path.split(place)
+            inside[parent][name] = None
+    of_masks = {
+        os.path.join(parent, mask)
+        for parent, names in inside.items()
+        for _, masks in image_and_mask_folders(names).values()
+        for mask in masks
+    }
+    return {folder for folder, places in above.items() if not of_masks.isdisjoint(places)}
+
+
+def _down_to(root: str, folder: str) -> Iterable[str]:
+    """Yield a folder and those above it, below `root`."""
+    while len(folder) > len(root):
+        yield folder
+        folder = os.path.dirname(folder)

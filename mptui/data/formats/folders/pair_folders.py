@@ -13,12 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mptui.data.formats.folders.folder_walk import has_images
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, image_and_mask_folders
 from mptui.data.formats.layout import subfolders
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name
-
-_OBJECTS = "segmentationobject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +64,22 @@ def has_pairs(path: str) -> bool:
 
 def _by_content(path: str, inside: Mapping[str, str]) -> dict[str, PairFolders]:
     """Return the folders by the words in their names: `images` and `masks`, `train` and `trainannot`."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for name in inside:
-        words = folder_words(name)
-        content = "" if name.lower() == _OBJECTS else words.content
-        if words.exact and (content or words.split):
-            found.setdefault((words.split, content), []).append(name)
-    pairs = {}
-    for split in ("", TRAIN, VAL, TEST):
-        images = found.get((split, "image")) or (found.get((split, "")) if split else None)
-        masks = found.get((split, "mask"))
-        if images and masks:
-            first = _only(path, "images", images, inside)
-            pairs[split] = PairFolders(inside[first], inside[_only(path, "masks", masks, inside)])
-    return pairs
+    return {
+        split: PairFolders(
+            inside[_only(path, "images", images, inside)], inside[_only(path, "masks", masks, inside)]
+        )
+        for split, (images, masks) in image_and_mask_folders(inside).items()
+    }
 
 
-def _two_sets(path: str, first: PairFolders, second: PairFolders) -> DataError:
+def _two_sets(path: str, first: PairFolders, second: PairFolders) -> TwoReadingsError:
     folders = [
         " and ".join(clean_name(os.path.relpath(at, path)) for at in (each.images, each.masks))
         for each in (first, second)
     ]
-    return DataError(
-        f"{clean_name(path)}: two sets of images and masks can be meant:\n"
-        f"  one: {folders[0]}\n  the other, with splits: {folders[1]}",
+    return TwoReadingsError(
+        f"{clean_name(path)}: two sets of images and masks can be meant",
+        {"one": folders[0], "the other, with splits": folders[1]},
         hint="Move one of them out of it.",
     )
 
@@ -102,9 +92,13 @@ def _only(path: str, what: str, names: list[str], inside: Mapping[str, str]) -> 
     """
     filled = [name for name in names if len(names) == 1 or has_images(inside[name])] or names[:1]
     if len(filled) > 1:
-        raise DataError(
-            f"{clean_name(path)}: two folders can be those of the {what}:"
-            f" {clean_name(filled[0])} and {clean_name(filled[1])}",
+        first, second = map(clean_name, filled[:2])
+        raise TwoReadingsError(
+            f"{clean_name(path)}: two folders can be those of the {what}",
+            {
+                first: f"has the {what}, and {second} is left out",
+                second: f"has them, and {first} is left out",
+            },
             hint="Move one of them out of it.",
         )
     return filled[0]

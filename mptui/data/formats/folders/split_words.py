@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -82,6 +83,25 @@ def words_with_glued(name: str) -> FolderWords:
     if not words.split and (begin := _BEGIN.match(name)) is not None:
         return FolderWords(SPLIT_WORDS[begin[1].lower()], rest=(begin[2].lower(),))
     return words
+
+
+def image_and_mask_folders(names: Iterable[str]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the names of folders of images, and of masks, of each split that has both.
+
+    The split is "" for `images` and `masks`; without a word for images, a split has them, as `train` beside
+    `trainannot`.
+    """
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in names:
+        words = folder_words(name)
+        if words.exact and (words.content or words.split):
+            found[words.split, words.content].append(name)
+    pairs = {}
+    for split in ("", TRAIN, VAL, TEST):
+        images = found.get((split, "image")) or found.get((split, ""))
+        if images and (masks := found.get((split, "mask"))):
+            pairs[split] = images, masks
+    return pairs
 
 
 def split_of_file(name: str) -> str:

@@ -77,10 +77,12 @@ def refuse_links_across(half: str, links: Iterable[str], counts: Mapping[str, in
     for name, targets in across.items():
         if len(targets) > counts[name]:
             first, second = clean_name(name), clean_name(targets[0].split(os.sep)[0])
-            raise DataError(
-                f"{clean_name(half)}: {first} has {len(targets)} links to images in {second}:\n"
-                f"  of {first}: {second} holds the files of other classes, and is none\n"
-                f"  of {second}: the links in {first} are none of its samples",
+            raise TwoReadingsError(
+                f"{clean_name(half)}: {first} has {len(targets)} links to images in {second}",
+                {
+                    f"of {first}": f"{second} holds the files of other classes, and is none",
+                    f"of {second}": f"the links in {first} are none of its samples",
+                },
                 hint=f"Move {second} out of it if links say the classes, or remove the links.",
             )
 
@@ -92,10 +94,12 @@ def _refuse_parts(half: str, names: list[str]) -> None:
         {*re.findall(r"[a-z]+", next(iter(plain)).lower())} if len(plain) == 1 and len(names) > 1 else set()
     )
     if words & _PARTS or any(folder_words(word).content == "image" for word in words):
-        raise DataError(
-            f"{clean_name(half)}: its folders differ by a number alone, and can be parts or classes:\n"
-            f"  parts of one set: {some(names)}: the classes are said elsewhere\n"
-            f"  classes: {len(names)} classes: {some(names)}",
+        raise TwoReadingsError(
+            f"{clean_name(half)}: its folders differ by a number alone, and can be parts or classes",
+            {
+                "parts of one set": f"{some(names)}: the classes are said elsewhere",
+                "classes": f"{len(names)} classes: {some(names)}",
+            },
             hint=f"Give --data a list of images and labels (LIST.csv), or {_AS_CLASSES}",
         )
 
