@@ -4,7 +4,12 @@ import os
 
 from mptui.config.schema import DataConfig
 from mptui.data.formats.folder_format import FolderFormat, Found
-from mptui.data.formats.folders.class_folders import find_classes, find_images, names_are_classes
+from mptui.data.formats.folders.class_folders import (
+    class_halves,
+    find_classes,
+    find_images,
+    names_are_classes,
+)
 from mptui.data.formats.folders.folder_walk import has_images
 from mptui.data.formats.folders.image_pairs import find_masks_beside, find_pairs
 from mptui.data.formats.folders.masks_beside import has_masks_beside
@@ -45,7 +50,7 @@ def _has_pairs(path: str) -> SampleKind | None:
 
 
 def _has_classes(path: str) -> SampleKind | None:
-    return SampleKind.CLASS if names_are_classes(find_halves(path, has_subfolders).train) else None
+    return SampleKind.CLASS if names_are_classes(class_halves(path).train) else None
 
 
 def _has_images(path: str) -> SampleKind | None:

@@ -19,6 +19,7 @@ from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_array
 from mptui.data.formats.own.dataset import kind_of_own, open_own
 from mptui.data.formats.rival_readings import refuse_rivals
 from mptui.data.formats.sharded import ShardIndex
+from mptui.data.formats.split_lists import split_by_lists
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError
 from mptui.io.places import expanded
@@ -92,9 +93,11 @@ def open_dataset(
         if isinstance(found, ShardIndex):
             dataset = assemble_prepared(found, data, side, seed)
         elif kept is not None:
-            files, settings = kept.applied(found), kept.settings(data)
+            listed = found if kept.held_out else split_by_lists(folder, found)
+            files, settings = kept.applied(listed), kept.settings(data)
             dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
         else:
+            found = split_by_lists(folder, found)
             refuse_rivals(folder, kind, found, data, should_stop)
             dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:
@@ -125,6 +128,7 @@ def files_of(
         chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
+        found = split_by_lists(folder, found)
         refuse_rivals(folder, chosen, found, data, should_stop)
         return _title(folder), chosen, found
     if is_own(data.name):

@@ -116,6 +116,7 @@ def test_a_list_in_a_folder_beside_finds_the_images_in_several(tmp_path):
     (tmp_path / "truth").mkdir()
     dataset = opened(write(tmp_path / "truth" / "list.csv", ("image", "label"), *ROWS))
     assert sorted(chain(*halves(dataset))) == sorted(chain(*EXPECTED))
+    assert any("in folders beside its own" in line for line in dataset.warnings)
 
 
 def test_a_parquet_file_of_paths_is_a_list(folder):

@@ -1,6 +1,7 @@
 """Folders that two layouts explain: the second is seen by what the first leaves out, or labels otherwise."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -189,3 +190,72 @@ def test_splits_of_images_and_masks_are_said_to_be_for_masks(tmp_path):
         opened(tmp_path, SampleKind.CLASS)
     assert "Choose --model unet for masks" in caught.value.hint
     assert opened(tmp_path, SampleKind.MASK)[0].reading.split == "folders train and val"
+
+
+def lists_of(root, folder, names, **numbers):
+    """Write a list of images for each split into a folder: the numbers of its images."""
+    (root / folder).mkdir(exist_ok=True)
+    for split, rows in numbers.items():
+        lines = (names.format(name="ab"[row % 2], number=row) for row in rows)
+        (root / folder / f"{split}").with_suffix(".txt").write_text("\n".join(lines) + "\n")
+
+
+def numbered(root, kind):
+    if kind is SampleKind.MASK:
+        pairs(root, "images/{}.png", "masks/{}.png", 10)
+    else:
+        pairs(root, "x/{}.png", "y/{}.png", 10)
+        for number in range(10):
+            place = root / "images" / "ab"[number % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            (root / f"x/{number}.png").rename(place / f"{number}.png")
+        shutil.rmtree(root / "x")
+        shutil.rmtree(root / "y")
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "names"),
+    [
+        (SampleKind.MASK, ".", "{number}"),
+        (SampleKind.MASK, "splits", "images/{number}.png"),
+        (SampleKind.CLASS, "meta", "{name}/{number}"),
+        (SampleKind.CLASS, ".", "{name}/{number}.png,{name},7"),
+        (SampleKind.CLASS, ".", "{number}.png 1"),
+    ],
+)
+def test_lists_of_images_in_a_set_are_its_split(tmp_path, kind, folder, names):
+    numbered(tmp_path, kind)
+    lists_of(tmp_path, folder, names, train=range(6), val=(6, 7), test=(8, 9))
+    dataset, heard = opened(tmp_path, kind)
+    assert [[int(Path(file).stem) for file in split.files] for split in (dataset.train, dataset.val)] == [
+        sorted(range(6), key=lambda row: row % 2 if kind is SampleKind.CLASS else row),
+        [6, 7],
+    ]
+    assert (dataset.reading.split, heard) == ("lists train.txt and val.txt", [])
+    assert {Path(file).stem for file in dataset.reading.test} == {"8", "9"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ({"train1": range(6), "train2": range(2, 8), "val1": (8, 9)}, "2 lists of one split differ"),
+        ({"train": range(8), "val": range(6, 10)}, "two splits have the same images"),
+        ({"train": range(4), "test": (4, 5)}, "leave out 4 of 10 images"),
+    ],
+)
+def test_lists_that_do_not_split_the_set_are_refused_until_they_are_moved(tmp_path, lists, said):
+    numbered(tmp_path, SampleKind.CLASS)
+    lists_of(tmp_path, "meta", "{number}", **lists)
+    with pytest.raises(DataError, match=said) as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "out of it, or give --data LIST.csv" in caught.value.hint
+    shutil.rmtree(tmp_path / "meta")
+    assert opened(tmp_path, SampleKind.CLASS)[0].held_out
+
+
+def test_a_file_that_may_say_the_split_and_is_no_list_is_named(tmp_path):
+    numbered(tmp_path, SampleKind.CLASS)
+    (tmp_path / "train_test_split.txt").write_text("".join(f"{row} {row % 2}\n" for row in range(100, 110)))
+    dataset, heard = opened(tmp_path, SampleKind.CLASS)
+    assert dataset.held_out
+    assert any(line.startswith("not read: train_test_split.txt; if they say the split") for line in heard)

@@ -54,7 +54,7 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
             of the folders can be understood in two ways.
     """
     check_folder(path)
-    halves = find_halves(path, has_subfolders)
+    halves = class_halves(path)
     walk = FolderWalk(path)
     listed = {
         at: {name: walk.images(folder) for name, folder in subfolders(at).items()}
@@ -125,6 +125,22 @@ def find_images(path: str) -> Found:
         test=test,
         left_out=walk.left_out(),
     )
+
+
+def class_halves(path: str) -> Halves:
+    """Find the folders of the splits, or the only folder of images, if that has the class folders.
+
+    Raises:
+        DataError: A folder can't be listed, or two folders are of one split.
+    """
+    halves = find_halves(path, has_subfolders)
+    if halves.train != path or halves.val is not None:
+        return halves
+    inside = {name: at for name, at in subfolders(path).items() if has_images(at)}
+    words = [folder_words(name) for name in inside]
+    if len(words) == 1 and words[0].exact and words[0].content == "image" and not words[0].split:
+        return find_halves(next(iter(inside.values())), has_subfolders)
+    return halves
 
 
 def names_are_classes(path: str) -> bool:

@@ -7,7 +7,7 @@ that mptui wrote itself, such as a directory of runs among the data, are no data
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mptui.data.core.reading import LeftOut
@@ -131,7 +131,7 @@ class FolderWalk:
         yield from self.notes
         for reason, files in self.left.items():
             if reason == NOT_AN_IMAGE and files:
-                yield f"left out {len(files)} files that aren't images by their names: {_kinds(files)}"
+                yield not_images(files)
             elif reason not in {HIDDEN, NOT_AN_IMAGE, *self.quiet} and files:
                 yield f"left out, {len(files)} files: {clean_name(files[0])} {reason}" + "…" * (
                     len(files) > 1
@@ -292,6 +292,8 @@ def _holds_image(path: str) -> bool:
         return False
 
 
-def _kinds(files: list[str]) -> str:
+def not_images(files: Sequence[str]) -> str:
+    """Say how many files are left out as they aren't images, and their endings."""
     counted = Counter(os.path.splitext(file)[1].lower() for file in files)
-    return ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))
+    kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))
+    return f"left out {len(files)} files that aren't images by their names: {kinds}"

@@ -85,7 +85,6 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
     rows = _Rows(table, columns, kind)
     train, val, test = (rows.halves[name].sorted() for name in ("train", "val", "test"))
     split = _phrase(table, columns, val, test) if val.images or test.images else ""
-    unused = [clean_name(name) for name in unread(table, columns)]
     if not val.images and all(test.targets):
         val, test = test, _Half()
     if not train.images:
@@ -114,7 +113,7 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
         masks=PathTable(targets) if masked else None,
         class_file=_class_file(table, train) if masked else None,
         unpaired=tuple(rows.problems),
-        warnings=(f"columns of the list that are not read: {some(unused)}",) if unused else (),
+        warnings=tuple(_warnings(table, columns, rows)),
         split=split,
         test=tuple(test.images),
         left_out=tuple(rows.left_out()),
@@ -211,7 +210,9 @@ class _Rows:
         names = [] if columns.mask is None else [row[columns.mask] for row in table.rows]
         self._masks = FileFinder(table.path, names, _MASK_WORDS)
         files = [self._images.find(name) if (name := row[columns.image]) else None for row in table.rows]
-        self._by_folders = _splits_of_folders(files, self._images.root) if columns.split is None else {}
+        self.root = self._images.root
+        """The folder from which the images are found."""
+        self._by_folders = _splits_of_folders(files, self.root) if columns.split is None else {}
         for number, (row, image) in enumerate(zip(table.rows, files, strict=True)):
             self._add(number, row, image)
 
@@ -306,6 +307,13 @@ def _phrase(table: Table, columns: Columns, val: _Half, test: _Half) -> str:
     if columns.split is None:
         return f"folders of the list's images: train and {other}"
     return f"column {clean_name(table.header[columns.split])} of the list: train and {other}"
+
+
+def _warnings(table: Table, columns: Columns, rows: _Rows) -> Iterator[str]:
+    if unused := list(unread(table, columns)):
+        yield f"columns of the list that are not read: {some(unused)}"
+    if rows.root != os.path.dirname(os.path.abspath(table.path)):
+        yield f"the images of the list are in folders beside its own, in {clean_name(rows.root)}"
 
 
 def _nothing(table: Table, columns: Columns, rows: _Rows) -> DataError:

@@ -14,6 +14,8 @@ from mptui.text import clean_name
 
 _TRIED = 200
 """Number of names by which the folder of a list's files is chosen."""
+_ABOVE = 0.9
+"""Share of the names that folders beside that of the list must have: they may be another set's."""
 
 
 class FileFinder:
@@ -36,12 +38,15 @@ class FileFinder:
         tried = [name for name in islice(names, _TRIED) if name]
         if any(_found(self.root, name) for name in tried):
             return
+        if found := self._elsewhere([*_folders_inside(self.root)], tried):
+            self._folders = found
+            return
         above = os.path.dirname(self.root)
-        for root in (self.root, above):
-            folders = [root, *_folders_inside(root)] if root == above else list(_folders_inside(root))
-            if found := self._elsewhere(folders, tried):
-                self.root, self._folders = root, found
-                return
+        found = self._elsewhere(_visible(above), tried) if not _visible(self.root) else []
+        if sum(any(_found(folder, name) for folder in found) for name in tried) >= _ABOVE * max(
+            len(tried), 1
+        ):
+            self.root, self._folders = above, found
 
     def find(self, name: str) -> str | None:
         """Return the file of a name; None if there is none.
