@@ -32,7 +32,17 @@ def test_the_names_are_the_classifiers_and_the_unets():
     assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_large", "r3d_18"} & set(MODELS)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].task == CLASSIFICATION])
+def classifiers():
+    """All classifiers; but for the first of each family, among the slow tests: some have 600 layers."""
+    families = set()
+    for name in MODELS:
+        if MODELS[name].task == CLASSIFICATION:
+            family = name.partition("_")[0].rstrip("0123456789")
+            yield pytest.param(name, marks=[pytest.mark.slow] if family in families else [])
+            families.add(family)
+
+
+@pytest.mark.parametrize("name", classifiers())
 def test_every_classifier_builds_with_the_classes_of_the_data(name):
     with WithoutMemory():
         model = classifier(name, side=224)

@@ -74,7 +74,7 @@ def balanced(monkeypatch):
         defaults={"training.clip_grad_norm": 5.0},
     )
     monkeypatch.setitem(TASKS, "balanced", spec)
-    monkeypatch.setitem(MODELS, "balanced_net", replace(MODELS["squeezenet1_1"], task="balanced"))
+    monkeypatch.setitem(MODELS, "balanced_net", replace(MODELS["small_cnn"], task="balanced"))
 
 
 def test_the_command_line_knows_it_and_its_defaults_and_tables(capsys, tmp_path):
@@ -89,7 +89,7 @@ def test_the_command_line_knows_it_and_its_defaults_and_tables(capsys, tmp_path)
 async def test_the_picker_trains_it(tmp_path):
     async with picker(tmp_path) as (app, pilot, screen):
         screen.query_one("#model", Input).value = "balanced_net"
-        await until(app, pilot, "network    balanced_net  727k weights, images of 96 px")
+        await until(app, pilot, "network    balanced_net  1.58k weights, images of 96 px")
 
 
 def test_its_memory_is_estimated():

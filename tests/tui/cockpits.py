@@ -57,4 +57,4 @@ async def until(app, pilot, words):
     deadline = time.monotonic() + DEADLINE_S
     while not shown(app, words):
         assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"
-        await pilot.pause(0.01)
+        await pilot.pause(0.03)

@@ -40,7 +40,7 @@ async def seen(app, pilot, words) -> bool:
     while not shown(app, words):
         if time.monotonic() > deadline:
             return False
-        await pilot.pause(0.01)
+        await pilot.pause(0.03)
     return True
 
 

@@ -247,7 +247,7 @@ async def test_a_signal_before_any_run_ends_the_program():
     async with cockpit() as (app, pilot, _):
         app.take_signal(15)
         while app.is_running and app._exit is False:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
     assert app.exit_code_of_run == 143
 
 

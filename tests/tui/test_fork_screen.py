@@ -163,7 +163,7 @@ async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(tmp_path
         await until(app, pilot, "── parent")
         renamed = rename_run(parent, "renamed")
         while app.screen._parents._last.name != "renamed":
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert "speed even, loss even" in frame(app)
         shutil.rmtree(renamed)
         await until(app, pilot, "parent gone" if size[0] == 80 else "its parent is gone")

@@ -96,7 +96,7 @@ async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(fast_run):
     async with live(fast_run) as (_, pilot):
         await pilot.press("1")
         while not fast_run.sent:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
     assert fast_run.sent == [("preset", "fast")]
 
 
@@ -266,7 +266,7 @@ async def test_a_stop_key_pressed_twice_at_once_stops():
         for _ in range(2):
             app.post_message(Key("x", "x"))
         while not source.sent:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert "stop the run?" not in frame(app)
     assert source.sent == [("stop", None)]
 

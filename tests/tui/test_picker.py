@@ -228,7 +228,7 @@ async def test_folders_are_completed(environ, tmp_path, monkeypatch):
         field.focus()
         await pilot.press(*"./ima")
         while field._suggestion == "":
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         await pilot.press("right")
         await pilot.pause()
         assert field.value == "./imagenet100/"

@@ -100,12 +100,12 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
         await pilot.resize_terminal(140, 45)
         screen.query_one("#profiles").focus()
         while not screen.query_one("#values").region.area:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         await until(app, pilot, "▀" * 12)
         screen.query_one("#data", Input).value = str(tmp_path / "gone")
         await until(app, pilot, "✗ no such folder")
         while "▀" in frame(app):
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
 
 
 @pytest.mark.usefixtures("uncounted")
@@ -129,7 +129,7 @@ async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_p
         assert len(screen._preview.findings) > 1
         screen.query_one("#profiles").focus()
         while "Left out" in frame(app):
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
 
 
 DROPPED = {
@@ -184,7 +184,7 @@ async def test_pictures_are_ascii_where_the_terminal_is(environ):
     async with picker(environ, (140, 45), ascii_only=True) as (app, pilot, screen):
         await until(app, pilot, "8 classes")
         while not screen.query_one(SampleStrip).region.area:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert frame(app).isascii()
 
 
@@ -216,7 +216,7 @@ async def test_the_batch_fills_the_free_memory(environ, at_once):
         assert f"batch 64 → {batch:,}" in text
         assert "lr 0." in text
         while "fast" not in screen._fits:  # it is counted again
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert screen._fits["fast"].largest // 8 * 8 == batch
 
 

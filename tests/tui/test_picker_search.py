@@ -32,7 +32,7 @@ async def test_settings_are_searched_by_name_and_by_meaning(environ, at_once):
             found
         )  # by its name, and by its meaning
         while not screen.query_one("#values").has_focus:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         await pilot.press("escape")
         await pilot.pause()
         assert listed(screen) == everything

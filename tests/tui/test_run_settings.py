@@ -120,7 +120,7 @@ async def test_keys_typed_in_one_go_search_and_change(source):
         for key in typed:
             app.post_message(Key(key, "/" if key == "slash" else key if len(key) == 1 else None))
         while not source.sent:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert app.screen is screen
         assert "/label_smoothing" in frame(app)
         await pilot.press("escape")

@@ -73,10 +73,10 @@ async def test_panels_without_room_scroll_by_keys():
         await pilot.press("down")
         await pilot.pause()
         while right.scroll_offset.y < right.max_scroll_y:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         await pilot.resize_terminal(100, 30)
         while right.can_focus:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
 
 
 async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal():
@@ -106,7 +106,7 @@ async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
         deadline = time.monotonic() + DEADLINE_S
         while not (rows := _rows(app, "mode")) or "…" in rows[0]:  # the list is rebuilt some time after
             assert time.monotonic() < deadline, frame(app)
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert {"auto", "fp32"} & set(rows[0].split())  # depends on the machine
 
 
@@ -133,7 +133,7 @@ async def test_the_panels_are_whole_under_an_alert_where_there_is_room():
         assert step.content_size.height == 5
         await pilot.resize_terminal(100, 25)
         while step.content_size.height == 5:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         assert "bound by compute" in frame(app)
 
 

@@ -44,7 +44,7 @@ async def test_an_ended_run_is_resumed_on_its_screen(environ, tmp_path):
         events.pop()
         await pilot.press("r")
         while len(runs) < 2:
-            await pilot.pause(0.01)
+            await pilot.pause(0.03)
         await until(app, pilot, "● training")
         await until(app, pilot, "space pause")
     assert (runs[1].resumed, runs[1].request.profile) == (tmp_path, str(tmp_path / "run.toml"))
