@@ -13,7 +13,7 @@ from PIL import Image
 from tests.data.images import class_folders
 from tests.program import DEADLINE_S, Program, run_to_end
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 TINY = {
     "MPTUI_DATA_SAMPLES": "24",

@@ -122,7 +122,7 @@ def test_an_argument_that_may_be_left_out_has_one_pair_of_brackets():
     assert "[[" not in told
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_torch_that_can_not_be_imported_is_told_by_its_first_failure(tmp_path):
     """It fails at the end of its import: what it has registered makes a second import fail for that."""
     broken = {"TORCH_LOGS": "no_such_log"}
@@ -134,7 +134,7 @@ def test_a_torch_that_can_not_be_imported_is_told_by_its_first_failure(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_devices_are_listed_where_torch_can_not_be_imported():
     ended = mptui("detect", environ={"TORCH_LOGS": "no_such_log"})
     assert ended.returncode == 0

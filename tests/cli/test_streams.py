@@ -22,7 +22,7 @@ from mptui.runs.store.lock import owner_of
 from tests.cli.test_detach import ENDLESS, SMALL, look_until
 from tests.program import DEADLINE_S, run_to_end, server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 MPTUI = f"{sys.executable} -m mptui"
 COMMAND = ("run", "--runs-dir", ".", "--name", "run")

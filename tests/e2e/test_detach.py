@@ -14,7 +14,7 @@ from tests.e2e.test_terminal import ENDLESS, count, look_until, start_training
 from tests.forks import FORKING
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 
 def run_of(program):

@@ -7,7 +7,7 @@ from mptui.runs.store.journal import read_journal
 from tests.e2e.terminal import Terminal
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 TINY = {
     "MPTUI_MODEL_NAME": "unet",

@@ -13,7 +13,7 @@ from tests import hostile
 from tests.cli.test_run import SMALLEST
 from tests.e2e.test_terminal import ENDLESS, SHORT, count, look_until, start_training
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 MIB = 1 << 20
 

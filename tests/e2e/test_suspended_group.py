@@ -12,7 +12,7 @@ from mptui.runs.store.lock import owner_of
 from tests.e2e.test_terminal import ENDLESS, count, is_stopped, look_until
 from tests.forks import FORKING, rank_pids
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 TWO = ("run", "--nproc-per-node", "2", "--device", "cpu", "--name", "two")
 FAST = {"MPTUI_DATA_WORKERS": "0", "MPTUI_TRAINING_BATCH_SIZE": "8"}

@@ -26,7 +26,7 @@ from tests.e2e.native_exit import ENDS
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 SAMPLES = 32
 TINY = {

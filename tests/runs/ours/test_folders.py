@@ -4,7 +4,7 @@ import pytest
 
 from tests.runs.ours.tiny import contents, mptui
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.program
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def bystander():
     process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_process_that_a_lock_names_is_not_the_run_s_by_that(tmp_path, bystander):
     run = tmp_path / "run"
     run.mkdir()
