@@ -104,7 +104,7 @@ async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ)
 
 
 async def test_a_run_says_whether_it_fits(environ):
-    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=1.5 * GIB)) as (
+    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=3 * GIB // 2)) as (
         app,
         pilot,
         screen,
