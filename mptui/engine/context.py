@@ -24,6 +24,7 @@ from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.state import TrainState
 from mptui.engine.torch_setup import StepSeeds
 from mptui.events import Event, PhaseChanged
+from mptui.registry.own_code import is_own
 from mptui.tasks.base import Task
 
 Emit = Callable[[Event], None]
@@ -81,7 +82,8 @@ class TrainContext:
         self.state.build(job, None)
         self.hooks, self.reporter = self.state.hooks, self.state.report
         self.reporter.watcher = self._rows_read
-        self.seeds = StepSeeds(job.config.training.seed, job.device, job.ranks.rank)
+        has_own_code = is_own(job.config.model.name) or is_own(job.config.model.task)
+        self.seeds = StepSeeds(job.config.training.seed, job.device, job.ranks.rank, others=has_own_code)
         self.micro_batches = MicroBatches()
         self.left_out: set[tuple[int, int]] = set()
         self.rollback = Rollback(self.warn, job.ranks)

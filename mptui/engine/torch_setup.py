@@ -1,8 +1,10 @@
 """Sets torch's global switches, before the first model is built; no other module does."""
 
 import os
+import random
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from mptui.config.schema import RunConfig
@@ -18,6 +20,7 @@ def prepare_torch(config: RunConfig, device: torch.device) -> None:
     torch.use_deterministic_algorithms(config.training.deterministic)
     torch.backends.cudnn.benchmark = not config.training.deterministic
     torch.manual_seed(config.training.seed)
+    _seed_others(config.training.seed)  # a person's network may begin with weights that these draw
     if device.type == "cuda":
         torch.cuda.set_device(device)
     set_switches(config)
@@ -46,16 +49,24 @@ def limit_memory(budget_gib: float | None, device: torch.device) -> None:
 
 
 class StepSeeds:
-    """Seeds torch's generators from the position in the run alone: the same after a resume or a retry.
+    """Seeds generators from the position in the run alone: the same numbers after a resume or a retry.
 
     Each process of a run draws other numbers: equal ones would give samples of different parts of a batch the
     same dropout masks. Those of rank 0 are those of a process that is alone.
+
+    Args:
+        seed: Of the run.
+        device: Of the run.
+        rank: Of this process.
+        others: Seed those of `random` and NumPy, too, which a person's network or loss may use.
     """
 
-    def __init__(self, seed: int, device: torch.device, rank: int = 0) -> None:
+    def __init__(self, seed: int, device: torch.device, rank: int = 0, *, others: bool = False) -> None:
         self._seed = seed
         self._of_rank = rank * 0xD1B54A32D192ED03
         self._seeders: list[Callable[[int], object]] = [torch.default_generator.manual_seed]
+        if others:
+            self._seeders.append(_seed_others)
         if device.type == "mps":
             self._seeders.append(torch.mps.manual_seed)
         elif device.type != "cpu":
@@ -76,3 +87,8 @@ class StepSeeds:
         position = (mixed ^ mixed >> 31) >> 1
         for seeder in self._seeders:
             seeder(position)
+
+
+def _seed_others(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # it takes no more bits

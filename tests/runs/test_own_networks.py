@@ -1,12 +1,14 @@
 """A person's network is trained as a plain loop trains it, whatever it does with its own parts."""
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from mptui import train
+from mptui import resume, train
 from mptui.engine.checkpoint.files import read_newest
 from tests.toys.training import bits
 
@@ -85,3 +87,26 @@ def test_a_network_that_exchanges_the_memory_of_its_weights_is_trained(channels_
 def test_parts_that_a_network_has_put_into_evaluation_mode_stay_so():
     tensors, _ = trained(Kept, epochs=1)
     assert not tensors["model"]["norm.running_mean"].any()
+
+
+class Drawing(Net):
+    """Draws from the generators of Python and NumPy, in its `__init__` and in each step."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.factor = nn.Parameter(torch.tensor([random.random(), float(np.random.rand())]))
+
+    def forward(self, images):
+        noise = random.random() + float(np.random.rand()) if self.training else 0.0
+        return super().forward(images) * (self.factor.sum() + noise)
+
+
+def test_random_numbers_of_a_network_depend_on_seed_and_step_alone():
+    settings = {**SMALL, "training.schedule": "constant", "training.warmup_epochs": 0.0}
+    whole = train(Drawing, name="whole", max_steps=4, **settings).directory
+    parts = train(Drawing, name="parts", max_steps=2, **settings).directory
+    random.seed(99)
+    np.random.seed(99)
+    resume(parts, max_steps=4)
+    saved, again = (read_newest(run / "checkpoints")[0].tensors for run in (whole, parts))
+    assert bits(again) == bits(saved)
