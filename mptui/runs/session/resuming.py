@@ -57,12 +57,15 @@ def has_checkpoint(run: Path, guard: Guard) -> bool:
     return not never_saved(run / CHECKPOINTS)
 
 
-def check_length(trainer: Trainer, before: RunConfig | None, warn: Callable[[str, str], None]) -> bool:
+def check_length(
+    trainer: Trainer, before: RunConfig | None, planned: RunConfig, warn: Callable[[str, str], None]
+) -> bool:
     """Check that a resumed run can have the length that is asked for.
 
     Args:
         trainer: The trainer, restored.
         before: Result of `settings_before`.
+        planned: The settings before those that are "auto" were decided.
         warn: Called with (code, message) if other settings are asked for, and nothing is left to train.
 
     Returns:
@@ -85,7 +88,8 @@ def check_length(trainer: Trainer, before: RunConfig | None, warn: Callable[[str
     if lengths:
         words = ", ".join(f"{each} = {asked[each]}" for each in lengths if each != key)
         raise ConfigError(f"{words and words + ': '}nothing is left to train: {holds}", hint=_LONGER[key])
-    if others := sorted(changed(had, asked)):
+    decided = {key for key, value in values_of(planned).items() if value == "auto"}
+    if others := sorted(changed(had, asked) - decided):
         warn("nothing_left", f"nothing is left to train ({holds}): {some(others)} stay as they were")
     return False
 

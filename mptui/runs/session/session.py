@@ -254,7 +254,7 @@ class Session:
                 self._watchdog.follow(trainer.context)
                 state = (trainer, self.run, self._before, self._warn, guard)
                 resumed = take_up(*state) if self._resume else None
-                if resumed is None or check_length(trainer, self._before, self._warn):
+                if resumed is None or check_length(trainer, self._before, plan.config, self._warn):
                     self._changes.take(self.plan)
                 self._check_space(prepared)
                 mailbox.poll()  # nothing to save yet
