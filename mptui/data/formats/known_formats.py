@@ -98,6 +98,16 @@ FORMATS: dict[str, FolderFormat] = {
 """Name -> format, in the order of detection."""
 
 
+def layout_of(known: FolderFormat) -> str:
+    """Return the name of a format."""
+    return next(name for name, each in FORMATS.items() if each is known)
+
+
+def serves(kinds: tuple[SampleKind, ...], kind: SampleKind) -> bool:
+    """Whether a set of `kinds` can be opened as `kind`: images with classes serve as images alone, too."""
+    return kind in kinds or (kind is SampleKind.IMAGE and SampleKind.CLASS in kinds)
+
+
 def recognize(path: str) -> tuple[FolderFormat, SampleKind]:
     """Return the format of the data at `path`, and the first kind of its samples.
 

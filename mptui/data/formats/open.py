@@ -10,14 +10,13 @@ from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.wrong_kind import wrong_kind
 from mptui.data.formats.kept_reading import KeptReading
-from mptui.data.formats.known_formats import FORMATS, recognize_kinds
+from mptui.data.formats.known_formats import layout_of, recognize_kinds, serves
 from mptui.data.formats.lists.image_list import offering
 from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
-from mptui.data.formats.rival_readings import refuse_rivals
+from mptui.data.formats.rival_readings import refuse_rivals, refused_by_kind
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.split_lists import split_by_lists
 from mptui.data.scan.scan import OnProgress, ShouldStop
@@ -49,8 +48,8 @@ def check_data(data: DataConfig, kind: SampleKind) -> None:
     """
     what, kinds = _kinds(data)
     with offering(str(expanded(what))):
-        if not _serves(kinds, kind):
-            raise wrong_kind(what, "" if data.path is None else str(expanded(data.path)), kinds, kind)
+        if not serves(kinds, kind):
+            raise refused_by_kind(what, "" if data.path is None else str(expanded(data.path)), kinds, kind)
 
 
 def open_dataset(
@@ -134,8 +133,8 @@ def files_of(
     if is_own(data.name):
         raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")
     name, kinds = _kinds(data)
-    if kind is not None and not _serves(kinds, kind):
-        raise wrong_kind(name, "", kinds, kind)
+    if kind is not None and not serves(kinds, kind):
+        raise refused_by_kind(name, "", kinds, kind)
     chosen = _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
         raise ConfigError(f"{name} has no image files to prepare", hint=f"mptui run --data {name}")
@@ -157,12 +156,11 @@ def _find(
     known, kinds = recognize_kinds(folder)
     kind = kind or kinds[0]
     with offering(folder):
-        if not _serves(kinds, kind):
-            raise wrong_kind(what, folder, kinds, kind)
+        if not serves(kinds, kind):
+            raise refused_by_kind(what, folder, kinds, kind)
         found = known.find(folder, kind, on_progress, should_stop, data)
     if isinstance(found, Found) and not found.layout:
-        layout = next(name for name, each in FORMATS.items() if each is known)
-        found = replace(found, layout=layout)
+        found = replace(found, layout=layout_of(known))
     return kind, found
 
 
@@ -210,11 +208,6 @@ def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
         f"data.name: no set called {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
         hint=f"Choose one of {', '.join(names)}, or a folder with --data ./FOLDER.",
     )
-
-
-def _serves(kinds: tuple[SampleKind, ...], kind: SampleKind) -> bool:
-    """Whether a set of `kinds` can be opened as `kind`: images with classes serve as images alone, too."""
-    return kind in kinds or (kind is SampleKind.IMAGE and SampleKind.CLASS in kinds)
 
 
 def _as_labelled(kind: SampleKind) -> SampleKind:

@@ -2,23 +2,31 @@
 
 Layouts are tried in an order, and the first that fits is taken. What speaks against it is what it leaves out,
 or takes for samples: packed files that hold samples of the same kind; a list in the folder that says other
-things of its images, or that some are masks; images that are masks of others by their pixels; a split that
-the names of images say, where one would be drawn.
+things of its images, or that some are masks; a second set of masks, or of class folders; images that are
+masks of others by their pixels; a split that the names of images say, where one would be drawn.
+
+A folder of samples of another kind than the network needs can have a layout of that kind, too: then both are
+named.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
 from mptui.data.core.parts import joined_files
 from mptui.data.formats.folder_format import FolderFormat, Found
-from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE
+from mptui.data.formats.folders.class_folders import BESIDE_SPLITS
+from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE, walk_images
+from mptui.data.formats.folders.image_pairs import OUTSIDE
+from mptui.data.formats.folders.masks_beside import masks_by_name, without_pairs
 from mptui.data.formats.folders.masks_by_pixels import mask_among
 from mptui.data.formats.folders.split_in_names import split_in_names
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL
-from mptui.data.formats.known_formats import FORMATS
+from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words
+from mptui.data.formats.folders.wrong_kind import wrong_kind
+from mptui.data.formats.known_formats import FORMATS, layout_of, recognize, serves
+from mptui.data.formats.layout import split_folders
 from mptui.data.formats.lists.image_list import targets_in
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, MptuiError, TwoReadingsError
@@ -26,6 +34,8 @@ from mptui.registry.samples import SampleKind
 from mptui.text import clean_name, shell_word, some
 
 _LIST = "list of images"
+_STRAY = 2
+"""Images beside those of the splits that are left out without a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +78,34 @@ def refuse_rivals(
     if rival is None:
         return
     names = f" in {len(found.classes)} classes: {some(found.classes)}" if len(found.classes) > 1 else ""
-    outer = "add --set data.class_folders=outer if each folder is a class" if by_folders else ""
+    split = f" of {found.split}" if found.split else ""
+    which = "the splits alone are meant" if split else "each folder is a class"
+    outer = f"add --set data.class_folders=outer if {which}" if by_folders else ""
     hint = ", or ".join(way for way in ("Move one of them out of it", rival.way_out, outer) if way)
-    raise DataError(
-        f"{clean_name(path)}: two layouts can be meant:\n"
-        f"  {found.layout}: {len(found.images):,} images{names}\n  {rival.layout}: {rival.what}",
+    raise TwoReadingsError(
+        f"{clean_name(path)}: two layouts can be meant",
+        {found.layout: f"{len(found.images):,} images{names}{split}", rival.layout: rival.what},
+        hint=f"{hint}.",
+    )
+
+
+def refused_by_kind(what: str, path: str, kinds: tuple[SampleKind, ...], kind: SampleKind) -> DataError:
+    """Return the error for data of another kind than the network needs; it names a layout of that kind.
+
+    Args:
+        what: The data, as the person named it.
+        path: Its folder; empty: it has none.
+        kinds: What its samples are.
+        kind: What the network needs.
+    """
+    rival = next(_of_kind(path, kind), None) if os.path.isdir(path) else None
+    if rival is None:
+        return wrong_kind(what, path, kinds, kind)
+    has = " and ".join(each.value for each in kinds)
+    hint = ", or ".join(way for way in ("Move one of them out of it", rival.way_out) if way)
+    return TwoReadingsError(
+        f"{clean_name(what)} has {has}, but the model needs {kind.value}, and two layouts can be meant",
+        {layout_of(recognize(path)[0]): f"it has {has}", rival.layout: rival.what},
         hint=f"{hint}.",
     )
 
@@ -100,6 +133,7 @@ def _rivals(path: str, kind: SampleKind, found: Found, should_stop: ShouldStop) 
     if kind is not SampleKind.IMAGE:
         yield from _packed(path, kind, found)
         yield from _lists(path, kind, found)
+    yield from _second_set(path, kind, found)
     if found.masks is not None or FORMATS[found.layout].ending:
         return
     yield from _lists_of_masks(path, found)
@@ -111,6 +145,62 @@ def _rivals(path: str, kind: SampleKind, found: Found, should_stop: ShouldStop) 
             way_out += ", or give --data a list of the images (LIST.csv)"
         whose = "" if pair.by_name else " or of another"
         yield _Rival("images and masks", f"by its pixels, {mask} is the mask of {photograph}{whose}", way_out)
+
+
+def _second_set(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
+    """Yield what the images that are left out, as they lie elsewhere, would be by themselves."""
+    left = [file for each in found.left_out if each.reason in {OUTSIDE, BESIDE_SPLITS} for file in each.files]
+    if kind is SampleKind.MASK:
+        yield from _masks(path, left, "a second set of masks")
+        return
+    parts = {name for image in found.images for name in os.path.dirname(image).split(os.sep)} if left else ()
+    rest = [file for file in left if not _is_explained(os.path.relpath(file, path), parts)]
+    if kind is SampleKind.CLASS:
+        yield from _class_folders(path, without_pairs(path, rest), "class folders beside them")
+        return
+    masks = masks_by_name(path, rest)
+    rest = [file for file in rest if file not in masks]
+    if len(rest) > _STRAY:
+        what = f"with {len(rest):,} more, as {_named(path, rest[:1])}; a share is held out by the seed"
+        yield _Rival("all images", what, "give --data LIST.csv with a column split")
+
+
+def _is_explained(file: str, parts: Collection[str]) -> bool:
+    """Whether a file lies in a folder of another split, or in a copy of what the splits have."""
+    folders = os.path.dirname(file).split(os.sep)
+    return bool(folder_words(folders[0]).split) or folders[-1] in parts
+
+
+def _of_kind(path: str, kind: SampleKind) -> Iterator[_Rival]:
+    """Yield the readings of a folder as samples of a kind that its first layout does not have."""
+    images = [*walk_images(path)]
+    if kind is SampleKind.MASK:
+        yield from _masks(path, images, "masks by their names")
+    rest = without_pairs(path, images)
+    if kind is SampleKind.CLASS:
+        yield from _class_folders(path, rest, "class folders")
+    if kind is SampleKind.IMAGE and rest:
+        yield _Rival("images alone", f"{len(rest):,} images, as {_named(path, rest[:1])}")
+    for name, known in FORMATS.items():
+        if known.ending and serves(_kinds(known, path), kind):
+            yield _Rival(name, f"they have {kind.value}")
+    for file, _ in targets_in(path, kind):
+        yield _Rival(_LIST, _named(path, [file]), f"give --data {shell_word(file)} for the second")
+
+
+def _masks(path: str, images: Sequence[str], layout: str) -> Iterator[_Rival]:
+    if masks := [*masks_by_name(path, images)]:
+        yield _Rival(layout, f"{len(masks):,} masks, as {_named(path, masks[:1])}")
+
+
+def _class_folders(path: str, images: Sequence[str], layout: str) -> Iterator[_Rival]:
+    """Yield the reading of some images by the folders that they lie in, if there are two."""
+    folders = [os.path.dirname(os.path.relpath(image, path)).split(os.sep) for image in images]
+    splits = {name for names in split_folders({each[0] for each in folders}).values() for name in names}
+    folders = [each[1:] if each[0] in splits else each for each in folders]
+    if len(names := [*dict.fromkeys(each[0] for each in folders if each and each[0])]) > 1:
+        what = f"{len(images):,} images in {len(names)} classes: {some([*map(clean_name, names)])}"
+        yield _Rival(layout, what)
 
 
 def _packed(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
@@ -139,11 +229,13 @@ def _kinds(known: FolderFormat, path: str) -> tuple[SampleKind, ...]:
 
 
 def _lists(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
-    """Yield lists of the folder that group its images otherwise, or give them other masks."""
+    """Yield lists of the folder that group its images otherwise, or give them or others other masks."""
     for file, targets in targets_in(path, kind):
         listed = {_within(path, image): target for image, target in targets.items()}
         rows = {row: listed[image] for row, image in enumerate(found.images) if image in listed}
-        if _differ(found, rows):
+        known = {*found.test, *(problem.path for problem in found.unpaired)}
+        others = kind is SampleKind.MASK and len(rows) < len(listed.keys() - known)
+        if others or _differ(found, rows):
             yield _Rival(_LIST, _named(path, [file]), _by_path(path, found, file))
 
 

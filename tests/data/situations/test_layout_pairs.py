@@ -1,6 +1,7 @@
 """Two layouts in one folder: refused, or one is read, and each file of the other is left out with a word."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -82,22 +83,26 @@ def listed_masks(root):
     (root / "list.csv").write_text("image,mask\n" + "\n".join(lines))
 
 
-LAYOUTS = (
-    class_folders,
-    splits_of_classes,
-    images_alone,
-    splits_of_images,
-    images_and_masks,
-    splits_of_masks,
-    ade20k,
-    camvid,
-    voc,
-    a_folder_an_image,
-    masks_beside,
-    tar_shards,
-    parquet_files,
-    listed_masks,
-)
+MASKS = r"masks|has the images, and|has them, and"
+IMAGES = r"images alone|all images|train"
+CLASSES = r"class|splits: |train: is train"
+LAYOUTS = {
+    class_folders: CLASSES,
+    splits_of_classes: CLASSES,
+    images_alone: IMAGES,
+    splits_of_images: IMAGES,
+    images_and_masks: MASKS,
+    splits_of_masks: MASKS,
+    ade20k: MASKS,
+    camvid: MASKS,
+    voc: MASKS,
+    a_folder_an_image: MASKS,
+    masks_beside: MASKS,
+    tar_shards: "tar shards",
+    parquet_files: "Parquet files",
+    listed_masks: r"list of images: list\.csv|drawn|pictures|--data .*list\.csv",
+}
+"""Each layout, and how a refusal names it."""
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +116,15 @@ def trees(tmp_path_factory):
 
 
 def read(root, kind):
-    """Return the files of a set; None if it is refused."""
+    """Return the files of a set, or the error by which it is refused."""
     try:
         return files_of(DataConfig(path=str(root)), kind, lambda done, total: None, lambda: False)[2]
-    except DataError:
-        return None
+    except DataError as error:
+        return error
+
+
+def serves(root, kind):
+    return not isinstance(read(root, kind), DataError)
 
 
 def used_files(root, found):
@@ -139,9 +148,13 @@ def test_of_two_layouts_none_is_read_without_a_word(tmp_path, trees, first):
         root = tmp_path / second.__name__
         shutil.copytree(trees[first], root, copy_function=os.link)
         own = files_in(root)
-        kinds = [kind for kind in SampleKind if read(root, kind) is not None]
+        kinds = [kind for kind in SampleKind if serves(root, kind) or serves(trees[second], kind)]
         shutil.copytree(trees[second], root, copy_function=os.link, dirs_exist_ok=True)
-        for found in filter(None, (read(root, kind) for kind in kinds)):
+        for kind in kinds:
+            found = read(root, kind)
+            if isinstance(found, DataError):
+                assert_both_are_named(found, root, kind, first, second)
+                continue
             seen += 1
             used, everything = used_files(root, found), files_in(root)
             of_both = used & own and used - own
@@ -150,4 +163,19 @@ def test_of_two_layouts_none_is_read_without_a_word(tmp_path, trees, first):
             unpaired = {problem.path for problem in found.unpaired}
             assert used | left | unpaired == everything, (second.__name__, found.layout)
             assert used == everything or found.warnings or found.unpaired, (second.__name__, found.layout)
+            both_serve = serves(trees[first], kind) and serves(trees[second], kind)
+            assert not both_serve or of_both or found.unpaired or kind is SampleKind.IMAGE, second.__name__
     assert seen or first is listed_masks
+
+
+def assert_both_are_named(error, root, kind, *layouts):
+    """Check a refusal; each of its ways out is that the other layout lies elsewhere, or a path to give."""
+    assert error.exit_code == 3
+    _, *readings = error.message.split("\n  ")
+    assert len(readings) == 2, (error.message, kind)
+    for layout in layouts:
+        known = LAYOUTS[layout] + "|images" * (kind is SampleKind.IMAGE)
+        assert any(re.search(known, line) for line in (*readings, error.hint)), (error.message, kind)
+    assert re.match("Move .* out of it|Sort the images", error.hint), (error.message, error.hint)
+    if given := re.search(rf"--data ({root}\S*) for the second", error.hint):
+        assert any(serves(given[1], other) for other in SampleKind)

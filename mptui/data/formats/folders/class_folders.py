@@ -30,7 +30,7 @@ from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name, some
 
 _OUTSIDE = "lies beside the class folders, in none of them"
-_BESIDE_SPLITS = "lies beside the folders of the splits"
+BESIDE_SPLITS = "lies beside the folders of the splits"
 _STRAY = 2
 """Images without a class that are left out without counting as samples that can't be used."""
 
@@ -66,7 +66,7 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
     inner = _by_inner_folders(path, listed.values(), setting)
     train = _classes_of(walk, halves.train, listed[halves.train], inner=inner)
     val = None if halves.val is None else _classes_of(walk, halves.val, listed[halves.val], inner=inner)
-    walk.leave_rest(_OUTSIDE if halves.train == path else _BESIDE_SPLITS)
+    walk.leave_rest(_OUTSIDE if halves.train == path else BESIDE_SPLITS)
     strays = _strays(walk)
     names = tuple(train.filled)
     counts = {name: len(table) for name, table in train.tables.items()}
@@ -110,7 +110,7 @@ def find_images(path: str) -> Found:
         PathTable(()) if at is None else tables[folders.index(at)]
         for at in (halves.train, halves.val, halves.test)
     )
-    walk.leave_rest(_BESIDE_SPLITS)
+    walk.leave_rest(BESIDE_SPLITS)
     if not len(train):
         raise DataError(
             f"{clean_name(path)}: holds no images", hint="Give --data the folder that has them, at any depth."

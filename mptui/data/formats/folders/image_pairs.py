@@ -10,8 +10,8 @@ from pathlib import Path
 from mptui.data.core.parts import joined_address, joined_files
 from mptui.data.core.types import Problem
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import FolderWalk, has_images
-from mptui.data.formats.folders.masks_beside import masks_beside
+from mptui.data.formats.folders.folder_walk import FolderWalk
+from mptui.data.formats.folders.masks_beside import has_masks_beside, masks_beside
 from mptui.data.formats.folders.pair_folders import PairFolders, listed_splits, pair_folders
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, same_text
 from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves
@@ -23,7 +23,7 @@ from mptui.text import clean_name, shell_word
 _WITHOUT_IMAGE = "is a mask without an image"
 _NO_MASK = "has no mask"
 _UNLISTED = "is in no list of ImageSets/Segmentation"
-_OUTSIDE = "lies in no folder of images or masks"
+OUTSIDE = "lies in no folder of images or masks"
 _OTHER_KIND = "is a picture of the same mask of another kind"
 
 _SUFFIX = re.compile(r"(?ai)[-_.](masks?|labels?|gt|seg(mentation)?|annotation)\Z")
@@ -76,7 +76,7 @@ def find_masks_beside(path: str) -> Found:
         DataError: There are none, or a folder can't be listed.
     """
     check_folder(path)
-    halves = find_halves(path, has_images)
+    halves = find_halves(path, has_masks_beside)
     walk = FolderWalk(path)
     pairs = {}
     for split, at in ((TRAIN, halves.train), (VAL, halves.val), (TEST, halves.test)):
@@ -101,7 +101,7 @@ def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str
     val, test = pairs.get(VAL), pairs.get(TEST)
     if val is None and test is not None and test.images:
         val, test, origin = test, None, origin or "folders train and test"
-    walk.leave_rest(_OUTSIDE)
+    walk.leave_rest(OUTSIDE)
     walk.take_back(class_file := _class_file(path, train))
     halves = [train, *([val] if val is not None else [])]
     if joined := sum(each.joined for each in halves):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import walk_images
-from mptui.data.formats.folders.split_words import image_and_mask_folders, same_text
+from mptui.data.formats.folders.split_words import folder_words, image_and_mask_folders, same_text
 
 BESIDE = "is a mask by its name, beside its image"
 IN_FOLDER = "lies in a folder of masks, beside one of images"
@@ -31,9 +31,15 @@ def masks_by_name(root: str, paths: Sequence[str]) -> dict[str, str]:
         paths: The images.
     """
     found = {mask: BESIDE for masks in masks_beside(paths).values() for mask in masks}
-    if folders := _mask_folders(root, dict.fromkeys(map(os.path.dirname, paths))):
+    if folders := _pair_folders(root, paths)[1]:
         found |= {path: IN_FOLDER for path in paths if os.path.dirname(path) in folders}
     return found
+
+
+def without_pairs(root: str, paths: Sequence[str]) -> list[str]:
+    """Return the images that are no masks by their names, and in no folder of images beside one of masks."""
+    masks, folders = masks_by_name(root, paths), _pair_folders(root, paths)[0]
+    return [path for path in paths if path not in masks and os.path.dirname(path) not in folders]
 
 
 def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -52,21 +58,24 @@ def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
     return found_masks
 
 
-def _mask_folders(root: str, folders: Iterable[str]) -> set[str]:
-    """Return the folders that lie in one of masks, or are one, where another beside it has images."""
-    above = {folder: [*_down_to(root, folder)] for folder in folders}
+def _pair_folders(root: str, paths: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Return the folders of images beside one of masks, and those of masks, with the folders in them."""
+    above = {folder: [*_down_to(root, folder)] for folder in dict.fromkeys(map(os.path.dirname, paths))}
     inside: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for places in above.values():
         for place in places:
             parent, name = os.path.split(place)
             inside[parent][name] = None
-    of_masks = {
-        os.path.join(parent, mask)
-        for parent, names in inside.items()
-        for _, masks in image_and_mask_folders(names).values()
-        for mask in masks
-    }
-    return {folder for folder, places in above.items() if not of_masks.isdisjoint(places)}
+    images, masks, halves = set[str](), set[str](), set[str]()
+    for parent, names in inside.items():
+        for image_names, mask_names in image_and_mask_folders(names).values():
+            masks.update(os.path.join(parent, name) for name in mask_names)
+            for name in image_names:
+                (images if folder_words(name).content else halves).add(os.path.join(parent, name))
+    return (
+        {folder for folder, at in above.items() if folder in halves or not images.isdisjoint(at)},
+        {folder for folder, at in above.items() if not masks.isdisjoint(at)},
+    )
 
 
 def _down_to(root: str, folder: str) -> Iterable[str]:

@@ -170,8 +170,12 @@ def offering(folder: str) -> Iterator[None]:
         first = next((path for place in _places(folder) for path in _offered(place)), None)
         if first is None:
             raise
-        hint = f"Its labels are in a list: --data {shell_word(first)}."
-        raise DataError(error.message, hint=hint) from error
+        offer = f"Its labels are in a list: --data {shell_word(first)}."
+        if not isinstance(error, TwoReadingsError):
+            error.hint = offer
+        elif shell_word(first) not in error.hint:
+            error.hint = f"{error.hint} {offer}"
+        raise
 
 
 def _places(folder: str) -> Iterator[str]:
