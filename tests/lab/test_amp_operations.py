@@ -35,6 +35,30 @@ class Net(nn.Module):
         return self.head(features.to(torch.float32))
 """
 
+OWN_OPERATIONS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3, padding=1)
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, images):
+        features = torch.relu(self.body(images)).flatten(2)
+"""
+PRODUCT = """\
+        energy = (100 * features) @ (100 * features).transpose(1, 2)
+        return self.head(energy.float().mean(2) / 2e7)
+"""
+SUM = """\
+        total = torch.zeros_like(features[..., 0])
+        for column in features.unbind(2):
+            total = total + column
+        return self.head(total / features.shape[2])
+"""
+
 
 def block(title):
     """Return the code of the page below a title."""
@@ -131,6 +155,25 @@ def test_a_kernel_without_an_autocast_rule_is_named_until_it_has_one(checked):
     exec("import torch\nfor device in" + rule)
     report = checked(net, "ruled_net")
     assert report.operations == []
+
+
+def test_an_operation_of_the_network_itself_is_named_with_its_line_and_with_what_was_tried(checked):
+    """A product runs in 16 bits whatever its inputs are: no layer in fp32 mends it."""
+    fp16 = checked(OWN_OPERATIONS + PRODUCT, "product_net").checked["fp16"]
+    assert not fp16.safe
+    line = "energy = (100 * features) @ (100 * features).transpose(1, 2)"
+    place = f"bmm of the network in the forward pass (product_net.py:13 in forward: {line})"
+    assert f"no layer in fp32 mends it; the first operation that differs: {place}; " in fp16.why
+    assert "it is safe with that line in fp32" in fp16.why
+
+    mended = f'with torch.autocast("cpu", enabled=False): {line.replace("features)", "features.float())")}'
+    assert checked(OWN_OPERATIONS + PRODUCT.replace(line, mended), "mended_net").checked["fp16"].safe
+
+
+def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes_values_of(checked):
+    bf16 = checked(OWN_OPERATIONS + SUM, "sum_net").checked["bf16"]
+    assert bf16.safe
+    assert bf16.fp32_layers == ["body"]
 
 
 def test_networks_of_mptui_have_no_findings(checked):

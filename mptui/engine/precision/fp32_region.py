@@ -17,8 +17,8 @@ class Fp32Region(WrappedForward):
             def in_fp32(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the module takes and gives
                 with torch.autocast(kind, enabled=False):
                     return inner(
-                        *(_in_fp32(value) for value in inputs),
-                        **{name: _in_fp32(value) for name, value in named.items()},
+                        *(as_fp32(value) for value in inputs),
+                        **{name: as_fp32(value) for name, value in named.items()},
                     )
 
             return in_fp32
@@ -26,6 +26,7 @@ class Fp32Region(WrappedForward):
         super().__init__(model.get_submodule(name), around)
 
 
-def _in_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever the module takes
+def as_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever a module takes
+    """Return a 16-bit tensor in float32, and anything else as it is."""
     is_low = isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}
     return value.float() if is_low else value

@@ -158,6 +158,7 @@ class PrecisionChecker:
             return plain.checked
         found = self._find_fp32_layers(precision, plain)
         if found is None:
+            plain.checked.why += self._other_remedy(precision)
             return plain.checked
         for name in reversed(found.fp32_layers):  # keep the layers most likely at fault
             fewer = [other for other in found.fp32_layers if other != name]
@@ -166,17 +167,22 @@ class PrecisionChecker:
         found.why = f"safe with {len(found.fp32_layers)} of its layers in fp32; without: {plain.checked.why}"
         return found
 
-    def first_difference(self, precision: str) -> FirstDifference | None:
+    def first_difference(self, precision: str, fp32_lines: Sequence[str] = ()) -> FirstDifference | None:
         """Return the first operation of a step that differs from fp32's by more than its rounding.
 
         Steps begin at the same weights. In fp16 they have the loss scale that a scaler would reach. None if
         no operation does, or the person's code doesn't compute in the precision.
+
+        Args:
+            precision: bf16 or fp16.
+            fp32_lines: Lines of the person's code that compute in fp32.
         """
-        trial, record = self._run(precision, []), self._bench.operations
+        trial, record = self._run(precision, [], fp32_lines), self._bench.operations
         for number in range(0 if trial.refused else len(self._bench.batches)):
             self._mailbox.check_stop()
             control = record("fp32", trial.scale, number, change=rounding_to(precision))
-            ours, fp32 = (record(name, trial.scale, number) for name in (precision, "fp32"))
+            fp32 = record("fp32", trial.scale, number)
+            ours = record(precision, trial.scale, number, fp32_lines=fp32_lines)
             rounding = Rounding(torch.finfo(DTYPES[precision]).eps, control)
             if found := first_difference(number, ours, fp32, rounding):
                 return found
@@ -204,13 +210,33 @@ class PrecisionChecker:
         found = self._try(precision, list(dict.fromkeys(together))[:MAX_FP32_LAYERS]).checked
         return found if found.safe else None
 
+    def _other_remedy(self, precision: str) -> str:
+        """Name the operation that differs first, and say whether its line in fp32, which is tried, helps."""
+        first, lines = self.first_difference(precision), list[str]()
+        if first is None:
+            return ""
+        words = f"; no layer in fp32 mends it; the first operation that differs: {first.place}"
+        found: FirstDifference | None = first
+        while found is not None and found.line and found.line not in lines and len(lines) < TRIED:
+            lines.append(found.line)
+            if self._try(precision, [], lines).checked.safe:
+                which = "that line" if len(lines) == 1 else f"these lines ({'; '.join(lines)})"
+                how = f'`with torch.autocast("{self._bench.job.device.type}", enabled=False)`'
+                return f"{words}; it is safe with {which} in fp32: under {how}, on `.float()` values"
+            found = self.first_difference(precision, lines)
+        return f"{words}; that line in fp32 doesn't either" if lines else words
+
     def _suspects(self, attempt: "_Attempt") -> list[str]:
         """Return the layers that may be at fault, the most likely one first."""
         checked, trial = attempt.checked, attempt.trial
         if trial.refused or (trial.first_bad and trial.first_bad != LOSS):
             return [trial.first_bad, *self._around(trial.first_bad)]
         local = self._bench.local_errors(trial.precision, checked.fp32_layers)
-        return [*local.suspects(trial.precision)[:2], *self._before(self._judge.off(trial, checked))]
+        found = [*local.suspects(trial.precision)[:2], *self._before(self._judge.off(trial, checked))]
+        if found or checked.fp32_layers:
+            return found
+        first = self.first_difference(trial.precision)  # in the network itself: of what this layer gives
+        return [] if first is None else [first.after]
 
     def _around(self, name: str) -> list[str]:
         """Return the next layer, which would round its output again, and the one before."""
@@ -232,23 +258,25 @@ class PrecisionChecker:
         after = next((n for n in range(last + 1, len(self._order)) if self._order[n] in weighted), None)
         return [*self._order[last + 1 : after], self._order[last]]
 
-    def _try(self, precision: str, fp32_layers: list[str]) -> "_Attempt":
-        trial = self._run(precision, fp32_layers)
+    def _try(self, precision: str, fp32_layers: list[str], fp32_lines: Sequence[str] = ()) -> "_Attempt":
+        trial = self._run(precision, fp32_layers, fp32_lines)
         self.operations.setdefault(precision, trial.operations)
         return _Attempt(self._judge.judge(trial, fp32_layers), trial)
 
-    def _run(self, precision: str, fp32_layers: Sequence[str]) -> PrecisionTrial:
+    def _run(
+        self, precision: str, fp32_layers: Sequence[str], fp32_lines: Sequence[str] = ()
+    ) -> PrecisionTrial:
         """Run a trial; in fp16 with the loss scale that a scaler would reach."""
         self._mailbox.check_stop()
         if precision != "fp16":
-            return self._bench.run(precision, fp32_layers=fp32_layers)
+            return self._bench.run(precision, fp32_layers=fp32_layers, fp32_lines=fp32_lines)
         best = self.ranking.best
         scale = (
             self._scaler.init_scale
             if best is None
             else min(self._scaler.init_scale, best.scale * 2.0**HEADROOM)
         )
-        return self._bench.run_scaled(scale, fp32_layers, self._mailbox.check_stop)
+        return self._bench.run_scaled(scale, fp32_layers, self._mailbox.check_stop, fp32_lines)
 
 
 @dataclass(frozen=True, slots=True)

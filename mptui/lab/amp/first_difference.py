@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from mptui.engine.numerics.tally import drawn_places
 from mptui.engine.numerics.watched_operations import WatchedOperations
+from mptui.registry.own_code import running_line
 
 TIMES_CONTROL = 5.0
 """Allowed difference, as a multiple of that by rounding images and weights."""
@@ -68,6 +69,7 @@ class RecordedOperation:
         values: Of each of its floating results: float32, on the host.
         hashes: Of all bits of each of them, whatever its layout.
         spacing: The relative spacing of the coarsest of their formats.
+        line: The person's line that called it, as `running_line`; "" if none did.
     """
 
     where: str
@@ -76,9 +78,12 @@ class RecordedOperation:
     values: tuple[torch.Tensor, ...]
     hashes: tuple[int, ...]
     spacing: float
+    line: str = ""
 
     @classmethod
-    def of(cls, where: str, layer: str, name: str, results: Sequence[torch.Tensor]) -> "RecordedOperation":
+    def of(
+        cls, where: str, layer: str, name: str, results: Sequence[torch.Tensor], line: str = ""
+    ) -> "RecordedOperation":
         """Record an operation with its results, of which there is at least one."""
         floating = [result.dtype for result in results if result.is_floating_point()]
         return cls(
@@ -88,6 +93,7 @@ class RecordedOperation:
             tuple(_some(result) for result in results),
             tuple(_hash(result) for result in results),
             max((torch.finfo(dtype).eps for dtype in floating), default=0.0),
+            line,
         )
 
     @property
@@ -117,6 +123,8 @@ class FirstDifference:
         reference_size: The same in the reference.
         differs: Norm of the difference, relative to the reference's; infinite if it is finite there alone.
         allowed: What rounding explains.
+        line: The person's line that called it; "" if none did.
+        after: The layer that ran before it; "" if none did.
     """
 
     batch: int
@@ -130,14 +138,21 @@ class FirstDifference:
     reference_size: float
     differs: float
     allowed: float
+    line: str = ""
+    after: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its name, layer, pass and line, in words."""
+        at = f" ({self.line})" if self.line else ""
+        return place_words(self.operation, self.layer, self.where) + at
 
     def words(self, reference: str = "fp32") -> str:
         """Describe it in a clause that calls the reference by its name."""
         by = "is not finite" if not math.isfinite(self.size) else f"differs by {_percent(self.differs)}"
         passed = f", {self.passed_over:,} passed over" if self.passed_over else ""
-        place = place_words(self.operation, self.layer, self.where)
         return (
-            f"{place}, operation {self.number:,} of {self.compared:,}{passed}: "
+            f"{self.place}, operation {self.number:,} of {self.compared:,}{passed}: "
             f"its root mean square is {self.size:.3g}, in {reference} {self.reference_size:.3g}; "
             f"it {by}, {_percent(self.allowed)} is allowed for rounding"
         )
@@ -181,7 +196,8 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
         passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)
         floats = [] if passed_over else [leaf for leaf in tree_leaves(result) if _is_float(leaf)]
         if floats:
-            self.operations.append(RecordedOperation.of(self.where, self.layer, name, floats))
+            made = RecordedOperation.of(self.where, self.layer, name, floats, running_line())
+            self.operations.append(made)
         return result
 
 
@@ -267,6 +283,8 @@ def first_difference(
                 reference_size=wanted.size,
                 differs=differs,
                 allowed=allowed,
+                line=found.line,
+                after=next((o.layer for o in reversed(reference[:theirs]) if o.layer), ""),
             )
     return None
 

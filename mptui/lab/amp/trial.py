@@ -6,7 +6,7 @@ random numbers in every trial.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
 from mptui.errors import DataError
 from mptui.lab.amp.first_difference import RecordedOperation, RecordedOperations
+from mptui.lab.amp.lines_in_fp32 import LinesInFp32
 from mptui.lab.amp.local_errors import LocalErrors
 from mptui.lab.amp.operations import Found, OperationCheck
 from mptui.registry import own_code
@@ -82,6 +83,7 @@ class TrialSetup:
         *,
         scale: float | None = None,
         fp32_layers: Sequence[str] = (),
+        fp32_lines: Sequence[str] = (),
         look: bool = False,
     ) -> PrecisionTrial:
         """Run one precision.
@@ -90,9 +92,10 @@ class TrialSetup:
             precision: fp32, bf16 or fp16.
             scale: Loss scale.
             fp32_layers: Layers that compute in fp32.
+            fp32_lines: Lines of the person's code that do.
             look: Also record the numerics of each layer.
         """
-        with self._set_up(fp32_layers):
+        with self._set_up(fp32_layers), self._lines_in_fp32(fp32_lines):
             if look:
                 counter = Probe(self.model, self.job.device)
                 with counter.hooks():
@@ -107,13 +110,17 @@ class TrialSetup:
         return trial
 
     def run_scaled(
-        self, scale: float, fp32_layers: Sequence[str], check_stop: Callable[[], None]
+        self,
+        scale: float,
+        fp32_layers: Sequence[str],
+        check_stop: Callable[[], None],
+        fp32_lines: Sequence[str] = (),
     ) -> PrecisionTrial:
         """Run fp16 with the loss scale that a scaler would reach, `scale` or less."""
         scaler = self.job.config.precision.grad_scaler
         while True:
             check_stop()
-            trial = self.run("fp16", scale=scale, fp32_layers=fp32_layers)
+            trial = self.run("fp16", scale=scale, fp32_layers=fp32_layers, fp32_lines=fp32_lines)
             lower = scale * scaler.backoff_factor
             if trial.finite or trial.first_bad or trial.refused or lower < scaler.min_scale:
                 return trial
@@ -136,6 +143,7 @@ class TrialSetup:
         number: int,
         *,
         fp32_layers: Sequence[str] = (),
+        fp32_lines: Sequence[str] = (),
         change: Change | None = None,
     ) -> list[RecordedOperation]:
         """Record the operations of a step of one batch.
@@ -145,13 +153,14 @@ class TrialSetup:
             scale: Loss scale.
             number: Of the batch, from 0.
             fp32_layers: Layers that compute in fp32.
+            fp32_lines: Lines of the person's code that do.
             change: Changes images and weights first.
         """
         recorded, batch = RecordedOperations(), self.batches[number]
         changed = nullcontext() if change is None else self._with_changed(change)
         with self._set_up(fp32_layers), changed, recorded.layers_of(self.model):
             self._seeds.set(0, number)
-            with self._autocast(precision), recorded:
+            with self._autocast(precision), self._lines_in_fp32(fp32_lines), recorded:
                 outputs = self.model.forward(*batch.inputs)
                 recorded.layer = LOSS
                 loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
@@ -159,6 +168,9 @@ class TrialSetup:
             with recorded:
                 torch.autograd.backward(loss * (scale or 1.0))
         return recorded.operations
+
+    def _lines_in_fp32(self, lines: Sequence[str]) -> AbstractContextManager[object]:
+        return LinesInFp32(lines, self.job.device) if lines else nullcontext()
 
     @contextmanager
     def _set_up(self, fp32_layers: Sequence[str]) -> Iterator[None]:
