@@ -26,7 +26,7 @@ from mptui.data.formats.folders.split_in_names import split_in_names
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words
 from mptui.data.formats.folders.wrong_kind import wrong_kind
 from mptui.data.formats.known_formats import FORMATS, layout_of, recognize, serves
-from mptui.data.formats.layout import split_folders
+from mptui.data.formats.layout import natural_key, split_folders
 from mptui.data.formats.lists.image_list import targets_in
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, MptuiError, TwoReadingsError
@@ -153,7 +153,8 @@ def _second_set(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
     if kind is SampleKind.MASK:
         yield from _masks(path, left, "a second set of masks")
         return
-    parts = {name for image in found.images for name in os.path.dirname(image).split(os.sep)} if left else ()
+    folders = {os.path.dirname(image) for image in found.images} if left else set[str]()
+    parts = {name for folder in folders for name in os.path.relpath(folder, path).split(os.sep)}
     rest = [file for file in left if not _is_explained(os.path.relpath(file, path), parts)]
     if kind is SampleKind.CLASS:
         yield from _class_folders(path, without_pairs(path, rest), "class folders beside them")
@@ -161,7 +162,7 @@ def _second_set(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:
     masks = masks_by_name(path, rest)
     rest = [file for file in rest if file not in masks]
     if len(rest) > _STRAY:
-        what = f"with {len(rest):,} more, as {_named(path, rest[:1])}; a share is held out by the seed"
+        what = f"with {len(rest):,} more, as {_named(path, [min(rest)])}; a share is held out by the seed"
         yield _Rival("all images", what, "give --data LIST.csv with a column split")
 
 
@@ -180,7 +181,7 @@ def _of_kind(path: str, kind: SampleKind) -> Iterator[_Rival]:
     if kind is SampleKind.CLASS:
         yield from _class_folders(path, rest, "class folders")
     if kind is SampleKind.IMAGE and rest:
-        yield _Rival("images alone", f"{len(rest):,} images, as {_named(path, rest[:1])}")
+        yield _Rival("images alone", f"{len(rest):,} images, as {_named(path, [min(rest)])}")
     for name, known in FORMATS.items():
         if known.ending and serves(_kinds(known, path), kind):
             yield _Rival(name, f"they have {kind.value}")
@@ -198,7 +199,8 @@ def _class_folders(path: str, images: Sequence[str], layout: str) -> Iterator[_R
     folders = [os.path.dirname(os.path.relpath(image, path)).split(os.sep) for image in images]
     splits = {name for names in split_folders({each[0] for each in folders}).values() for name in names}
     folders = [each[1:] if each[0] in splits else each for each in folders]
-    if len(names := [*dict.fromkeys(each[0] for each in folders if each and each[0])]) > 1:
+    names = sorted({each[0] for each in folders if each and each[0]}, key=natural_key)
+    if len(names) > 1:
         what = f"{len(images):,} images in {len(names)} classes: {some([*map(clean_name, names)])}"
         yield _Rival(layout, what)
 

@@ -120,3 +120,28 @@ def test_two_sets_of_masks_in_one_folder_are_refused(tmp_path, other):
     shutil.rmtree(tmp_path / "masks")
     dataset, _ = opened(tmp_path, SampleKind.MASK)
     assert (len(dataset.train), len(dataset.val)) == (4, 4)
+
+
+SPLITS = ("train/a", "train/b", "val/a", "val/b")
+
+
+def test_other_class_folders_beside_splits_are_refused_and_the_setting_decides(tmp_path):
+    fill(tmp_path, *SPLITS, "c", "d")
+    with pytest.raises(
+        DataError, match=r"class folders: 16 images.*train and val\n  class folders beside them: 8 .*c, d"
+    ) as caught:
+        opened(tmp_path, SampleKind.CLASS)
+    assert "data.class_folders=outer if the splits alone are meant" in caught.value.hint
+    assert opened(tmp_path, SampleKind.CLASS, class_folders="outer")[0].classes == ("a", "b")
+    with pytest.raises(DataError, match=r"\n  all images: with 8 more, as [cd]/") as caught:
+        opened(tmp_path, SampleKind.IMAGE)
+    assert "LIST.csv" in caught.value.hint
+
+
+@pytest.mark.parametrize("beside", [("a", "b"), ("pred",), ("data/train/a", "data/train/b")])
+def test_copies_of_the_splits_and_unlabelled_images_beside_them_are_left_out_with_a_word(tmp_path, beside):
+    fill(tmp_path, *SPLITS, *beside)
+    for kind in (SampleKind.CLASS, SampleKind.IMAGE):
+        dataset, heard = opened(tmp_path, kind)
+        assert (len(dataset.train), len(dataset.val)) == (8, 8)
+        assert any("lies beside the folders of the splits" in line for line in heard)
