@@ -31,7 +31,7 @@ from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.guards.oom import MemoryGuard, read_windows
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
-from mptui.engine.mailbox import Mailbox, Stopped
+from mptui.engine.mailbox import Mailbox, RunAbandoned, Stopped
 from mptui.engine.numerics.numerics_monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
@@ -132,7 +132,9 @@ class Trainer:
             for run_stops in context.hooks.run_stops:
                 run_stops()
             raise
-        except Exception as error:
+        except RunAbandoned:
+            raise
+        except BaseException as error:  # a person's code may call exit()
             all_know = self._lockstep.fail(error)
             if all_know and may_save_before(error, context.ranks):
                 save_before_error(context)
@@ -216,8 +218,10 @@ class Trainer:
             self._abandon_step()
             context.parts.updater.forget()
             raise
-        except Exception as error:
+        except BaseException as error:
             self._abandon_step()
+            if not isinstance(error, Exception):
+                raise
             recover = context.recovery_for(error, "training", context.job.train_loader.share_size)
             if recover is not None:
                 recover = self._lockstep.together(error, recover)

@@ -343,6 +343,22 @@ def test_a_copy_whose_links_were_resolved_is_saved_to_and_read(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"last", "best", newer.name, "step-000000001.1"}
 
 
+@pytest.mark.parametrize("link", ["absolute", "left out"])
+def test_a_copy_whose_links_are_absolute_or_left_out_keeps_its_best(tmp_path, link):
+    written = []
+    for step, best, since, sample in ((1, 1, 0, 0), (2, 2, 0, 0), (3, 2, 0, 8), (4, 2, 1, 0), (5, 2, 2, 0)):
+        taken = snapshot(step)
+        taken.state["best"] = {"metric": "acc1", "value": 0.5, "epoch": best, "epochs_since": since}
+        taken.state["cursor"] = {"epoch": step, "sample": sample}
+        written.append(write_checkpoint(tmp_path, taken))
+    if link == "absolute":
+        (tmp_path / "best").symlink_to(written[1].resolve())
+    adopt(tmp_path)
+    keep_only(tmp_path, 1)
+    assert (tmp_path / "best").resolve() == written[1]
+    assert checkpoints(tmp_path) == [written[1], written[4]]
+
+
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_a_folder_in_place_of_a_link_that_is_no_checkpoint_is_kept(tmp_path, two, name):
     (tmp_path / name).mkdir()

@@ -51,6 +51,26 @@ class InPlace(Net):
         return outputs
 
 
+class Leaving(Net):
+    def forward(self, images):
+        outputs = super().forward(images)
+        if self.steps > 3:
+            raise SystemExit(3)
+        return outputs
+
+
+class Wordless(Net):
+    class Error(Exception):
+        def __str__(self):
+            return self.words
+
+    def forward(self, images):
+        outputs = super().forward(images)
+        if self.steps > 3:
+            raise Wordless.Error()
+        return outputs
+
+
 class Frozen(Net):
     def __init__(self, num_classes):
         super().__init__(num_classes)
@@ -114,6 +134,8 @@ def run(tmp_path, monkeypatch, capsys):
         ("Tuple", "returned outputs tuple in training", "in forward: def forward(self, images):"),
         ("Detached", "outputs without a gradient in training", "in forward: def forward(self, images):"),
         ("InPlace", "faulty:InPlace: RuntimeError: one of the variables needed", "faulty.py:33 in forward"),
+        ("Leaving", "SystemExit: 3", "in forward: raise SystemExit(3)"),
+        ("Wordless", "Error, whose text fails with AttributeError", "in forward: raise Wordless.Error()"),
     ],
 )
 def test_a_network_that_fails_in_training_is_named_and_its_steps_are_saved(run, network, told, line):

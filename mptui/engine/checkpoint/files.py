@@ -39,11 +39,13 @@ from mptui.io.safetensors import read_tensors, write_tensors
 from mptui.regular import OddFileError, read_regular
 
 FORMAT_VERSION = 1
+BEST = "best"
+"""Name of the best checkpoint."""
 UNDO = "undo"
 """Name of the checkpoint before the last switch, for an undo."""
 UNDO_BEST = "undo-best"
 """Name of the best checkpoint at that time, if there was one."""
-NAMES = ("last", "best", UNDO, UNDO_BEST)
+NAMES = ("last", BEST, UNDO, UNDO_BEST)
 """All names that point to a checkpoint."""
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20

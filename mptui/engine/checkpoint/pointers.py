@@ -38,6 +38,10 @@ def target_of(folder: Path, name: str) -> Path | None:
             target = read_regular(folder / name, _LARGEST, os.O_NOFOLLOW).decode().strip()
         except (OddFileError, IsADirectoryError, UnicodeDecodeError):
             return None
+    if not CHECKPOINT.fullmatch(target):
+        place, target = os.path.split(target)  # some copies make links absolute
+        if not place or os.path.realpath(folder / place) != os.path.realpath(folder):
+            return None
     return folder / target if CHECKPOINT.fullmatch(target) else None
 
 

@@ -18,7 +18,7 @@ def save_if_due(context: TrainContext) -> None:
             context.saver.save(snapshots.take(context.state), reason)
 
 
-def may_save_before(error: Exception, ranks: Ranks) -> bool:
+def may_save_before(error: BaseException, ranks: Ranks) -> bool:
     """Whether the state is to be saved before `error` ends the run: not a diverged one, nor to a lost disk.
 
     Of several ranks, all decide by the failure that all know of: they save together.

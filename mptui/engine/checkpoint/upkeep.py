@@ -3,10 +3,11 @@
 import contextlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mptui.engine.checkpoint.disk_space import cant_save
 from mptui.engine.checkpoint.files import (
+    BEST,
     NAMES,
     NewerVersionError,
     checkpoints,
@@ -15,7 +16,7 @@ from mptui.engine.checkpoint.files import (
     read_checkpoint,
 )
 from mptui.engine.checkpoint.pointers import target_of
-from mptui.errors import RunDirectoryError
+from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import Guard, is_partial
 from mptui.io.marker import is_checkpoint
 from mptui.io.removal import remove_checkpoint, remove_partial
@@ -43,7 +44,8 @@ def keep_only(folder: Path, count: int | Literal["all"], guard: Guard = contextl
 def adopt(folder: Path, guard: Guard = contextlib.nullcontext) -> None:
     """Give checkpoints that are folders named last or best, in place of links, the names of their steps.
 
-    Copies of a run that follow links (rsync -L, object stores, zip) bring such folders.
+    Copies of a run that follow links (rsync -L, object stores, zip) bring such folders. Others leave links
+    out: without one, the best checkpoint is known by its state, and would be removed as one of many.
 
     Raises:
         RunDirectoryError: Such a folder is not an intact checkpoint.
@@ -69,3 +71,29 @@ def adopt(folder: Path, guard: Guard = contextlib.nullcontext) -> None:
         except OSError as error:
             raise cant_save(folder, 0, error) from error
         point(folder, name, path, guard)
+    if not os.path.lexists(folder / BEST) and (best := _best_of(folder)) is not None:
+        point(folder, BEST, best, guard)
+
+
+def _best_of(folder: Path) -> Path | None:
+    """Return the checkpoint of the best epoch that the newest one knows of; None: it isn't there."""
+    paths = checkpoints(folder)
+    newest = next(filter(None, map(_state, reversed(paths))), {})
+    epoch = newest.get("best", {}).get("epoch")
+    return next((path for path in paths if _is_of_best(_state(path), epoch)), None) if epoch else None
+
+
+def _is_of_best(state: dict[str, Any], epoch: int) -> bool:
+    """Whether a state was taken after the validation of the best epoch, before any further step."""
+    best, cursor = state.get("best", {}), state.get("cursor", {})
+    if (best.get("epoch"), best.get("epochs_since")) != (epoch, 0):
+        return False
+    return cursor.get("sample") == 0 or bool(cursor.get("measured_at") == state["step"])
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint; empty if it can't be read."""
+    try:
+        return read_checkpoint(path, ()).state
+    except (RunDirectoryError, DiskError):
+        return {}

@@ -119,7 +119,7 @@ class Lockstep(Hook):
 
         return recover
 
-    def fail(self, error: Exception) -> bool:
+    def fail(self, error: BaseException) -> bool:
         """Tell the other ranks that `error` ends the run, where they can still hear it.
 
         Returns:
@@ -152,7 +152,7 @@ class Lockstep(Hook):
         """Whether all meet before a step: to sum up its valid items, or since none can leave it alone."""
         return self._masks or self._context.parts.replica.is_sharded
 
-    def _make_up(self, error: Exception) -> None:
+    def _make_up(self, error: BaseException) -> None:
         if error.__traceback__ is not None:  # it holds the tensors that did not fit
             traceback.clear_frames(error.__traceback__)
         release(self._context.device)
@@ -161,7 +161,7 @@ class Lockstep(Hook):
         self._context.parts.replica.make_up()
 
 
-def _not_repeatable(error: Exception) -> Exception:
+def _not_repeatable(error: BaseException) -> BaseException:
     """Return the error of a step that the other ranks can't repeat: they wait for weights of this one."""
     if not is_out_of_memory(error):
         return error

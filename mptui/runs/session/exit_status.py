@@ -55,7 +55,15 @@ def status_of_error(error: BaseException) -> str:
 def cause_of(
     caught: BaseException, ranks: Ranks, model: ModelConfig, trainer: Trainer | None
 ) -> BaseException:
-    """Return the error to tell of an exception that ended the run; the exception itself if it is a bug."""
+    """Return the error to tell of an exception that ended the run; the exception itself if it is a bug.
+
+    One whose text can't be had, as its own code fails, is told by the name of its class.
+    """
+    try:
+        str(caught)
+    except Exception as failed:  # noqa: BLE001 - whatever a person's exception does
+        words = f"{type(caught).__name__}, whose text fails with {type(failed).__name__}"
+        caught = RuntimeError(words).with_traceback(caught.__traceback__)
     if isinstance(caught, MptuiError):
         return ranks.reason(caught)
     return not_deterministic(caught) or out_of_memory(caught) or own_fault(caught, model, trainer) or caught
