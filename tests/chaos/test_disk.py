@@ -42,6 +42,7 @@ def test_a_run_waits_for_its_disk_and_loses_no_step(fork_server, tmp_path, undis
     assert "are free" in warning.message
 
 
+@pytest.mark.slow
 def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
     fork_server, tmp_path, undisturbed
 ):

@@ -20,6 +20,7 @@ def killed_again_and_again(server, case, folder, kills, seed):
     return tally
 
 
+@pytest.mark.slow
 def test_twenty_kills_change_nothing(fork_server, tmp_path):
     tally = killed_again_and_again(fork_server, UNET, tmp_path, kills=20, seed=0)
     assert tally.inside_a_save >= 5

@@ -39,6 +39,7 @@ def test_a_run_says_in_four_lines_what_its_data_are_and_what_doctor_knows_of_the
     assert kept["left_out"][0]["count"] == 1
 
 
+@pytest.mark.slow
 def test_doctor_says_the_same(ships, capsys):
     _exit_code(["doctor", "--data", str(ships), "--json", *RUN[:8], *RUN[-2:]], debug=False)
     findings = [each["what"] for each in json.loads(capsys.readouterr().out)["findings"]]

@@ -10,7 +10,7 @@ import torch
 from tests.e2e.keys.walk import Walk
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.slow
 
 
 def matches(program, pattern):

@@ -51,7 +51,7 @@ def values(axis):
 
 
 def test_the_values_are_those_of_the_schema():
-    found = axes_of(tunable(device()))
+    found = axes_of(tunable(device(), data="small_cnn"))
     caches = set(get_args(DataConfig.model_fields["cache"].annotation))
 
     assert set(values(found["data.cache"])) == caches - {"auto"}
@@ -71,14 +71,17 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
 
 
 def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
-    found = axes_of(tunable(device("cpu", fp16="emulated", bf16="emulated", tf32="no")))
+    on_a_cpu = device("cpu", fp16="emulated", bf16="emulated", tf32="no")
+    found = axes_of(tunable(on_a_cpu, data="small_cnn"))
 
     assert "precision.mode" not in found  # fp32 is the current value, and no other is native
     assert values(found["precision.mode, emulated"]) == ["bf16"]  # fp16 is known to be slow on a CPU
     assert found["precision.mode, emulated"].worth <= min(axis.worth for axis in found.values())
     assert "precision.matmul" not in found
     assert values(found["speed.compile"]) == ["default"]
-    assert "precision.mode, emulated" not in axes_of(tunable(device(fp16="no", bf16="no", tf32="no")))
+    assert "precision.mode, emulated" not in axes_of(
+        tunable(device(fp16="no", bf16="no", tf32="no"), data="small_cnn")
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_gradients_and_statistics_are_those_without_it_in_less_memory():
     assert all("forward" not in vars(module) for module in model.modules())
 
 
+@pytest.mark.slow
 def test_compiled_code_recomputes_the_blocks_too():
     compare((0.1, 0.2), dropout=0.0, backend="aot_eager_decomp_partition")
 
