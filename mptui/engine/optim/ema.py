@@ -21,7 +21,7 @@ class AveragedWeights(ABC):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._memory = WeightMemory(shard_of(p) for p in self._trained.values())
+        self._memory = WeightMemory(model, map(shard_of, self._trained.values()))
         self._weights = self._memory.tensors
 
     @abstractmethod

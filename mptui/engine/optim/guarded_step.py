@@ -18,6 +18,7 @@ from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.shards import shard_of
 
 Rates = Callable[[int], npt.NDArray[np.float32]]
 
@@ -60,7 +61,7 @@ class Updater:
         self._fused = optimizer if isinstance(optimizer, FusedOptimizer) else None
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._memory = WeightMemory(self._parameters)
+        self._memory = WeightMemory(model, map(shard_of, self._parameters))
         # scaled gradients have their true size only after unscaling, and those of shards after the sums
         early = lr.device.type == "cpu" and not precision.scaled and shared_by.is_alone
         self._norm = GradientNorm(self._parameters, early=early, shared_by=shared_by)
