@@ -30,6 +30,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1 or value == 0 else figure(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 epoch, 1,200 epochs; of a noun whose plural ends in s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def short(value: float) -> str:
     """Return an abbreviated count: 950, 3k, 1.5M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

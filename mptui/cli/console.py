@@ -193,9 +193,12 @@ def final_lines(summary: dict[str, object]) -> list[str]:
     assert isinstance(final, dict)
     assert isinstance(best, dict)
     assert isinstance(duration, dict)
+    epochs, steps = summary["epochs"], summary["optimizer_steps"]
+    assert isinstance(epochs, int)
+    assert isinstance(steps, int)
     figures = "  ".join(f"{name} {value:.4f}" for name, value in final.items() if isinstance(value, float))
     lines = [
-        f"{summary['status']} after {summary['epochs']} epochs, {summary['optimizer_steps']} steps, "
+        f"{summary['status']} after {fmt.counted(epochs, 'epoch')}, {fmt.counted(steps, 'step')}, "
         f"{duration['total_s']:.0f} s"
     ]
     if figures:

@@ -56,4 +56,4 @@ def test_it_has_lines_where_these_are_asked_for(folder, told):
     program = resumed(folder, told)
     assert program.exit_code() == 0
     assert b"\x1b[?1049h" not in program.output
-    assert b"completed after 1 epochs" in program.output
+    assert b"completed after 1 epoch, " in program.output

@@ -9,6 +9,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
+from mptui.format import counted
 
 if TYPE_CHECKING:
     from mptui.lab.doctor.findings import Finding
@@ -119,4 +120,5 @@ def _show(findings: list["Finding"]) -> None:
                 typer.echo(f"         fix: {finding.do}")
     errors = sum(finding.state == "error" for finding in findings)
     advised = sum(finding.state == "advice" for finding in findings)
-    typer.echo(f"{errors} errors, {advised} suggestions, {len(findings) - errors - advised} ok")
+    told = (counted(errors, "error"), counted(advised, "suggestion"))
+    typer.echo(f"{', '.join(told)}, {len(findings) - errors - advised} ok")

@@ -9,6 +9,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
+from mptui.format import counted
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
     typer.echo(
         f"{clean(str(prepared.folder), limit=4096)}: {document['samples']:,} samples for {document['task']},"
         f" {len(prepared.classes)} classes, {_sides(prepared)},"
-        f" {document['bytes'] / 2**20:,.0f} MiB in {document['shards']} shards"
+        f" {document['bytes'] / 2**20:,.0f} MiB in {counted(document['shards'], 'shard')}"
     )
     if document["left_out"]:
         typer.echo(f"left out {document['left_out']} unusable files", err=True)

@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 
+from mptui.format import counted
 from mptui.regular import OddFileError, read_regular
 
 CHECKPOINT = re.compile(r"step-\d{9,}(\.\d+)?")
@@ -101,8 +102,8 @@ def lost_words(lost: dict[str, int | None] | None) -> str:
     """Describe `steps_lost`: "129 steps since the checkpoint of step 300 are lost"; "" if nothing is."""
     if not lost:
         return ""
-    count, since = lost["steps"], lost["since"]
-    steps = "1 step" if count == 1 else f"{count:,} steps"
+    count, since = lost["steps"] or 0, lost["since"]
+    steps = counted(count, "step")
     verb = "is" if count == 1 else "are"
     if since is None:
         return f"{steps} {verb} lost: no checkpoint was saved"

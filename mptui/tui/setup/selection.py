@@ -16,6 +16,7 @@ from mptui.config.switch import fixed_because
 from mptui.config.validate import shown
 from mptui.engine.optim.lr_schedule import scaled_lr, schedule_of, warmup_epochs
 from mptui.errors import ConfigError
+from mptui.format import counted
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import Device
 from mptui.registry.models import task_of_model
@@ -257,7 +258,7 @@ def _course_words(config: RunConfig, samples: int | None) -> str:
         return f"{training.schedule} schedule{end}"
     steps = steps_of_epoch(config, samples)
     total = schedule_of(training, steps).total_steps
-    return f"{steps:,} step{'s' if steps != 1 else ''} each, {total:,} in all, {training.schedule}"
+    return f"{counted(steps, 'step')} each, {total:,} in all, {training.schedule}"
 
 
 def rate_rule(before: TrainingConfig, after: TrainingConfig) -> str:

@@ -35,7 +35,7 @@ def _skip(view: ViewState, event: StepSkipped) -> None:
 
 
 def _skip_log(event: StepSkipped) -> list[tuple[str, Tone]]:
-    steps = "1 step" if event.count == 1 else f"{event.count:,} steps"
+    steps = fmt.counted(event.count, "step")
     scale = "" if event.loss_scale is None else f"; loss scale now {fmt.count(event.loss_scale)}"
     return [(f"{steps} skipped: gradients not finite{scale}", "warn")]
 

@@ -259,7 +259,7 @@ class RunsScreen(Page):
             self.notify(f"{_names(runs)}: only last and best are there", markup=False)
         elif self.is_current:
             words = (
-                f"{_names(runs)}: {checkpoints:,} older checkpoint{'s' if checkpoints != 1 else ''} with "
+                f"{_names(runs)}: {fmt.counted(checkpoints, 'older checkpoint')} with "
                 f"{fmt.size(size)}. Last and best stay; an undo needs the others."
             )
             dialog = CleanDialog(self._keymap, f"free {fmt.size(size)}?", words)

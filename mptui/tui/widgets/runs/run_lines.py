@@ -137,7 +137,7 @@ def summary_words(rows: Sequence[RunRow]) -> str:
     training = sum(row.state == RUNNING for row in rows)
     failed = sum(row.state not in _SIGNS for row in rows)
     crashed = sum(row.state == CRASHED for row in rows)
-    words = [f"{len(rows):,} run{'s' if len(rows) != 1 else ''}"]
+    words = [fmt.counted(len(rows), "run")]
     words += [f"{training:,} training"] if training else []
     words += [f"{failed - crashed:,} failed"] if failed > crashed else []
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
