@@ -42,7 +42,7 @@ def classifiers():
             families.add(family)
 
 
-@pytest.mark.parametrize("name", classifiers())
+@pytest.mark.parametrize("name", [*classifiers()])
 def test_every_classifier_builds_with_the_classes_of_the_data(name):
     with WithoutMemory():
         model = classifier(name, side=224)

@@ -204,6 +204,8 @@ class PickerScreen(SelectionPage):
             self._note_fields()
             self._filling = ""
             self._picks.choose(name)
+            if self.picked.edits:
+                self._refresh_profiles()  # they are of the chosen profile now
             self._refresh()
 
     def on_descendant_focus(self) -> None:
