@@ -10,8 +10,10 @@ named.
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
@@ -36,6 +38,8 @@ from mptui.text import clean_name, shell_word, some
 _LIST = "list of images"
 _STRAY = 2
 """Images beside those of the splits that are left out without a question."""
+_COMPARED = 256
+_OTHER_KINDS = re.compile(r"(?i)instance|object|colou?r|rgb|panoptic|visuali[sz]|overlay|depth|edge|boundar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ def _rivals(path: str, kind: SampleKind, found: Found, should_stop: ShouldStop) 
         yield from _packed(path, kind, found)
         yield from _lists(path, kind, found)
     yield from _second_set(path, kind, found)
+    if found.masks and not FORMATS[found.layout].ending:
+        yield from _other_masks(path, found, should_stop)
     if found.masks is not None or FORMATS[found.layout].ending:
         return
     yield from _lists_of_masks(path, found)
@@ -203,6 +209,25 @@ def _class_folders(path: str, images: Sequence[str], layout: str) -> Iterator[_R
     if len(names) > 1:
         what = f"{len(images):,} images in {len(names)} classes: {some([*map(clean_name, names)])}"
         yield _Rival(layout, what)
+
+
+def _other_masks(path: str, found: Found, should_stop: ShouldStop) -> Iterator[_Rival]:
+    """Yield folders beside those of the masks that are left out, and have masks by their pixels.
+
+    Pictures of another kind, as the colours or the objects of masks, are told by the name of their folder.
+    """
+    assert found.masks is not None
+    ends = (joined_files(found.masks[row])[0] for row in {0, len(found.masks) - 1})
+    parents = {os.path.dirname(os.path.dirname(file)) for file in ends}
+    folders: dict[str, list[str]] = {}
+    for file in (file for each in found.left_out if each.reason == OUTSIDE for file in each.files):
+        folders.setdefault(os.path.dirname(file), []).append(file)
+    for folder, files in folders.items():
+        if os.path.dirname(folder) in parents and not _OTHER_KINDS.search(os.path.basename(folder)):
+            images = [*islice(found.images, _COMPARED), *sorted(files)[:_COMPARED]]
+            if (pair := mask_among(images, should_stop)) is not None and pair.mask in files:
+                what = f"{_named(path, [pair.mask])} is a mask by its pixels, and {len(files):,} are left out"
+                yield _Rival("other masks", what, "give --data a list of images and masks (LIST.csv)")
 
 
 def _packed(path: str, kind: SampleKind, found: Found) -> Iterator[_Rival]:

@@ -12,7 +12,7 @@ from mptui.data.formats.folders.masks_by_pixels import mask_among
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 
-from .pictures import photos, put
+from .pictures import classes_of, photo_of, photos, put
 from .read import opened
 
 SIZE = 40, 48
@@ -188,3 +188,10 @@ def test_of_a_large_set_a_sample_is_looked_at(tmp_path):
     assert pair is not None
     assert pair.mask == pair.photograph.replace(".png", "_roi.png")
     assert paths.seen < 1500
+
+
+@pytest.mark.parametrize("name", ["{}.bmp", "a/{}.tif", "a/b{}/x.tif"])
+def test_images_of_any_ending_and_no_masks_are_read_alone(tmp_path, name):
+    for number in range(6):
+        put(tmp_path / name.format(number), photo_of(classes_of(number)))
+    assert len(opened(tmp_path, SampleKind.IMAGE)[0].train) == 5

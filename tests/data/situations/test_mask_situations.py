@@ -106,6 +106,48 @@ def masks_beside_in_splits(root):
         pairs(root, split + "/{}_jpg.rf.0.png", split + "/{}_jpg.rf.0_mask.png", count)
 
 
+def parts(root):
+    for first, name in enumerate(("COVID", "Normal")):
+        pairs(root, name + "/images/{}.png", name + "/masks/{}.png", 5, first=10 * first)
+
+
+def parts_in_splits(root):
+    for split, count in (("Train", 4), ("Val", 2)):
+        for name in ("Rural", "Urban"):
+            pairs(root, f"{split}/{name}/images_png/{{}}.png", f"{split}/{name}/masks_png/{{}}.png", count)
+
+
+def names_of_one_subject(root):
+    for split, count in (("Training", 5), ("Validation", 2)):
+        image, mask = f"X2_Task1-2_{split}_Input/I_{{}}.png", f"X2_Task1_{split}_GroundTruth/I_{{}}"
+        pairs(root, image, mask + "_segmentation.png", count)
+
+
+def masks_in_an_inner_folder(root):
+    pairs(root, "images/{}.png", "annotations/trimaps/{}.png")
+    (root / "annotations" / "README").write_text("-")
+
+
+def directories(root):
+    for split, count in (("train", 5), ("val", 2)):
+        pairs(root, f"img_dir/{split}/{{}}.png", f"ann_dir/{split}/{{}}.png", count)
+
+
+def a_validation_folder_beside(root):
+    pairs(root, "images/{}.png", "masks/{}.png", 5)
+    pairs(root, "val/images/{}.png", "val/masks/{}.png", 2)
+
+
+def values_and_colours(root):
+    pairs(root, "images/{}.png", "labels/{}_color.png", values={0: 7, 1: 8})
+    pairs(root, "images/{}.png", "labels/{}_labelIds.png", values=GREY, classes=3)
+
+
+def masks_and_pictures_of_them(root):
+    pairs(root, "JPEGImages/{}.png", "SegmentationClassPNG/{}.png", 5, VOID, 3, ring=True)
+    pairs(root, "JPEGImages/{}.png", "SegmentationClassVisualization/{}.png", 5, VOID, 3, ring=True)
+
+
 def second_masks(root):
     pairs(root, "images/b ({}).png", "masks/b ({})_mask.png")
     put(root / "masks" / "b (2)_mask_1.png", mask_of(classes_of(2), {0: 0, 1: 255}))
@@ -146,6 +188,14 @@ def coloured_on_transparent(root):
         (two_spellings, (4, 1), 2, ""),
         (masks_beside, (8, 2), 2, ""),
         (masks_beside_in_splits, (5, 2), 2, ""),
+        (parts, (8, 2), 2, "2 folders of images and masks are joined to one set: COVID, Normal"),
+        (parts_in_splits, (8, 4), 2, "joined to one set: Rural, Urban"),
+        (names_of_one_subject, (5, 2), 2, ""),
+        (masks_in_an_inner_folder, (4, 1), 2, ""),
+        (directories, (5, 2), 2, ""),
+        (a_validation_folder_beside, (5, 2), 2, ""),
+        (values_and_colours, (4, 1), 3, "a picture of the same mask of another kind"),
+        (masks_and_pictures_of_them, (4, 1), 3, "255 is ignored"),
         (second_masks, (4, 1), 2, "joined"),
         (a_folder_an_image, (4, 1), 2, "joined"),
         (coloured_on_transparent, (4, 1), 2, ""),
@@ -156,6 +206,54 @@ def test_a_layout_is_read_as_it_is(tmp_path, make, halves, classes, said):
     dataset, heard = assert_right(tmp_path, *halves)
     assert len(dataset.classes) == classes
     assert said in " ".join(heard)
+
+
+def of_the_only_folder(root):
+    pairs(root, "Kvasir/images/{}.png", "Kvasir/masks/{}.png")
+
+
+def rename_splits(root):
+    for name, split in (("X-TR", "train"), ("X-TE", "test")):
+        (root / name).rename(root / split)
+
+
+def splits_by_other_words(root):
+    pairs(root, "X-TR/images/{}.png", "X-TR/masks/{}.png", 4)
+    pairs(root, "X-TE/images/{}.png", "X-TE/masks/{}.png", 1)
+
+
+def two_kinds_of_masks(root):
+    for number in range(5):
+        noise_HWC = np.random.default_rng(number).integers(0, 255, (40, 48, 3), np.uint8)
+        noise_HWC[..., 0] = np.asarray(photo_of(classes_of(number)))[..., 0]
+        put(root / f"images/{number}_training.tif", Image.fromarray(noise_HWC))
+        put(root / f"1st_manual/{number}_manual1.gif", mask_of(classes_of(number), {0: 0, 1: 255}))
+        put(root / f"mask/{number}_training_mask.gif", mask_of(1 - classes_of(number), {0: 0, 1: 255}))
+
+
+def list_the_masks(root):
+    lines = (f"images/{number}_training.tif,1st_manual/{number}_manual1.gif" for number in range(5))
+    (root / "list.csv").write_text("image,mask\n" + "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "hint", "remedy", "given"),
+    [
+        (of_the_only_folder, "its only folder Kvasir", "/Kvasir.", None, "Kvasir"),
+        (splits_by_other_words, r"\n  splits: X-T.*\n  parts", "Name the folders", rename_splits, "."),
+        (two_kinds_of_masks, r"\n  other masks: 1st_manual/", "LIST.csv", list_the_masks, "list.csv"),
+    ],
+)
+def test_folders_that_can_be_meant_otherwise_are_refused_and_the_remedy_works(
+    tmp_path, make, said, hint, remedy, given
+):
+    make(tmp_path)
+    with pytest.raises(DataError, match=said) as caught:
+        opened(tmp_path, SampleKind.MASK)
+    assert hint in caught.value.hint
+    if remedy is not None:
+        remedy(tmp_path)
+    assert_right(tmp_path / given, 4, 1)
 
 
 def test_the_test_half_and_what_is_in_no_list_are_named(tmp_path):

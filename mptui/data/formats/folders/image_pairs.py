@@ -13,12 +13,12 @@ from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.folder_walk import FolderWalk
 from mptui.data.formats.folders.masks_beside import has_masks_beside, masks_beside
 from mptui.data.formats.folders.pair_folders import PairFolders, listed_splits, pair_folders
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, same_text
+from mptui.data.formats.folders.split_words import SPLIT_WORDS, TEST, TRAIN, VAL, same_text, words_with_glued
 from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves
 from mptui.data.formats.masks.class_file import CLASS_FILE
 from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError, TwoReadingsError
-from mptui.text import clean_name, shell_word
+from mptui.text import clean_name, shell_word, some
 
 _WITHOUT_IMAGE = "is a mask without an image"
 _NO_MASK = "has no mask"
@@ -30,10 +30,10 @@ _SUFFIX = re.compile(r"(?ai)[-_.](masks?|labels?|gt|seg(mentation)?|annotation)\
 _NUMBERED = re.compile(r"(?ai)([-_.](?:masks?|labels?|gt|seg(?:mentation)?|annotation))[-_]?[0-9]+\Z")
 _CONTENT = r"(?:leftimg8bit|gtfine|gtcoarse|images?|imgs?|masks?|labels?|annotations?|gt|seg(?:mentation)?|L)"
 _KIND = r"(?:_(?:labeltrainids|labelids))?"
-_AFFIX = re.compile(rf"(?ai)(?:(?<=/)|\A){_CONTENT}[-_.]|[-_.]{_CONTENT}{_KIND}\Z")
-_OTHER_PICTURES = re.compile(r"(?i)_gt(fine|coarse)_(color|instanceids|instancetrainids)\Z")
-_TRAIN_IDS = re.compile(r"(?i)_gt(fine|coarse)_labeltrainids\Z")
-_ANY_IDS = re.compile(r"(?i)_gt(fine|coarse)_labelids\Z")
+_AFFIX = re.compile(rf"(?ai)(?:(?<=/)|\A){_CONTENT}[-_.]|[-_.]{_CONTENT}{_KIND}\Z|_label(?:train)?ids\Z")
+_OTHER_PICTURES = re.compile(r"(?i)_(color|instanceids|instancetrainids)\Z")
+_TRAIN_IDS = re.compile(r"(?i)_labeltrainids\Z")
+_ANY_IDS = re.compile(r"(?i)_labelids\Z")
 
 
 @dataclass(slots=True)
@@ -154,22 +154,32 @@ def _by_lists(walk: FolderWalk, pairs: _Pairs, lists: Mapping[str, frozenset[str
 
 def _pairs_of(walk: FolderWalk, folders: PairFolders) -> _Pairs:
     if folders.each:
-        return _folder_an_image(walk, folders)
+        return _by_folder(walk, folders)
     walk.named.add(folders.masks)
-    images, masks = (_by_stem(walk, folder) for folder in (folders.images, folders.masks))
-    masks = _of_one_kind(walk, masks)
+    images, masks = (list(walk.joined(walk.images(at))) for at in (folders.images, folders.masks))
     if not images or not masks:
-        empty = folders.masks if images else folders.images
-        raise _without_images(empty, walk)
-    for matching in (_same_name, _without_affixes, _without_zeros):
-        if (found := _matched(images, masks, matching)) is not None:
-            pairs, without_image = found
-            walk.left[_WITHOUT_IMAGE] += without_image
-            return pairs
+        raise _without_images(folders.masks if images else folders.images, walk)
+    return _paired(walk, folders, images, masks)
+
+
+def _paired(walk: FolderWalk, folders: PairFolders, images: list[str], masks: list[str]) -> _Pairs:
+    """Match images and masks by their paths in the two folders, or in the innermost that have them all."""
+    for bases in ((folders.images, folders.masks), (_innermost(images), _innermost(masks))):
+        by_stem, masks_by_stem = (_by_stem(*each) for each in zip((images, masks), bases, strict=True))
+        masks_by_stem = _of_one_kind(walk, masks_by_stem)
+        for matching in (_same_name, _without_affixes, _without_zeros):
+            if (found := _matched(by_stem, masks_by_stem, matching)) is not None:
+                pairs, without_image = found
+                walk.left[_WITHOUT_IMAGE] += without_image
+                return pairs
     raise DataError(
         f"{clean_name(folders.masks)}: no mask has the name of an image in {clean_name(folders.images)}",
         hint="Use the same names: 1.jpg and 1.png, or 1_mask.png.",
     )
+
+
+def _innermost(files: Sequence[str]) -> str:
+    return os.path.commonpath([os.path.dirname(file) for file in files])
 
 
 def _without_images(folder: str, walk: FolderWalk) -> DataError:
@@ -183,33 +193,58 @@ def _without_images(folder: str, walk: FolderWalk) -> DataError:
     )
 
 
-def _folder_an_image(walk: FolderWalk, folders: PairFolders) -> _Pairs:
-    """List a set with a folder for each image; several masks of one image are joined."""
+def _by_folder(walk: FolderWalk, folders: PairFolders) -> _Pairs:
+    """List a set with a folder for each image, whose masks are joined, or for each part of the set."""
+    walk.named.update(masks for _, masks in folders.each)
+    listed = [tuple(list(walk.joined(walk.images(at))) for at in each) for each in folders.each]
+    if any(len(images) > 1 for images, _ in listed):
+        return _parts(walk, folders, [(images, masks) for images, masks in listed])
     pairs = _Pairs()
-    for image_folder, mask_folder in folders.each:
-        images = walk.joined(walk.images(image_folder))
-        masks = walk.joined(walk.images(mask_folder))
-        if len(images) > 1:
-            raise _two_in_a_folder(image_folder, images)
+    for images, masks in listed:
         for image in images:
-            if len(masks):
-                _add(pairs, image, list(masks))
+            if masks:
+                _add(pairs, image, masks)
             else:
                 pairs.unpaired.append(image)
     return pairs
 
 
-def _two_in_a_folder(folder: str, images: Sequence[str]) -> TwoReadingsError:
-    first, second = map(clean_name, images[:2])
-    return TwoReadingsError(
-        f"{clean_name(folder)}: two images are in one folder",
-        {
-            "a folder for each image": f"{first} or {second} is too many",
-            "a set of its own": f"{len(images)} images, each with the mask of its name",
-        },
-        hint=f"Remove one of them; or give --data {shell_word(os.path.dirname(folder))}, or a list of the"
-        " images and their masks (LIST.csv).",
-    )
+def _parts(walk: FolderWalk, folders: PairFolders, listed: Sequence[tuple[list[str], list[str]]]) -> _Pairs:
+    """Join the parts of a set, each with images and masks.
+
+    Raises:
+        DataError: It is a single folder, or parts can be splits.
+    """
+    names = [os.path.basename(os.path.dirname(images)) for images, _ in folders.each]
+    at = clean_name(folders.images)
+    if len(names) == 1:
+        inner = os.path.dirname(folders.each[0][0])
+        raise DataError(
+            f"{at}: its only folder {clean_name(names[0])} has the images and masks",
+            hint=f"Give --data {shell_word(inner)}.",
+        )
+    if odd := [name for name in names if _may_be_split(name)]:
+        raise TwoReadingsError(
+            f"{at}: its folders have images and masks each, and can be splits or parts",
+            {"splits": f"{clean_name(odd[0])} is one by its name", "parts of one set": some(names)},
+            hint="Name the folders of splits train, val and test, or give --data one of the folders.",
+        )
+    whole = _Pairs()
+    for (images, masks), (image_folder, mask_folder) in zip(listed, folders.each, strict=True):
+        if not images or not masks:
+            raise _without_images(mask_folder if images else image_folder, walk)
+        part = _paired(walk, PairFolders(image_folder, mask_folder), images, masks)
+        whole.images += part.images
+        whole.masks += part.masks
+        whole.unpaired += part.unpaired
+        whole.joined += part.joined
+    walk.notes.append(f"{len(names)} folders of images and masks are joined to one set: {some(names)}")
+    return whole
+
+
+def _may_be_split(name: str) -> bool:
+    words = {*re.findall(r"[a-z]+", name.lower())}
+    return bool(words & {*SPLIT_WORDS, "tr", "te"}) or bool(words_with_glued(name).split)
 
 
 def _add(pairs: _Pairs, image: str, masks: Sequence[str]) -> None:
@@ -276,12 +311,12 @@ def _refuse_two(what: str, files: list[str]) -> None:
         )
 
 
-def _by_stem(walk: FolderWalk, folder: str) -> dict[str, list[str]]:
-    """Return the image files in a folder by their relative path without extension."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for file in walk.joined(walk.images(folder)):
-        files[same_text(os.path.splitext(os.path.relpath(file, folder))[0])].append(file)
-    return dict(files)
+def _by_stem(files: Sequence[str], folder: str) -> dict[str, list[str]]:
+    """Return image files by their path in a folder, without extension."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        found[same_text(os.path.splitext(os.path.relpath(file, folder))[0])].append(file)
+    return dict(found)
 
 
 def _same_name(stem: str, is_mask: bool) -> Iterable[str]:
@@ -309,4 +344,4 @@ def _class_file(path: str, train: _Pairs) -> Path | None:
 def _void(train: _Pairs) -> int | None:
     """Return the value that is no class in masks of VOC, and in Cityscapes' numbers for training."""
     first = Path(joined_files(train.masks[0])[0]) if train.masks else Path()
-    return 255 if first.parent.name == "SegmentationClass" or _TRAIN_IDS.search(first.stem) else None
+    return 255 if first.parent.name.startswith("SegmentationClass") or _TRAIN_IDS.search(first.stem) else None

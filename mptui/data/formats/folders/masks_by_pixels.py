@@ -170,8 +170,10 @@ class _Places:
             for name, paths in inside.items():
                 others = [each for other in inside if other != name for each in inside[other]]
                 is_plain = os.path.splitext(paths[0])[1].lower() in _PLAIN
-                least = median(sizes[other] for other in inside if other != name) if others else 0
-                if len(paths) < _AT_LEAST or (not is_plain and _SMALLER * sizes[name] > least):
+                if len(paths) < _AT_LEAST or not others:
+                    continue
+                least = median(sizes[other] for other in inside if other != name)
+                if not is_plain and _SMALLER * sizes[name] > least:
                     continue
                 if not labelled or _are_as_many(paths, others):
                     yield _Group(by_name=False, pairs=[*_paired(paths, others)])

@@ -6,6 +6,8 @@ DATA/leftImg8bit/train, DATA/gtFine/train        as Cityscapes
 DATA/train, DATA/trainannot                      as CamVid; DATA/train_images, DATA/train_masks
 DATA/JPEGImages, DATA/SegmentationClass          as VOC, split by the lists in DATA/ImageSets/Segmentation
 DATA/ID/images/ID.png, DATA/ID/masks/*.png       a folder for each image, its masks are joined
+DATA/fold1/images, DATA/fold1/masks, DATA/fold2/…   parts of a set
+DATA/X-Train-Input, DATA/X-Train-GroundTruth     names that differ by such words alone
 """
 
 import os
@@ -13,7 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mptui.data.formats.folders.folder_walk import has_images
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words, image_and_mask_folders
+from mptui.data.formats.folders.split_words import (
+    TEST,
+    TRAIN,
+    VAL,
+    folder_words,
+    image_and_mask_folders,
+)
 from mptui.data.formats.layout import subfolders
 from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name
@@ -26,7 +34,8 @@ class PairFolders:
     Attributes:
         images: Folder of the images.
         masks: Folder of their masks.
-        each: For a folder for each image: pairs of the two; then `images` and `masks` hold them all.
+        each: For a folder for each image, or for each part of the set: pairs of the two; then `images` and
+            `masks` hold them all.
     """
 
     images: str
@@ -48,7 +57,11 @@ def pair_folders(path: str) -> dict[str, PairFolders]:
         first = by_content[TRAIN] if own is None else own
         if TRAIN in halves and has_images(halves[TRAIN].images) and has_images(first.masks):
             raise _two_sets(path, first, halves[TRAIN])
-        return by_content if own is None else _split_inside(own) or {"": own}
+        if own is None:
+            return by_content
+        if VAL in halves and TRAIN not in halves:
+            return {TRAIN: own, **halves}
+        return _split_inside(own) or {"": own}
     if TRAIN in halves:
         return halves
     each = _folder_an_image(path, inside)
@@ -126,7 +139,7 @@ def _split_inside(own: PairFolders) -> dict[str, PairFolders] | None:
 
 
 def _folder_an_image(path: str, inside: Mapping[str, str]) -> PairFolders | None:
-    """Return the folders of a set with a folder for each image: its image, and its masks."""
+    """Return the folders of a set with a folder for each image, or each part: its images, and its masks."""
     each = []
     for at in inside.values():
         own = _by_content(at, subfolders(at)).get("")

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 TRAIN, VAL, TEST, UNLABELLED = "train", "val", "test", "unlabelled"
@@ -37,10 +37,13 @@ _MASKS = frozenset(
     (
         *("mask", "masks", "label", "labels", "annotation", "annotations", "annot", "annots", "gt"),
         *("groundtruth", "seg", "segmentation", "segmentations", "segmask", "segmasks", "trimaps"),
-        *("segmentationclass", "gtfine", "gtcoarse"),
+        *("segmentationclass", "segmentationclasspng", "segmentationclassraw", "segmentationclassaug"),
+        *("gtfine", "gtcoarse"),
     )
 )
-_SET_WORDS = frozenset({"set", "data", "dataset", "split", "folder"})
+_SET_WORDS = frozenset({"set", "data", "dataset", "split", "folder", "dir", "png", "jpg", "tif"})
+_TWO_WORDS = {"groundtruth": "gt", "anndir": "annots"}
+"""Words that are often written as two."""
 _GLUED = re.compile(r"(train|val|test)(annot|images?|masks?|labels?|set|data)\Z")
 """Two words written as one, as in `trainannot` and `trainset`."""
 _BEGIN = re.compile(r"(?i)(train|valid|val|test)(\D+)\Z")
@@ -55,12 +58,14 @@ class FolderWords:
         content: "image" or "mask"; empty: nothing.
         exact: Whether the name is nothing but such words.
         rest: The other words of the name.
+        subject: The words that say nothing of split or content.
     """
 
     split: str = ""
     content: str = ""
     exact: bool = False
     rest: tuple[str, ...] = ()
+    subject: tuple[str, ...] = ()
 
 
 def folder_words(name: str) -> FolderWords:
@@ -68,12 +73,13 @@ def folder_words(name: str) -> FolderWords:
     words = _words(name)
     splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     contents = {"image" if word in _IMAGES else "mask" for word in words if word in _IMAGES | _MASKS}
-    known = all(word in SPLIT_WORDS or word in _IMAGES | _MASKS | _SET_WORDS for word in words)
+    subject = tuple(word for word in words if word not in {*SPLIT_WORDS, *_IMAGES, *_MASKS, *_SET_WORDS})
     return FolderWords(
         splits.pop() if len(splits) == 1 else "",
         contents.pop() if len(contents) == 1 else "",
-        exact=bool(words) and known,
+        exact=bool(words) and not subject,
         rest=tuple(word for word in words if word not in SPLIT_WORDS),
+        subject=subject,
     )
 
 
@@ -89,19 +95,32 @@ def image_and_mask_folders(names: Iterable[str]) -> dict[str, tuple[list[str], l
     """Return the names of folders of images, and of masks, of each split that has both.
 
     The split is "" for `images` and `masks`; without a word for images, a split has them, as `train` beside
-    `trainannot`.
+    `trainannot`. If no name is nothing but such words, names of one subject count: `X-Image`, `X-Mask`.
     """
+    words = {name: folder_words(name) for name in names}
+    if not any(each.exact and each.content for each in words.values()):
+        words = _of_one_subject(words)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for name in names:
-        words = folder_words(name)
-        if words.exact and (words.content or words.split):
-            found[words.split, words.content].append(name)
+    for name, each in words.items():
+        if each.exact and (each.content or each.split):
+            found[each.split, each.content].append(name)
     pairs = {}
     for split in ("", TRAIN, VAL, TEST):
         images = found.get((split, "image")) or found.get((split, ""))
         if images and (masks := found.get((split, "mask"))):
             pairs[split] = images, masks
     return pairs
+
+
+def _of_one_subject(named: Mapping[str, FolderWords]) -> dict[str, FolderWords]:
+    """Return names with a subject as exact ones where there is one of images and one of masks for it."""
+    contents: defaultdict[tuple[object, str], set[str]] = defaultdict(set)
+    for words in named.values():
+        contents[words.subject, words.split].add(words.content)
+    return {
+        name: replace(words, exact=words.exact or {"image", "mask"} <= contents[words.subject, words.split])
+        for name, words in named.items()
+    }
 
 
 def split_of_file(name: str) -> str:
@@ -128,5 +147,7 @@ def _words(name: str) -> list[str]:
     for word in re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()):
         glued = _GLUED.match(word)
         words += glued.groups() if glued else [word]
-    pairs = {first + second for first, second in pairwise(words)}
-    return ["gt"] if "groundtruth" in pairs else words
+    for place, two in enumerate(map("".join, pairwise(words))):
+        if two in _TWO_WORDS:
+            return [*words[:place], _TWO_WORDS[two], *words[place + 2 :]]
+    return words
