@@ -46,8 +46,8 @@ def estimates(model, device, **edits):
 
 # these take seconds, and differ little from the others
 SLOW = {
-    ("diffusion_unet", "cpu"),
-    *((model, "cuda") for model in ("diffusion_unet", "vae", "latent_diffusion")),
+    *((model, device) for model in ("diffusion_unet", "vae", "latent_diffusion") for device in DEVICES),
+    ("resnet18", "cuda"),
 }
 RUNS = [
     pytest.param(model, device, marks=[pytest.mark.slow] if (model, device) in SLOW else [])
