@@ -290,7 +290,7 @@ def _value_table(coding: MaskCoding) -> Mask:
 
 
 def _values(path: str, mask: Image.Image) -> npt.NDArray[np.int32]:
-    if mask.mode == "F":
+    if mask.mode == "F" and not np.array_equal(np.asarray(mask), np.rint(np.asarray(mask))):
         raise BadSampleError(path, "the mask holds fractions, where whole numbers are expected")
     values_HW = np.asarray(mask if mask.mode.startswith("I") else _one_channel(mask)).astype(np.int32)
     if values_HW.min() < 0 or values_HW.max() > _HIGHEST_VALUE:

@@ -393,6 +393,28 @@ def test_a_few_compact_values_a_mask_may_be_objects_and_that_is_said(tmp_path):
     assert (dataset.classes, heard) == (("background", "object"), [])
 
 
+def test_values_of_one_mask_each_may_be_objects_and_that_is_said(tmp_path):
+    for number in range(6):
+        classes_HW = classes_of(number, 3)
+        put(tmp_path / f"images/{number}.png", photo_of(classes_HW))
+        values_HW = (1000 * classes_HW + number * (classes_HW > 0)).astype(np.uint16)
+        put(tmp_path / f"masks/{number}.png", Image.fromarray(values_HW))
+    _, heard = opened(tmp_path, SampleKind.MASK)
+    assert any("12 of 12 values above 0 are in one mask each" in line for line in heard)
+    class_file("background = 0\nobject = '1-2005'")(tmp_path)
+    dataset, heard = opened(tmp_path, SampleKind.MASK)
+    assert (dataset.classes, heard) == (("background", "object"), [])
+
+
+def test_whole_numbers_stored_as_fractions_are_values(tmp_path):
+    pairs(tmp_path, "images/{}.png", "masks/{}.png")
+    for number in range(5):
+        (tmp_path / f"masks/{number}.png").unlink()
+        mask = Image.fromarray(classes_of(number).astype(np.float32))
+        put(tmp_path / f"masks/{number}.tif", mask)
+    assert_right(tmp_path, 4, 1)
+
+
 def test_classes_in_several_regions_are_no_objects(tmp_path):
     numbered(tmp_path, lambda number: np.random.default_rng(number).integers(1, 13, 20), 20)
     dataset, heard = opened(tmp_path, SampleKind.MASK)

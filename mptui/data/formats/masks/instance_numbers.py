@@ -1,5 +1,6 @@
 """Recognizes masks whose values are the numbers of objects, not classes."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mptui.data.decode.mask import MaskSurvey
@@ -14,6 +15,8 @@ _COMPACT = 0.9
 _A_FEW, _MANY = 3, 8
 """Objects a mask: some classes are compact, too, but seldom many in one picture."""
 _MANY_VALUES = 32
+_SEVERAL, _ALONE = 4, 0.9
+"""Masks, and the share of values that are in one of them alone, from which they may be objects."""
 
 
 def instance_notes(surveys: Sequence[MaskSurvey], values: Sequence[int]) -> Iterator[str]:
@@ -37,6 +40,11 @@ def instance_notes(surveys: Sequence[MaskSurvey], values: Sequence[int]) -> Iter
     if _are_in_a_row(marked):
         what = f"each mask holds the values 1 to another highest, up to {max(map(max, marked))}"
         raise _refused(what, values, join)
+    counts = Counter(code for codes in marked for code in codes)
+    once = sum(counts[code] == 1 for code in numbers)
+    if len(marked) >= _SEVERAL and len(numbers) >= _FEWEST_VALUES and once >= _ALONE * len(numbers):
+        what = f"{once} of {len(numbers)} values above 0 are in one mask each"
+        yield f"{what}: if these are numbers of objects, {join} joins them to one class"
     looked_at, compact = (sum(survey.regions[place] for survey in surveys) for place in (0, 1))
     each = looked_at / len(marked)
     if len(numbers) < _FEWEST_VALUES or each < _A_FEW or compact < _COMPACT * looked_at:
