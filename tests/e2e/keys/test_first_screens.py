@@ -75,6 +75,7 @@ def all_screens(walk):
         os.kill(pid, signal.SIGCONT)
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.shows("enter choose a profile")
+    program.until(walk.gone("written:"), "the notification's end: it would cover the last keys of a help")
 
 
 def picker(walk):
