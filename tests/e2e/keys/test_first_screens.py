@@ -11,7 +11,7 @@ from mptui.config.profiles import ORDER
 from tests.e2e.keys.walk import Walk
 from tests.e2e.test_terminal import ENDLESS
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.slow
 
 MACHINE = "tests.e2e.keys.machine:main"
 MEANING = re.compile(r"(?m)^ *\w+\.[\w.]+: ")

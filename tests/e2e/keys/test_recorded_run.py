@@ -19,7 +19,7 @@ from tests.tui.test_pictures_screen import made
 from tests.tui.test_ranks_screen import many
 from tests.tui.test_runs_screen import a_run
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.slow
 
 NAME = "recorded"
 HELP_ENDS = ("escape", "backspace", "q", "question_mark")

@@ -17,7 +17,7 @@ from tests.e2e.keys.walk import Walk
 from tests.e2e.test_terminal import ENDLESS, count, start_training
 from tests.forks import FORKING
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.slow
 
 ENVIRON = ENDLESS | {"MPTUI_SPEED_COMPILE": "off"}
 LEAVING = "the run is still training"

@@ -9,7 +9,7 @@ from tests.e2e.keys.walk import Walk
 from tests.tui.events import demo, finished
 from tests.tui.test_runs_screen import a_run
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.slow
 
 RUNS = 24
 FIRST, LAST = "run-00", f"run-{RUNS - 1}"
