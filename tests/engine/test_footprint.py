@@ -200,6 +200,12 @@ def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
     assert cuda > 0.9 * in_fp32
 
 
+def test_the_count_of_a_network_of_ones_own_warns_of_nothing(recwarn):
+    config = run_config("small_cnn", 48, 3, ema_decay=0.97)
+    footprint(config, "classification", device="cpu", precision="fp32", classes=7)
+    assert not [str(each.message) for each in recwarn]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused):
