@@ -19,7 +19,7 @@ from mptui.data.formats.folder_format import Found
 from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE, not_images
 from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, is_plain_split, same_text, split_of_file
 from mptui.data.formats.splits import PathTable
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.regular import read_regular
 from mptui.text import clean_name, some
 
@@ -28,6 +28,7 @@ _MOST_LISTS, _MOST_BYTES, _TRIED = 64, 1 << 28, 50
 _NAMED = 0.9
 """Share of the lines of a list that name an image, and of the images that are in a list."""
 _UNLISTED = "is in none of the lists of splits"
+_OR_A_LIST = "or give --data LIST.csv with a column split."
 
 Rows = frozenset[int]
 
@@ -142,17 +143,16 @@ def _check(path: str, lists: Mapping[str, _List], images: int) -> None:
         what = f"lists of two splits have the same images: {counts}"
         raise _refused(path, what, "Correct them, or move them out of it")
     if len(listed) < _NAMED * images:
-        what = (
-            f"its lists of splits leave out {images - len(listed):,} of {images:,} images:\n"
-            f"  by the lists: {counts}\n  without: a share of all is held out by the seed"
+        raise TwoReadingsError(
+            f"{clean_name(path)}: its lists of splits leave out {images - len(listed):,} of {images:,}"
+            " images",
+            {"by the lists": counts, "without": "a share of all is held out by the seed"},
+            hint=f"Complete the lists, or move them out of it, {_OR_A_LIST}",
         )
-        raise _refused(path, what, "Complete the lists, or move them out of it")
 
 
 def _refused(path: str, what: str, remedy: str) -> DataError:
-    return DataError(
-        f"{clean_name(path)}: {what}", hint=f"{remedy}, or give --data LIST.csv with a column split."
-    )
+    return DataError(f"{clean_name(path)}: {what}", hint=f"{remedy}, {_OR_A_LIST}")
 
 
 def _named(path: str, lists: Mapping[str, _List]) -> Iterator[tuple[_List, str]]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from mptui.data.formats.folders.folder_walk import has_images
 from mptui.data.formats.layout import natural_key, split_folders, subfolders
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.samples import SampleKind
 from mptui.regular import open_regular
 from mptui.text import clean_name
@@ -111,26 +111,25 @@ def _flat_splits(path: str) -> list[str]:
     """Return the folders named as splits whose images have no class folders."""
     inside = subfolders(path)
     names = [name for each in split_folders(inside).values() for name in each]
-    return [name for name in names if has_images(inside[name])] if len(names) > 1 else []
+    filled = [name for name in names if has_images(inside[name])]
+    return filled if len(filled) > 1 else []
 
 
 def _no_class_folders(text: str, path: str, splits: list[str]) -> DataError:
-    first, second = map(clean_name, splits[:2]) if len(splits) > 1 else (clean_name(splits[0]), "")
-    text += (
-        f"\n  splits: {first} and {second} are splits by name, without class folders as {first}/CLASS"
-        f"\n  classes: {first} and {second} are the classes"
+    named = " and ".join(map(clean_name, splits[:2]))
+    readings = {
+        "splits": f"{named} are splits by name, without class folders as {clean_name(splits[0])}/CLASS",
+        "classes": f"{named} are the classes",
+    }
+    hint = (
+        "Sort the images into class folders, give --data a list of images and labels (LIST.csv), or rename"
+        " the folders if they are classes."
     )
     lists = sorted((name for name in os.listdir(path) if name.lower().endswith(_LISTS)), key=natural_key)
     if lists:
         file = clean_name(os.path.join(path, lists[0]))
-        return DataError(
-            text, hint=f"Give --data {file}, if it lists the images and their labels; or rename the folders."
-        )
-    return DataError(
-        text,
-        hint="Sort the images into class folders, give --data a list of images and labels (LIST.csv), or"
-        " rename the folders if they are classes.",
-    )
+        hint = f"Give --data {file}, if it lists the images and their labels; or rename the folders."
+    return TwoReadingsError(text, readings, hint=hint)
 
 
 def _hint(kinds: tuple[SampleKind, ...], kind: SampleKind) -> str:

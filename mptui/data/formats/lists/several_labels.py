@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from mptui.data.formats.lists.read_table import Table
-from mptui.errors import DataError
+from mptui.errors import TwoReadingsError
 from mptui.text import clean_name, some
 
 _SHARED = 0.5
@@ -28,10 +28,13 @@ def refuse_several_labels(table: Table, place: int) -> None:
         shared = sum(parts[part] > 1 for part in of_joined)
         if not joined or shared < _SHARED * len(of_joined) or (sign == " " and len(labels) <= len(parts)):
             continue
-        raise DataError(
+        raise TwoReadingsError(
             f"{clean_name(table.path)}: its column {clean_name(table.header[place])} can hold one label or"
-            f" several:\n  several, with {what} between them: {len(parts)} labels: {_first(parts)}\n"
-            f"  one: {len(labels)} classes: {_first(labels)}",
+            " several",
+            {
+                f"several, with {what} between them": f"{len(parts)} labels: {_first(parts)}",
+                "one": f"{len(labels)} classes: {_first(labels)}",
+            },
             hint="List one class for each image: a network learns one. If each combination is a class, write"
             f" + instead of {what}.",
         )
