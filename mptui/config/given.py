@@ -99,9 +99,10 @@ def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[s
     """Yield each (table.key, value, source) of the layers, in their order: a later one wins.
 
     A learning rate given without its batch size is not rescaled: the `lr_batch_size` of a file doesn't
-    apply to it.
+    apply to it. `--compile` forces the mode that is set after it, too.
     """
     mode: Any = "off"
+    forced_by = None
     for layer in [*files, *given]:
         for key, (value, source) in layer.items():
             if key != "speed.compile":
@@ -109,9 +110,9 @@ def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[s
                 continue
             if value != COMPILE_ON:
                 mode = value
-            elif mode == "off":
-                mode = "default"
-            yield key, mode, source
+            else:
+                mode, forced_by = "default" if mode == "off" else mode, source
+            yield key, mode, source if forced_by is None or mode == "off" else forced_by
     if bare_rate := _source_of_bare_rate(given):
         yield "training.lr_batch_size", None, bare_rate
 

@@ -113,6 +113,12 @@ def test_the_compile_flag_keeps_the_mode_that_is_set(mode, outcome):
     assert (found.config.speed.compile, found.compile_forced) == (outcome, True)
 
 
+@pytest.mark.parametrize(("mode", "forced"), [("reduce-overhead", True), ("off", False)])
+def test_the_compile_flag_forces_the_mode_that_is_set_after_it(mode, forced):
+    found = resolved(flags=overrides({"compile": True}), sets=[f"speed.compile={mode}"])
+    assert (found.config.speed.compile, found.compile_forced) == (mode, forced)
+
+
 def test_compile_in_python_forces_it_as_the_flag_does():
     given = resolved(flags={"speed.compile": ("compile", "on")})
     assert (given.config.speed.compile, given.compile_forced) == ("default", True)

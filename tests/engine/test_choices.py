@@ -125,13 +125,20 @@ def test_kept_figures_that_can_not_be_are_not_used(kept_value):
     assert decided(card).name == "bf16"
 
 
-def test_a_candidate_that_does_not_fit_is_out_and_the_run_goes_on():
+def test_a_candidate_that_fails_is_out_and_a_default_without_memory_is_not_replaced():
     card = Card(fp32=torch.OutOfMemoryError("out of memory"), bf16=0.5)
     choice = decided(card)
-    assert choice == Selection("bf16", "the only one that works here")
-    assert card.taken.count("fp32") == 1
+    assert choice == Selection("fp32", "not measured here, as the memory was full")
+    again = Card(fp32=0.4, bf16=0.2)
+    assert decided(again).name == "bf16"  # the memory may have been that of others: nothing was kept
+    alone = Card(fp32=RuntimeError("no kernel"), bf16=0.5)
+    assert decided(alone, place=kept(n=2)) == Selection("bf16", "the only one that works here")
+    assert alone.taken.count("fp32") == 1
+    larger = Card(fp32=torch.OutOfMemoryError("out of memory"), bf16=0.5)
+    among = precisions(["fp32", "bf16"], "bf16")
+    assert decided(larger, among, place=kept(n=3)) == Selection("bf16", "the only one that fits here")
     nothing = Card(fp32=RuntimeError("no kernel"), bf16=torch.OutOfMemoryError("out of memory"))
-    assert decided(nothing, place=kept(n=2)) == Selection("fp32")
+    assert decided(nothing, place=kept(n=4)) == Selection("fp32")
 
 
 def test_a_stop_is_seen_before_each_step():
@@ -223,8 +230,9 @@ def test_a_trial_of_masks_has_the_shapes_of_the_run():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_on_a_gpu_a_trial_leaves_its_random_numbers_too(precision):
-    drawn = torch.cuda.get_rng_state()
     net = small_net(dropout=0.5)
+    torch.rand(1, device="cuda")
+    drawn = torch.cuda.get_rng_state()
     config = RunConfig.model_validate({"training": {"batch_size": 4}, "data": {"image_size": SIDE}})
     task = build_task("classification", ("a", "b"), config.training)
     trial = StepTimer(net, task, config, torch.device("cuda"))

@@ -118,6 +118,11 @@ def test_fp16_on_a_cpu_is_possible_and_never_native(flags):
     assert any("fp16 takes" in note for note in recommend(device, cpus=2).notes)
 
 
+def test_fp16_is_not_measured_beside_native_bf16_which_is_as_fast():
+    assert measurable_precisions(H200) == ["fp32", "bf16"]
+    assert measurable_precisions(T4) == ["fp32", "bf16", "fp16"]
+
+
 def test_a_device_of_which_nothing_is_known_trains_in_fp32_or_as_asked():
     unknown = other("cuda", {})
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mptui.engine.mailbox import Stopped
+from mptui.hardware.nvml import GpuInfo
 from mptui.lab.bench.unsaved import UnsavedSession
 from mptui.runs.planning import autoselect
 from mptui.runs.planning.autoselect import Decider
@@ -69,11 +70,15 @@ def _own_cache(tmp_path, monkeypatch):
 def decided(tmp_path, monkeypatch):
     """Run a short part of a long run on a device; return its session after the end."""
 
-    def go(card, name="run", *, resume=False, **changed):
+    def go(card, name="run", *, resume=False, busy=None, **changed):
         monkeypatch.setattr(autoselect, "StepTimer", card)
         flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
         run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        plan = plan_run(Request("stable", flags, (), os.environ))
+        if busy is not None:
+            gpu = GpuInfo(index=0, name="card", uuid="GPU-0", utilisation=busy)
+            plan = replace(plan, device=replace(plan.device, gpu=gpu))
+        session = Session(plan, run, resume=resume)
         heard = session.listen()
         session.start()
         while not session.finished:
@@ -185,6 +190,18 @@ def test_a_slow_precision_in_a_run_too_short_to_measure_is_warned_of_with_the_kn
 
     assert card.taken == 0
     assert "times fp32's time (measured with torch" in precision_warnings(session)[0]
+
+
+def test_on_a_gpu_that_others_use_nothing_is_measured(decided):
+    card = Card(bf16=0.5, channels_first=0.5)
+    session = decided(card, busy=0.6)
+
+    assert card.taken == 0
+    assert any("others keep" in note and "60% busy" in note for note in session.plan.notes)
+
+    again = Card(bf16=0.5)
+    decided(again, resume=True, busy=0.0)
+    assert again.taken == 0  # a resumed run goes on as it began
 
 
 @pytest.mark.parametrize("why", [{"training.deterministic": True}, {"training.epochs": 3}], ids=str)

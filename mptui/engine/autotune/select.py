@@ -5,12 +5,13 @@ shape: weights, buffers and random state of the run are unchanged. The result is
 and shape. A candidate must be clearly faster to replace a more exact or better established one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from mptui.engine.autotune.result_cache import CachedResult
+from mptui.engine.guards.oom_errors import is_memory_full
 
 ROUNDS = (3, 7)
 """Timed steps per candidate after a warm-up step: the minimum, and the maximum if candidates are close."""
@@ -95,11 +96,14 @@ def choose(
     """
     if len(candidates.words) < 2:
         return Selection(candidates.first)
-    seconds = _known(candidates, cached.load())
+    seconds, full = _known(candidates, cached.load()), frozenset[str]()
     if not seconds and steps * SHARE >= len(candidates.words) * (ROUNDS[1] + 1):
-        seconds = _timed(candidates, timers, check_stop)
-        cached.save({"seconds": seconds})
-    return replace(_decided(candidates, seconds), seconds=seconds)
+        seconds, full = _timed(candidates, timers, check_stop)
+        if not full:  # memory that others hold now may be free in the next run
+            cached.save({"seconds": seconds})
+    if candidates.first in full:  # those that are left are not better: they were tried at another moment
+        return Selection(candidates.first, "not measured here, as the memory was full")
+    return replace(_decided(candidates, seconds, full), seconds=seconds)
 
 
 def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float]:
@@ -112,9 +116,14 @@ def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float
 
 def _timed(
     candidates: Candidates, timers: Callable[[str], Timer], check_stop: Callable[[], None]
-) -> dict[str, float]:
-    """Measure the median seconds per step, by name, of the candidates that work."""
+) -> tuple[dict[str, float], frozenset[str]]:
+    """Measure the median seconds per step, by name, of the candidates that work.
+
+    Returns:
+        The seconds, and the names of those that ran out of memory.
+    """
     ready: dict[str, Timer] = {}
+    full: set[str] = set()
     figures: dict[str, list[float]] = {}
     for number in range(ROUNDS[1] + 1):
         names = [name for name in candidates.words if number == 0 or name in ready]
@@ -123,7 +132,8 @@ def _timed(
             try:
                 timer = ready[name] if name in ready else timers(name)
                 seconds = timer()
-            except Exception:  # noqa: BLE001 - one that fails, e.g. without memory or a kernel, is dropped
+            except Exception as error:  # noqa: BLE001 - one that fails, e.g. without a kernel, is dropped
+                full |= {name} if is_memory_full(error) else set()
                 ready.pop(name, None)
                 figures.pop(name, None)
                 continue
@@ -136,7 +146,7 @@ def _timed(
                 ready.pop(name, None)
         if number >= ROUNDS[0] and _told_apart([figures[name] for name in ready]):
             break
-    return {name: median(times) for name, times in figures.items()}
+    return {name: median(times) for name, times in figures.items()}, frozenset(full)
 
 
 def _told_apart(times: Sequence[Sequence[float]]) -> bool:
@@ -145,7 +155,7 @@ def _told_apart(times: Sequence[Sequence[float]]) -> bool:
     return len(inorder) < 2 or max(inorder[0]) < min(min(other) for other in inorder[1:])
 
 
-def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
+def _decided(candidates: Candidates, seconds: Mapping[str, float], full: Collection[str]) -> Selection:
     """Select the fastest candidate by the margins, and compare it with the next best."""
     taken = None
     for name in candidates.words:
@@ -157,7 +167,7 @@ def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
         return Selection(candidates.first)
     others = [name for name in seconds if name != taken]
     if not others:
-        return Selection(taken, "the only one that works here")
+        return Selection(taken, f"the only one that {'fits' if full else 'works'} here")
     other = min(others, key=lambda name: seconds[name])
     ratio = seconds[other] / seconds[taken]
     figures = f"({step_words(seconds[taken])} per step against {step_words(seconds[other])})"

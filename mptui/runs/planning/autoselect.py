@@ -33,6 +33,9 @@ from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
+BUSY = 0.2
+"""Fraction of the time that others may use a GPU on which settings are chosen by measured time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decider:
@@ -89,6 +92,10 @@ class Decider:
         return decided
 
     def _measured(self, plan: Plan, trial: StepTimer, dataset: Dataset) -> Plan:
+        busy = plan.device.gpu.utilisation if plan.device.gpu is not None else None
+        if busy is not None and busy >= BUSY:  # before this run has begun: its times would be those of others
+            words = f"nothing is measured here: others keep {plan.device.name} {busy:.0%} busy"
+            return replace(plan, notes=(*plan.notes, words))
         measure = _Measurement(self, plan, dataset)
         plan = _choose_precision(plan, trial, measure, costs=self.measure_costs)
         plan = _choose_layout(plan, trial, measure)
