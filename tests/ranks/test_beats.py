@@ -1,5 +1,6 @@
 """Signs of life of ranks: who is late, and who is silent."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import time
 from pathlib import Path
 from threading import Thread
 
+import pytest
 import torch
 
 from mptui.engine.ranks import beats
@@ -101,26 +103,30 @@ def test_a_rank_that_hangs_in_a_step_is_named(tmp_path):
     assert step == 5
 
 
-def _lose(ranks):
-    """Suspend rank 1 for ever while rank 0 waits for it."""
+def _lose(ranks, lost, how):
+    """Rank `lost` stops for ever while the other waits for its device, which no thread can interrupt."""
     beats.BEAT_S, beats.SILENT_S, beats.LOST_S = 0.05, 1.0, 2.0
     ranks.beats.close()
     ranks.beat()
     ranks.broadcast(0)
-    if ranks.rank == 1:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    ranks.broadcast(0)
+    time.sleep(0.5)
+    if ranks.rank == lost:
+        os.kill(os.getpid(), how)
+    time.sleep(20)
 
 
-def test_a_rank_that_stays_silent_ends_the_others():
-    what = '["tests.ranks.test_beats", "_lose", []]'
-    first, last = (Program(CALL, what, environ=e, call="tests.program:execute") for e in environs(2))
+@pytest.mark.parametrize(
+    ("lost", "how"), [(1, signal.SIGSTOP), (0, signal.SIGSTOP), (0, signal.SIGKILL)], ids=str
+)
+def test_a_rank_that_stays_silent_ends_the_others(lost, how):
+    """The store, by which they hear of each other, is in the process of rank 0."""
+    what = json.dumps(["tests.ranks.test_beats", "_lose", [lost, how]])
+    both = [Program(CALL, what, environ=e, call="tests.program:execute") for e in environs(2)]
     try:
-        _, err = first.communicate()
+        _, err = both[1 - lost].communicate()
     finally:
-        last.kill()
-    assert first.returncode == RankError.exit_code, err
+        both[lost].kill()
+    assert both[1 - lost].returncode == RankError.exit_code, err
     told = [line for line in err.splitlines() if "has given no sign of life" in line]
     assert len(told) == 2
-    assert told[0].startswith("rank 1 (process")
+    assert told[0].startswith(f"rank {lost} (process")

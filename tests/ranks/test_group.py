@@ -1,9 +1,11 @@
+from datetime import timedelta
+
 import pytest
 import torch
 
-from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.group import Ranks, join
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
-from tests.ranks.groups import in_group
+from tests.ranks.groups import environs, in_group
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 SRUN = {
@@ -78,3 +80,16 @@ def share(ranks):
 def test_two_processes_are_a_group():
     same = [[1, 10], {"rank": 0}, [0, 1]]
     assert in_group(2, share) == [[*same, True], [*same, False]]
+
+
+def test_no_wait_that_is_meant_ends_a_group(monkeypatch):
+    """A full disk holds rank 0 for hours, its host and so its device; hosts give up first, in words."""
+    for name, value in environs(1)[0].items():
+        monkeypatch.setenv(name, value)
+    ranks = join(RankPlace(0, 0, 1, 1), torch.device("cpu"))
+    device, host = (
+        group._get_backend(torch.device("cpu")).options._timeout
+        for group in (ranks.device_group, ranks.host_group)
+    )
+    ranks.close()
+    assert device > host >= timedelta(hours=24)

@@ -1,7 +1,8 @@
 """Signs of life of the ranks, by which those are named that others wait for, and the state of their devices.
 
 Each rank writes to the store of the rendezvous, from a thread of its own: a rank that computes, waits or
-reads still beats, one that is suspended does not.
+reads still beats, one that is suspended does not. Another thread listens for silence, since the store is in
+the process of rank 0: where that is suspended, an answer of the store never comes.
 """
 
 import json
@@ -71,7 +72,7 @@ class Beats:
         environ: Has the address of the store, MASTER_ADDR and MASTER_PORT.
 
     Attributes:
-        on_silent: Called in this object's thread with a sentence about a rank that is silent.
+        on_silent: Called in a thread of this object with a sentence about a rank that is silent.
         device: Returns the state of this rank's device, which the others hear.
     """
 
@@ -92,8 +93,10 @@ class Beats:
         self._word = f"mptui/word/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._clock = AwakeClock(_GAP_S)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="mptui-beats", daemon=True)
-        self._thread.start()
+        works = {"mptui-beats": self._work, "mptui-silence": self._watch}
+        self._threads = [threading.Thread(target=w, name=name, daemon=True) for name, w in works.items()]
+        for thread in self._threads:
+            thread.start()
 
     def late(self) -> list[str]:
         """Return a sentence for each rank that this one waits for."""
@@ -127,10 +130,11 @@ class Beats:
     def close(self) -> None:
         """Stop beating."""
         self._closing.set()
-        self._thread.join(BEAT_S)
+        for thread in self._threads:
+            thread.join(BEAT_S)
 
     def _work(self) -> None:
-        with suppress(RuntimeError):  # the store has gone with the group
+        with suppress(RuntimeError):  # the store has gone with rank 0, whose silence tells
             store = self._store()
             number = 0
             while not self._closing.is_set():
@@ -158,12 +162,16 @@ class Beats:
                 sample = None if device is None else from_record(device, DeviceSample)
                 lives = before is not None
                 self._signs[rank] = _Sign(beat, arrived, process, clean(host), sample, now, lives=lives)
-        for rank, sign in self._signs.items():
-            if sign.lives and now - sign.since > (LOST_S if sign.told else SILENT_S):
-                self.on_silent(sign.silence(rank, now))
-                if sign.told:
-                    os._exit(RankError.exit_code)  # the other threads wait for that rank
-                sign.told = True
+
+    def _watch(self) -> None:
+        while not self._closing.wait(BEAT_S):
+            now = self._clock()
+            for rank, sign in self._signs.copy().items():
+                if sign.lives and now - sign.since > (LOST_S if sign.told else SILENT_S):
+                    self.on_silent(sign.silence(rank, now))
+                    if sign.told:
+                        os._exit(RankError.exit_code)  # the other threads wait for that rank
+                    sign.told = True
 
 
 def _say(words: str) -> None:

@@ -41,6 +41,10 @@ HOST_TIMEOUT = timedelta(days=1)
 """Longest wait of a host for another: a disk that is full may hold rank 0 for hours. The end of a process
 ends a wait at once."""
 
+DEVICE_TIMEOUT = HOST_TIMEOUT + timedelta(hours=1)
+"""Longest wait of a device for another, whose host may wait for a disk. Hosts, which can say so, give up
+first; nccl would end a process after 10 minutes. A rank that is lost is found by `Beats`."""
+
 
 class Standing(IntEnum):
     """How a rank comes to a meeting; the others act on the highest."""
@@ -301,6 +305,7 @@ def join(place: RankPlace | None, device: torch.device, arrivals: Arrivals | Non
             store=store,
             rank=place.rank,
             world_size=place.world_size,
+            timeout=DEVICE_TIMEOUT,
             device_id=device if cuda else None,
         )
         host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
