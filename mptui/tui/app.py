@@ -7,6 +7,7 @@ from textual import on
 from textual.app import SystemCommand
 from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
+from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
@@ -14,6 +15,7 @@ from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys.bindings import bindings, heard_on
 from mptui.tui.keys.keymap import Keymap, load_keymap
 from mptui.tui.keys.typed import KeyHandled, KeyQueue
+from mptui.tui.notifications import TimedNotification
 from mptui.tui.run_actions import RunActions
 from mptui.tui.screens.page import Page
 from mptui.tui.setup.last_theme import keep_theme
@@ -87,6 +89,19 @@ class MptuiApp(RunActions, inherit_bindings=False):
     @on(KeyHandled)
     async def _key_heard(self, message: KeyHandled) -> None:
         await self._key_queue.key_handled(message)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a notification for `timeout` seconds, on whatever screen is open; safe in other threads."""
+        seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
+        self.post_message(Notify(TimedNotification(message, title, severity, seconds, markup=markup)))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters for each line of output."""

@@ -181,6 +181,14 @@ class Terminal:
         self.screen.resize(lines, columns)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
+    def go_on(self) -> None:
+        """Continue the program once it and its child have stopped, as `fg` does."""
+        family = [self.child, psutil.Process(self.pid)]
+        stopped = lambda: all(each.status() == psutil.STATUS_STOPPED for each in family)  # noqa: E731
+        self.until(stopped, "the stop")
+        for each in family:
+            each.send_signal(signal.SIGCONT)
+
     def ended(self) -> bool:
         """Whether the program has ended."""
         return self._process.poll() is not None

@@ -74,7 +74,6 @@ def test_a_suspended_screen_says_that_a_run_of_other_processes_goes_on(program, 
     watcher.shows("the run goes on in its own process; to continue: fg")
     steps = count(program, Step)
     program.until(lambda: count(program, Step) >= steps + 3, "more steps")
-    for pid in (watcher.child.pid, watcher.pid):
-        os.kill(pid, signal.SIGCONT)
+    watcher.go_on()
     program.press("ctrl+c")
     assert program.exit_code() == 130

@@ -264,14 +264,11 @@ def is_stopped(process: psutil.Process) -> bool:
 def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
     program = terminal(environ=ENDLESS)
     start_training(program)
-    child = program.child
     program.press("\x1a")
     program.shows("mptui and the run in its process are suspended; to continue: fg")
-    program.until(lambda: is_stopped(child) and is_stopped(psutil.Process(program.pid)), "the stop")
     assert program.is_restored()
     steps, before = count(program, Step), len(program.output)
-    for pid in (child.pid, program.pid):
-        os.kill(pid, signal.SIGCONT)
+    program.go_on()
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.until(lambda: count(program, Step) >= steps + 3, "more steps")
     program.press("xx")

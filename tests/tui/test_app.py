@@ -2,6 +2,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,13 @@ from textual.events import Print
 from mptui.codec import to_record
 from mptui.errors import ConfigError
 from mptui.runs.remote.attached_run import AttachedRun
+from mptui.tui.app import MptuiApp
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal.ascii import needs_ascii, to_ascii
 from mptui.tui.terminal.stdio import check_terminal
 from mptui.tui.terminal_app import TerminalApp
 from tests.tui.events import demo, finished
-from tests.tui.frames import frame, live
+from tests.tui.frames import DEADLINE_S, frame, live
 
 
 def test_the_app_imports_no_torch():
@@ -59,6 +62,21 @@ async def test_a_journal_is_played_back(tmp_path):
         await pilot.pause()
         assert "✓ completed" in frame(app)
         assert "best 1.22" in frame(app)
+
+
+async def test_a_notification_that_ends_as_it_is_shown_stops_nothing(monkeypatch):
+    looks = count(time.time(), 0.01)  # what passes between two looks at the clock
+    monkeypatch.setattr("textual.notifications.time", lambda: next(looks))
+    app = MptuiApp(Page())
+    async with app.run_test(notifications=True) as pilot:
+        for last_look in range(12):
+            ends = next(looks) + (last_look + 0.5) * 0.01
+            app.notify("saved", timeout=ends - time.time())
+            await pilot.pause()
+        deadline = time.monotonic() + DEADLINE_S
+        while app.screen.query("Toast"):
+            assert time.monotonic() < deadline
+            await pilot.pause(0.03)
 
 
 async def test_a_log_without_room_does_not_end_the_screen():

@@ -6,6 +6,7 @@ a key waits until the previous one is handled, and until what it has asked for i
 checkpoints of a run are read before the dialog of the fork opens, and `enter` is for the dialog.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from textual.app import App
 from textual.events import Event, Key, Paste
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Input
 
 KEYS_WAIT = "keys wait"
@@ -48,7 +48,7 @@ class KeyQueue:
         self._app, self._hand_over = app, hand_over
         self._waiting: deque[Key | Paste] = deque()
         self._busy_since: float | None = None
-        self._look_again: Timer | None = None
+        self._look_again: asyncio.TimerHandle | None = None
         self._writes = False
 
     async def handle(self, event: Key | Paste) -> None:
@@ -74,9 +74,9 @@ class KeyQueue:
 
     async def _next(self) -> None:
         if self._look_again is not None:
-            self._look_again.stop()
+            self._look_again.cancel()
         if self._is_preparing():
-            self._look_again = self._app.set_timer(_LOOK_S, self._follow_effect)
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._follow_effect)
             return
         self._busy_since = time.monotonic() if self._waiting else None
         if not self._waiting:

@@ -1,8 +1,6 @@
 """Every key of the devices and of the picker, and those that all screens have."""
 
-import os
 import re
-import signal
 import time
 
 import pytest
@@ -71,8 +69,7 @@ def all_screens(walk):
     walk("app.share", "S", "written: mptui-detection-", lambda: files() >= {".svg", ".png"})
     before = len(program.output)
     walk("app.suspend", "ctrl+z", "are suspended; to continue: fg")
-    for pid in (program.child.pid, program.pid):
-        os.kill(pid, signal.SIGCONT)
+    program.go_on()
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.shows("enter choose a profile")
     program.until(walk.gone("written:"), "the notification's end: it would cover the last keys of a help")
