@@ -77,7 +77,7 @@ def validate(context: TrainContext) -> ValidationResult:
             watch=context.hooks.batch_validated,
             ranks=context.ranks,
         )
-    phase.end_validation(context)
+    phase.end_validation_batch(context)
     return measured
 
 

@@ -204,7 +204,7 @@ class Trainer:
             window.wait_s,
         )
         context.reporter.clock.end()
-        if context.phase != "training":
+        if context.phase != "training" or state.parts.compiler.on_probation:
             if context.outcome.first_step_s is None:
                 context.outcome.first_step_s = time.perf_counter() - self._started
             phase.end_first_step(context, window)
@@ -253,6 +253,9 @@ class Trainer:
         for step_begins in hooks.step_begins:
             step_begins()
         context.mailbox.check_stop()
+        keep_grads = overwritten and context.micro_batches.are_several(window)
+        if keep_grads is not updater.keeps_grads:
+            updater.keep_grads(keep_grads)
         weight = self._lockstep.weight(window)
         losses = replica.begin(window, precision, context.micro_batches.limits["training"])
         for micro_batch, is_last in context.micro_batches.of(window):

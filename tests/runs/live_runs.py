@@ -136,7 +136,7 @@ def trained(settings: dict[str, object], change: str, fault: Fault | None, folde
             ran.error = error
         finally:
             trainer.close()
-    ran.compiled = trainer.context.parts.compiler.proven
+    ran.compiled = trainer.context.parts.compiler.has_run("training")
     ran.weights = {name: each.clone() for name, each in trainer.context.model.state_dict().items()}
     return ran
 

@@ -26,14 +26,13 @@ class CompileFallback(Hook):
 def enter_training(context: TrainContext) -> None:
     """Begin or continue training; if the next step compiles, prepare for that."""
     compiler = context.parts.compiler
-    if compiler.active and not compiler.proven:
+    if compiler.active and not compiler.has_run("training"):
         _open_early_exit(context)
         mode = context.job.config.speed.compile
         context.enter("compiling", detail=mode, expected_s=compiler.expected_s)
         compiler.begin()
     else:
         context.enter("training" if context.state.step else "warming_up")
-    context.parts.updater.keep_grads(compiler.static_shapes)
     context.reporter.restart_clock()
 
 
@@ -51,7 +50,7 @@ def end_timed_step(context: TrainContext, window: Window, seconds: float) -> Non
 
 
 def end_first_step(context: TrainContext, window: Window) -> None:
-    """End the first step of the run, or of its compiled code, unless it had a short last batch alone."""
+    """End a first step of the run, or of its compiled code, unless it had a short last batch alone."""
     context.mailbox.early_exit.close()
     context.parts.compiler.end(ran=window.size >= context.job.train_loader.whole_size)
     context.enter("training")
@@ -61,28 +60,29 @@ def end_first_step(context: TrainContext, window: Window) -> None:
 def begin_validation(context: TrainContext) -> Iterator[None]:
     """Enter the first phase of a validation; advance the returned iterator before each of its batches."""
     compiler = context.parts.compiler
-    if compiler.active and not compiler.proven_in_validation:
+    if compiler.active and not compiler.has_run("validating"):
         _open_early_exit(context)
         context.enter("compiling", detail="for validation")
     else:
         context.enter("validating", total=context.job.val_loader.batches)
 
     def checks() -> Iterator[None]:
-        context.mailbox.poll()
-        yield
-        end_validation(context)
         while True:
             context.mailbox.poll()
             yield
+            end_validation_batch(context)
 
     return checks()
 
 
-def end_validation(context: TrainContext) -> None:
-    """End the compilation for validation, after its first batch."""
+def end_validation_batch(context: TrainContext) -> None:
+    """End the compilation for validation, after its first batch.
+
+    A short last batch counts as well: of three calls two at least are of compiled code, which record it.
+    """
+    context.parts.compiler.succeeded("validating")
     if context.phase == "compiling":
         context.mailbox.early_exit.close()
-        context.parts.compiler.proven_in_validation = True
         context.enter("validating", total=context.job.val_loader.batches)
 
 

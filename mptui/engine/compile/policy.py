@@ -7,9 +7,11 @@ compiled here, and estimated otherwise. The model is compiled if the time saved 
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from mptui.config.base_tables import CompileMode
 from mptui.data.core.batch import Batch
 from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.compile.cache import use_compile_cache
+from mptui.engine.compile.graphs import is_of_graphs, leave_recording, prepare_thread
 from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.text import clean
@@ -28,7 +31,11 @@ PROBE_STEPS = 6
 AGAIN = 0.15
 """Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
 
-_ROOMS = ("torch._dynamo", "torch._inductor", "triton")
+_ROOMS = ("torch._dynamo", "torch._inductor", "torch.cuda.graphs", "triton")
+
+_CALLS = {False: 1, True: 3}
+"""Calls after which compiled code is proven, without CUDA graphs and with them: torch compiles and warms up
+in the first, records in the second, and replays from the third on."""
 
 _WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """Modes that use CUDA graphs -> what else they do, as modes of torch.compile."""
@@ -59,9 +66,7 @@ class Compiler:
 
     Attributes:
         active: The model is compiled, or will be in the next forward pass.
-        proven: A step has succeeded with compiled code.
         undecided: The choice waits for the times of eager steps.
-        proven_in_validation: A validation batch has succeeded with compiled code.
     """
 
     def __init__(
@@ -89,7 +94,8 @@ class Compiler:
         self._eager: list[float] = []
         self._compiled: list[float] = []
         self._began: float | None = None
-        self.active = self.proven = self.undecided = self.proven_in_validation = False
+        self._calls: Counter[str] = Counter()
+        self.active = self.undecided = False
         self._settled = False
         self._possible = mode != "off"
         if mode == "off":
@@ -109,7 +115,7 @@ class Compiler:
 
     @property
     def static_shapes(self) -> bool:
-        """Whether CUDA graphs may replay the step: gradients must then keep their addresses."""
+        """Whether CUDA graphs may replay the step: the next replay overwrites its outputs and gradients."""
         return self.active and self._graphs and self._graphs_in_mode
 
     @property
@@ -119,7 +125,8 @@ class Compiler:
     @property
     def timing(self) -> bool:
         """Whether the next step must be timed."""
-        return self.undecided or bool(self._eager and self.proven and len(self._compiled) < PROBE_STEPS)
+        probes = len(self._compiled)
+        return self.undecided or bool(self._eager and self.has_run("training") and probes < PROBE_STEPS)
 
     @property
     def expected_s(self) -> float | None:
@@ -152,7 +159,7 @@ class Compiler:
         That of several processes is the longest.
         """
         seconds = max(self._ranks.gather(seconds))
-        if self.proven:
+        if self.has_run("training"):
             self._note_compiled(seconds)
             return False
         self._eager.append(seconds)
@@ -200,15 +207,42 @@ class Compiler:
             )
         self._model.compile(mode=None if mode == "default" else mode)
         self.active = self._settled = True
+        self._calls.clear()
+        if self.static_shapes:
+            prepare_thread()
 
     def begin(self) -> None:
         """Start timing the next step, which compiles."""
         self._began = time.perf_counter()
 
+    def has_run(self, phase: str) -> bool:
+        """Whether compiled code of `phase` (training or validating) has succeeded."""
+        return self._calls[phase] > 0
+
+    def is_proven(self, phase: str) -> bool:
+        """Whether compiled code of `phase` has succeeded so often that an error is none of the compiler's."""
+        return self._calls[phase] >= _CALLS[self.static_shapes]
+
+    @property
+    def on_probation(self) -> bool:
+        """Whether the steps of a training are compiled, and not yet proven."""
+        return self.active and not self.is_proven("training")
+
+    def succeeded(self, phase: str) -> None:
+        """Record that a step or a validation batch has succeeded."""
+        self._calls[phase] += self.active
+
+    def other_sizes(self) -> None:
+        """Prepare for batches of another size, whose code is not proven; CUDA graphs leave their memory."""
+        self._calls.clear()
+        if self.static_shapes:
+            torch._dynamo.reset()
+
     def end(self, *, ran: bool = True) -> None:
         """Record that a step has succeeded, and what it compiled, if compiled code `ran` in it."""
-        self.proven = self.active and ran
-        if self._began is not None and self.proven:
+        if ran:
+            self.succeeded("training")
+        if self._began is not None and self.has_run("training"):
             seconds = round(time.perf_counter() - self._began, 3)
             self._keep(**{"again_s" if "first_s" in self._known else "first_s": seconds})
         self._began = None
@@ -224,9 +258,12 @@ class Compiler:
             self._model._compiled_call_impl = None
             torch._dynamo.reset()
         self.active = self.undecided = False
+        self._calls.clear()
 
     def gave_up_on(self, error: Exception, phase: str) -> bool:
-        """Turn compilation off if `error` is the compiler's and no compiled code of `phase` has succeeded.
+        """Turn compilation off if `error` is the compiler's and compiled code of `phase` is not proven.
+
+        CUDA graphs may be recorded again at any time: an error of theirs is always the compiler's.
 
         Args:
             error: The exception that was caught.
@@ -235,8 +272,10 @@ class Compiler:
         Returns:
             Whether compilation was turned off.
         """
-        proven = self.proven if phase == "training" else self.proven_in_validation
-        if not self.active or proven or not _from_the_compiler(error):
+        if self.static_shapes:
+            leave_recording(self._device)
+        forgiven = not self.is_proven(phase) or (self.static_shapes and is_of_graphs(error))
+        if not (self.active and forgiven and _from_the_compiler(error)):
             return False
         self.undo()
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -256,11 +295,9 @@ def _from_the_compiler(error: Exception) -> bool:
     """Whether `error` is of the compiler's types or was raised in its code, except out of memory."""
     if type(error).__module__.startswith(_ROOMS):
         return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return raised_in.startswith(_ROOMS) and not is_out_of_memory(error)
+    raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)][-1:]
+    from_its_code = any(name.startswith(_ROOMS) for name in raised_in) or is_of_graphs(error)
+    return from_its_code and not is_out_of_memory(error)
 
 
 def _impossible(device: torch.device) -> str | None:

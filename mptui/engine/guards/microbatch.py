@@ -30,6 +30,11 @@ class MicroBatches:
         bounds = [rows * number // count for number in range(count + 1)]
         return [part(batch, first, last, rows=min(limit, 2)) for first, last in pairwise(bounds)]
 
+    def are_several(self, window: Window) -> bool:
+        """Whether a window has several micro-batches, whose gradients add up."""
+        limit = self.limits["training"]
+        return window.batches > 1 or (limit is not None and window.size > limit)
+
     def of(self, window: Window) -> Iterator[tuple[Batch, bool]]:
         """Yield the micro-batches of a window, and whether each is the last."""
         for number, batch in enumerate(window, start=1):

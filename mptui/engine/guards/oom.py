@@ -85,6 +85,7 @@ class MemoryGuard(Hook):
 
     def _cut(self, phase: str, limit: int, rows: int) -> None:
         context = self._context
+        context.parts.compiler.other_sizes()
         release(context.device)
         smaller = -(-limit // 2)
         self._limits[phase] = smaller

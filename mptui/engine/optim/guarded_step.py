@@ -40,6 +40,7 @@ class Updater:
         shared_by: The ranks that update a shard of each weight; by default this process updates all of it.
 
     Attributes:
+        keeps_grads: Gradients are zeroed in place instead of freed.
         applying: Weights are being updated: an error now leaves the step partly applied.
         good: Whether the step is applied, 0-dim bool; the reverse of `found_inf`.
         buffers: The model's buffers after the last accepted step.
@@ -68,7 +69,7 @@ class Updater:
         self._shared_by = shared_by
         self._clip = clip_grad_norm
         self._average = average
-        self._keep_grads = self.applying = False
+        self.keeps_grads = self.applying = False
         device = lr.device
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
@@ -102,9 +103,10 @@ class Updater:
         """Set whether gradients are zeroed in place instead of freed.
 
         For CUDA graphs: a gradient first allocated inside a graph lies in the graph's memory pool, and the
-        next replay overwrites it.
+        next replay overwrites it, so that those of several micro-batches would not add up
+        (pytorch/pytorch#169545). Otherwise they are freed, which saves a step one kernel for each weight.
         """
-        self._keep_grads = kept
+        self.keeps_grads = kept
         self._clear_grads()
 
     def position(self) -> int:
@@ -198,7 +200,7 @@ class Updater:
 
     def _clear_grads(self) -> None:
         self._norm.forget()
-        if not self._keep_grads:
+        if not self.keeps_grads:
             for parameter in self._parameters:
                 parameter.grad = None
             return

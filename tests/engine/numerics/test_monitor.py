@@ -246,7 +246,7 @@ def test_a_compiled_network_is_looked_at_eagerly_and_stays_compiled(tmp_path, mo
 
     trainer.context.model._compiled_call_impl = compiled
     monkeypatch.setattr(trainer.context.parts.compiler, "active", True)
-    monkeypatch.setattr(trainer.context.parts.compiler, "proven", True)
+    trainer.context.parts.compiler.succeeded("training")
     trainer.train()
     (event,) = of(events, Numerics)
     assert event.eager
