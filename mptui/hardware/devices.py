@@ -10,6 +10,7 @@ from mptui.events import DeviceSample
 from mptui.hardware.costs import Costs, cpu_costs, cuda_costs
 from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
 from mptui.hardware.host import Host, read_host
+from mptui.hardware.nvidia.builds import why_no_code, why_unlisted
 from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
@@ -20,6 +21,10 @@ USABLE = 0.9
 """Share of a device's memory that runs are planned into: an estimate errs, and allocators leave gaps."""
 
 _GIB = 1024**3
+_ON_THE_CPU = "or train on the CPU all the same: --device cpu (hardware.device); see: mptui detect"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_HIDES_ALL = {"", "-1", "NoDevFiles", "none"}
+"""Values of CUDA_VISIBLE_DEVICES with which people, and SLURM, hide all GPUs."""
 _ABOUT_EQUAL = 0.9
 """Devices with at least this fraction of the best one's capacity count as equal: samples are inexact."""
 
@@ -58,7 +63,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """All devices, the CPU last, and remarks about the machine as a whole (`notes`)."""
+    """All devices, the CPU last, and remarks about the machine as a whole (`notes`).
+
+    `faults` are those of `notes` that say why a GPU is no device, though nobody has hidden it. `hidden` is
+    the note of GPUs that CUDA_VISIBLE_DEVICES hides.
+    """
 
     host: Host
     driver: str | None
@@ -66,6 +75,8 @@ class Machine:
     torch: TorchView | None
     devices: list[Device]
     notes: list[str]
+    faults: list[str] = field(default_factory=list)
+    hidden: str | None = None
 
 
 def find_machine(with_torch: bool) -> Machine:
@@ -80,20 +91,21 @@ def describe_machine(
     report: NvmlReport, host: Host, torch: TorchView | None, environment: Mapping[str, str]
 ) -> Machine:
     """Combine the three views of a machine, without querying hardware."""
-    seen = visible_gpus(report.gpus, environment.get("CUDA_VISIBLE_DEVICES"))
-    accelerators = [_merged(device, report.gpus, torch) for device in torch.devices] if torch else []
+    seen = visible_gpus(report.gpus, environment.get(_VISIBLE))
+    accelerators = [_merged(device, report, torch) for device in torch.devices] if torch else []
     if not any(device.kind == "cuda" for device in accelerators):
-        reason = _why_unusable(report, torch) if torch and seen else None
-        accelerators += [
-            _from_nvml(index, gpu, part, torch, reason) for index, (gpu, part) in enumerate(seen)
-        ]
+        accelerators += [_from_nvml(index, *each, report, torch) for index, each in enumerate(seen)]
+    faults = _faults(report, seen, environment, elsewhere=bool(accelerators))
+    hidden = _hidden(report, seen, environment)
     return Machine(
         host=host,
         driver=report.driver,
         cuda=report.cuda,
         torch=torch,
         devices=[*accelerators, _cpu(host)],
-        notes=_notes(report, seen, torch, environment, elsewhere=bool(accelerators)),
+        notes=[*faults, *_notes(report, torch, environment, hidden, elsewhere=bool(accelerators))],
+        faults=[] if environment.get(_VISIBLE, "0").strip() in _HIDES_ALL else faults,
+        hidden=hidden,
     )
 
 
@@ -110,26 +122,40 @@ def check_torch(machine: Machine) -> None:
         )
 
 
-def select_device(asked: str, devices: Sequence[Device]) -> Device:
+def select_device(asked: str, machine: Machine) -> Device:
     """Choose the device for `hardware.device`; auto: the default device.
 
     Raises:
-        ConfigError: The device doesn't exist, or torch can't use it.
+        ConfigError: The device doesn't exist, or torch can't use it; or auto would be the CPU of a machine
+            whose GPUs can't be used.
     """
     if asked == "auto":
-        return default_device(devices)
+        default, reason = default_device(machine.devices), why_no_default(machine)
+        if default is None or reason is not None:
+            raise ConfigError(str(reason), hint=_ON_THE_CPU)
+        return default
     wanted = f"{asked}:0" if asked in {"cuda", "xpu"} else asked
-    for device in devices:
+    for device in machine.devices:
         if device.torch_name == wanted:
             if not device.usable:
-                raise ConfigError(
-                    f"--device {asked}: {device.notes[0]}", hint="Use --device auto, or see: mptui detect"
-                )
+                raise ConfigError(f"--device {asked}: {device.notes[0]}", hint=_ON_THE_CPU)
             return device
-    known = ", ".join(device.torch_name for device in devices)
+    known = ", ".join(device.torch_name for device in machine.devices)
     raise ConfigError(
-        f"--device {asked}: this machine has {known}.", hint="Choose one of these, or use --device auto."
+        f"--device {asked}: this machine has {known}.",
+        hint=machine.faults[0] if machine.faults else "Choose one of these, or use --device auto.",
     )
+
+
+def why_no_default(machine: Machine) -> str | None:
+    """Return why no device is the default one: the machine has GPUs, and none can be used; None if one is.
+
+    A run that takes days on the CPU beside an idle GPU is a person's own choice.
+    """
+    first = machine.devices[0]
+    if default_device(machine.devices) is None:
+        return f"{first.torch_name} ({first.name}) can't be used: {first.notes[0]}"
+    return machine.faults[0] if first.kind == "cpu" and machine.faults else None
 
 
 def why_alone(device: Device) -> str | None:
@@ -161,8 +187,8 @@ def as_sampled(device: Device, sample: DeviceSample, problem: str | None) -> Dev
     return replace(device, memory_free=free, gpu=gpu)
 
 
-def default_device(devices: Sequence[Device]) -> Device:
-    """Return the usable accelerator with the most free capacity, else the CPU.
+def default_device(devices: Sequence[Device]) -> Device | None:
+    """Return the usable accelerator with the most free capacity; without accelerators the CPU; else None.
 
     Capacity is idle compute times free memory, so that a large GPU with a small load precedes a small idle
     one. Of about equal ones, the newest is chosen; of these, one that is not throttled; of these, the
@@ -170,7 +196,7 @@ def default_device(devices: Sequence[Device]) -> Device:
     """
     freest = _freest(devices)
     if not freest:
-        return next(device for device in devices if device.usable)
+        return devices[0] if devices[0].kind == "cpu" else None
     return max(freest, key=lambda device: (device.capability or (0, 0), not _throttle(device)))
 
 
@@ -178,7 +204,7 @@ def default_reason(devices: Sequence[Device]) -> str | None:
     """Return a sentence that says why the default device is not the first usable one; None if it is."""
     usable = [device for device in devices if device.usable and device.kind != "cpu"]
     default = default_device(devices)
-    if not usable or default == usable[0]:
+    if default is None or not usable or default == usable[0]:
         return None
     if usable[0] in _freest(devices):
         if default.capability == usable[0].capability:
@@ -232,10 +258,11 @@ def _cpu(host: Host) -> Device:
     )
 
 
-def _merged(device: TorchDevice, gpus: Sequence[GpuInfo], torch: TorchView) -> Device:
+def _merged(device: TorchDevice, report: NvmlReport, torch: TorchView) -> Device:
     """Combine torch's view of a device with NVML's."""
-    gpu, part = _same_chip(device, gpus)
-    notes = [] if device.built_for else [_no_code(device.architecture, device.capability, torch)]
+    gpu, part = _same_chip(device, report.gpus)
+    no_code = why_no_code(device.architecture, device.capability, torch, report.cuda)
+    notes = [] if device.built_for else [no_code]
     source = part or gpu
     return Device(
         kind=device.kind,
@@ -269,11 +296,12 @@ def _same_chip(device: TorchDevice, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo | 
 
 
 def _from_nvml(
-    index: int, gpu: GpuInfo, part: MigSlice | None, torch: TorchView | None, unusable: str | None
+    index: int, gpu: GpuInfo, part: MigSlice | None, report: NvmlReport, torch: TorchView | None
 ) -> Device:
-    """Return a GPU that only NVML reports; `unusable` is the reason that torch doesn't, if it was queried."""
+    """Return a GPU that only NVML reports, which can't be used if torch was queried."""
     source = part or gpu
     capability = gpu.capability
+    unusable = why_unlisted(report, torch, capability) if torch else None
     return Device(
         kind="cuda",
         index=index,
@@ -299,52 +327,53 @@ def _mig_notes(gpu: GpuInfo | None, part: MigSlice | None) -> list[str]:
     return [f"MIG is on: a run trains on {slices}; CUDA_VISIBLE_DEVICES={part.uuid} names this one."]
 
 
-def _no_code(architecture: str | None, capability: Capability | None, torch: TorchView) -> str:
-    card = f"sm_{capability[0]}{capability[1]}" if capability else architecture
-    advice = "install a build of torch that has it"
-    if capability is not None:
-        older = capability < (7, 5)
-        advice = "install torch built for CUDA 12.6" if older else "install a newer torch"
-    built = ", ".join(torch.architectures) or "none"
-    return f"torch {torch.version} has no code for {card} (it has {built}): {advice}."
-
-
-def _why_unusable(report: NvmlReport, torch: TorchView) -> str:
-    """Return the reason that torch sees no CUDA device although NVML sees one."""
-    if torch.problem is not None:
-        return torch.problem
-    if torch.cuda is None:
-        return f"torch {torch.version} is a build without CUDA: install one with it (https://pytorch.org/get-started)."
-    if report.cuda is not None and report.cuda[0] < int(torch.cuda.partition(".")[0]):
-        driver_cuda = f"{report.cuda[0]}.{report.cuda[1]}"
-        return (
-            f"the driver ({report.driver}, CUDA {driver_cuda}) is too old for torch {torch.version}, "
-            f"built for CUDA {torch.cuda}: update the driver, or install torch for CUDA {report.cuda[0]}."
-        )
-    return f"torch {torch.version} can't use it: see python -c 'import torch; torch.cuda.init()'."
-
-
-def _notes(
+def _faults(
     report: NvmlReport,
     seen: Sequence[tuple[GpuInfo, MigSlice | None]],
-    torch: TorchView | None,
     environment: Mapping[str, str],
     *,
     elsewhere: bool,
 ) -> list[str]:
-    """Return remarks about the machine; a missing NVML is not one if the GPUs are `elsewhere`."""
-    notes = [report.problem] if report.problem and not elsewhere else []
-    notes += [f"{gpu.name}: {gpu.problem}" for gpu in report.gpus if gpu.problem]
-    notes += [
+    """Return why GPUs are no devices; a driver that fails is no reason if the GPUs are `elsewhere`."""
+    faults = [report.problem] if report.problem and report.fails and not elsewhere else []
+    faults += [f"{gpu.name}: {gpu.problem}" for gpu in report.gpus if gpu.problem]
+    faults += [
         f"{gpu.name} (GPU {gpu.index}) has MIG on and no slice: make one with nvidia-smi mig -cgi 0 -C, "
         "or turn MIG off."
         for gpu in report.gpus
         if gpu.mig and not gpu.slices
     ]
-    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    setting = environment.get(_VISIBLE)
+    names_none = setting is not None and setting.strip() not in _HIDES_ALL and not seen
+    if names_none and report.gpus:
+        here = ", ".join(str(gpu.index) for gpu in report.gpus)
+        faults.append(
+            f"{_VISIBLE}={setting} names no GPU of this machine, which has {here}: change or unset it."
+        )
+    return faults
+
+
+def _hidden(
+    report: NvmlReport, seen: Sequence[tuple[GpuInfo, MigSlice | None]], environment: Mapping[str, str]
+) -> str | None:
+    setting = environment.get(_VISIBLE)
     hidden = len(report.gpus) - len({gpu.index for gpu, _ in seen})
-    if setting is not None and hidden > 0:
-        notes.append(f"CUDA_VISIBLE_DEVICES={setting} hides {hidden} of {len(report.gpus)} GPUs.")
+    if setting is None or hidden == 0:
+        return None
+    return f"{_VISIBLE}={setting} hides {hidden} of {len(report.gpus)} GPUs."
+
+
+def _notes(
+    report: NvmlReport,
+    torch: TorchView | None,
+    environment: Mapping[str, str],
+    hidden: str | None,
+    *,
+    elsewhere: bool,
+) -> list[str]:
+    """Return other remarks about the machine; a missing NVML is not one if the GPUs are `elsewhere`."""
+    notes = [report.problem] if report.problem and not report.fails and not elsewhere else []
+    notes += [hidden] if hidden else []
     if len({gpu.name for gpu in report.gpus}) > 1 and "CUDA_DEVICE_ORDER" not in environment and not torch:
         notes.append(
             "CUDA numbers the fastest GPU first; CUDA_DEVICE_ORDER=PCI_BUS_ID keeps to the order shown here."

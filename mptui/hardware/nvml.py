@@ -57,6 +57,10 @@ _THROTTLE_REASONS = {
 }
 
 
+_ABSENT = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+"""Errors of machines without a GPU; images of machines may have the driver all the same."""
+
+
 class NvmlUnavailableError(Exception):
     """NVML can't be read; the message is a sentence for users."""
 
@@ -103,12 +107,16 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReport:
-    """NVML's report of the machine; `problem` is a sentence if there is none."""
+    """NVML's report of the machine; `problem` is a sentence if there is none.
+
+    `fails`: the driver is in use, and doesn't answer. A machine without a GPU has another problem.
+    """
 
     driver: str | None = None
     cuda: tuple[int, int] | None = None
     gpus: list[GpuInfo] = field(default_factory=list)
     problem: str | None = None
+    fails: bool = False
 
 
 def read_gpus(timeout_s: float = 5.0) -> NvmlReport:
@@ -119,7 +127,8 @@ def read_gpus(timeout_s: float = 5.0) -> NvmlReport:
     reader.join(timeout_s)
     if reader.is_alive():
         return NvmlReport(
-            problem=f"The NVIDIA driver has not responded for {timeout_s:g} s: see the kernel log (dmesg)."
+            problem=f"The NVIDIA driver has not responded for {timeout_s:g} s: see the kernel log (dmesg).",
+            fails=True,
         )
     return reports[0]
 
@@ -241,7 +250,9 @@ def _report() -> NvmlReport:
                 with suppress(pynvml.NVMLError):
                     pynvml.nvmlShutdown()
     except NvmlUnavailableError as error:
-        return NvmlReport(problem=str(error))
+        reason = error.__cause__
+        absent = isinstance(reason, pynvml.NVMLError) and reason.value in _ABSENT
+        return NvmlReport(problem=str(error), fails=not absent)
 
 
 def _query_driver() -> NvmlReport:

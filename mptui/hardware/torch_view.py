@@ -42,7 +42,8 @@ class TorchDevice:
 class TorchView:
     """The build of torch and the accelerators it sees; `problem`: why it sees none, as a sentence.
 
-    `cuda` and `hip`: versions it was built for; `architectures`: those with machine code or PTX.
+    `cuda` and `hip`: versions it was built for; `architectures`: those with machine code or PTX. `refusal`:
+    what CUDA says where it shows no device, as on a machine that has none.
     """
 
     version: str | None = None
@@ -51,6 +52,7 @@ class TorchView:
     architectures: list[str] = field(default_factory=list)
     devices: list[TorchDevice] = field(default_factory=list)
     problem: str | None = None
+    refusal: str | None = None
 
 
 @cache
@@ -88,7 +90,17 @@ def read_torch() -> TorchView:
         architectures=torch.cuda.get_arch_list(),
         devices=devices,
         problem=problem,
+        refusal=_refusal(torch) if torch.version.cuda and not devices else None,
     )
+
+
+def _refusal(torch: ModuleType) -> str | None:
+    """Return the first line of what CUDA says when it can't start; None if it starts."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return clean(str(error).partition(chr(10))[0], 200)
+    return None
 
 
 def _cuda_devices(torch: ModuleType) -> list[TorchDevice]:

@@ -101,3 +101,13 @@ def test_the_command_costs_no_start_up_time():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gpu_that_can_not_be_used_leaves_nothing_selected(detect):
+    nvml = FakeNvml([h200(lost=True)])
+
+    document = json.loads(detect(nvml, "--json").stdout)
+
+    assert document["selected"] is None
+    assert "is lost" in document["selected_reason"]
+    assert "--device cpu" in detect(nvml).stderr

@@ -87,8 +87,9 @@ def test_a_build_without_code_for_the_card_is_told_and_the_card_not_taken(driver
     device = machine.devices[0]
     assert (device.built_for, device.usable) == (False, False)
     assert "no code for sm_61" in device.notes[0]
-    assert "CUDA 12.6" in device.notes[0]
-    assert select_device("auto", machine.devices).kind == "cpu"
+    assert "install torch for cu126" in device.notes[0]
+    with pytest.raises(ConfigError, match="GTX 1080"):
+        select_device("auto", machine)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +97,96 @@ def test_a_build_without_code_for_the_card_is_told_and_the_card_not_taken(driver
     [
         (torch_with(cuda=None, architectures=[]), "build without CUDA"),
         (torch_with(cuda="14.0"), "too old for torch 2.15.0"),
-        (torch_with(), "can't use it"),
+        (torch_with(), "can't use it: see"),
+        (torch_with(refusal="system not yet initialized"), "can't use it (system not yet initialized): see"),
         (TorchView(problem="torch can't be imported: no libcudart"), "no libcudart"),
     ],
 )
 def test_why_torch_sees_no_gpu_where_there_is_one(driver, torch, words):
     driver(h200())
 
-    device = look(torch).devices[0]
+    machine = look(torch)
 
-    assert not device.usable
-    assert words in device.notes[0]
-    with pytest.raises(ConfigError, match="cuda:0"):
-        select_device("cuda:0", [device])
+    assert not machine.devices[0].usable
+    assert words in machine.devices[0].notes[0]
+    for asked in ("auto", "cuda", "cuda:0"):
+        with pytest.raises(ConfigError) as refused:
+            select_device(asked, machine)
+        assert words in refused.value.message
+        assert "--device cpu" in refused.value.hint
+    assert select_device("cpu", machine).kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("card", "driver_cuda", "torch_cuda", "remedy"),
+    [
+        (h200(), (12, 4), "13.0", ["update the driver to 580", "--torch-backend=cu126 torch"]),
+        (h200(), (12, 4), None, ["--torch-backend=cu126 torch"]),
+        (h200(), (13, 0), None, ["--torch-backend=cu130 torch"]),
+        (t4(), (11, 4), "12.6", ["update the driver to 525"]),
+        (t4(), (11, 4), None, ["update the driver to 525"]),
+        (FakeGpu("NVIDIA B200", (10, 0), 180 * GIB), (12, 8), "13.0", ["580", "--torch-backend=cu128 torch"]),
+        (FakeGpu("Tesla V100", (7, 0), 16 * GIB), (13, 0), None, ["--torch-backend=cu126 torch"]),
+    ],
+)
+def test_the_remedy_is_the_least_driver_and_the_build_of_torch_that_fits(
+    driver, card, driver_cuda, torch_cuda, remedy
+):
+    driver(card)
+    report = replace(read_gpus(), driver="550.54.15", cuda=driver_cuda)
+
+    machine = describe_machine(report, HOST, torch_with(cuda=torch_cuda), {})
+
+    with pytest.raises(ConfigError) as refused:
+        select_device("auto", machine)
+    assert card.name in refused.value.message
+    for words in remedy:
+        assert words in refused.value.message
+    assert ("cu1" in refused.value.message) == ("cu1" in " ".join(remedy))
+
+
+def test_a_card_without_code_beside_one_with_it_is_left_out(driver):
+    old = FakeGpu("NVIDIA GeForce GTX 1080", (6, 1), 8 * GIB, uuid="GPU-old")
+    driver(old, h200(uuid="GPU-new", used=139 * GIB))
+
+    seen = [seen_by_torch(0, old, uuid="old", built_for=False), seen_by_torch(1, h200(), uuid="new")]
+    assert select_device("auto", look(torch_with(*seen))).torch_name == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("cards", "setting", "words"),
+    [
+        ([h200(lost=True)], None, "is lost"),
+        ([h200(mig=True)], None, "MIG on and no slice"),
+        ([h200()], "3", "CUDA_VISIBLE_DEVICES=3 names no GPU of this machine, which has 0"),
+        ([h200()], "MIG-a", "names no GPU"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, None, "updated while it was loaded"),
+        (pynvml.NVML_ERROR_UNKNOWN, None, "Unknown Error"),
+    ],
+)
+def test_a_gpu_that_is_no_device_is_no_reason_to_train_on_the_cpu(driver, cards, setting, words):
+    if isinstance(cards, int):
+        driver().errors["nvmlInit"] = cards
+    else:
+        driver(*cards)
+    environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
+
+    machine = look(torch_with(), **environment)
+
+    assert words in " ".join(machine.notes)
+    for asked in ("auto", "cuda"):
+        with pytest.raises(ConfigError) as refused:
+            select_device(asked, machine)
+        assert words in f"{refused.value.message} {refused.value.hint}"
+    assert select_device("cpu", machine).kind == "cpu"
+    hidden = look(torch_with(), CUDA_VISIBLE_DEVICES="")
+    assert select_device("auto", hidden).kind == "cpu"
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED])
+def test_a_machine_without_a_gpu_trains_on_the_cpu(driver, error):
+    driver().errors["nvmlInit"] = error
+    assert select_device("auto", look(torch_with())).kind == "cpu"
 
 
 def test_a_rocm_machine_has_no_word_of_nvidia(driver):
@@ -159,14 +237,14 @@ def test_different_gpus_without_torch_warn_of_their_order(driver):
 
 def test_a_device_is_chosen_by_name(driver):
     driver(h200(), t4(uuid="GPU-b"))
-    devices = look().devices
+    machine = look()
 
-    assert select_device("auto", devices).torch_name == "cuda:0"
-    assert select_device("cuda", devices).torch_name == "cuda:0"
-    assert select_device("cuda:1", devices).name == "Tesla T4"
-    assert select_device("cpu", devices).kind == "cpu"
+    assert select_device("auto", machine).torch_name == "cuda:0"
+    assert select_device("cuda", machine).torch_name == "cuda:0"
+    assert select_device("cuda:1", machine).name == "Tesla T4"
+    assert select_device("cpu", machine).kind == "cpu"
     with pytest.raises(ConfigError, match=r"this machine has cuda:0, cuda:1, cpu"):
-        select_device("cuda:2", devices)
+        select_device("cuda:2", machine)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +280,12 @@ def test_a_device_is_chosen_by_name(driver):
 )
 def test_the_default_is_the_freest_gpu(driver, cards, default):
     driver(*cards)
-    devices = look().devices
-    chosen = select_device("auto", devices)
+    machine = look()
+    chosen = select_device("auto", machine)
 
     assert chosen.gpu is not None
     assert f"cuda:{chosen.gpu.index}" == default
-    assert (default_reason(devices) is None) == chosen.torch_name.endswith(":0")
+    assert (default_reason(machine.devices) is None) == chosen.torch_name.endswith(":0")
 
 
 def test_why_the_default_is_not_the_first_gpu_is_a_sentence(driver):

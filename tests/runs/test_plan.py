@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from mptui.config.merge import resolve
+from mptui.errors import ConfigError
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import GpuInfo
 from mptui.runs.planning.plan import Request, filled, plan_run
 from mptui.runs.planning.rates import rate_notes
 from tests.data.images import class_folders
-from tests.hardware.machines import HOST, card
+from tests.hardware.machines import HOST, card, cpu
 
 
 def device(kind):
@@ -88,3 +89,27 @@ def test_a_run_that_names_its_gpu_keeps_it_however_busy_it_is():
 
     assert plan.device.torch_name == "cuda:0"
     assert not any("most free" in note for note in plan.notes)
+
+
+def test_no_command_plans_a_run_on_the_cpu_beside_a_gpu_that_torch_can_not_use(tmp_path):
+    old = replace(card("Tesla V100", (7, 0), 16), usable=False, notes=["torch has no code for sm_70."])
+    machine = replace(two_gpus(), devices=[old, cpu()])
+    with pytest.raises(ConfigError, match=r"Tesla V100.*has no code") as refused:
+        plan_run(Request(), machine)
+    assert refused.value.exit_code == 2
+    profile = tmp_path / "mine.toml"
+    profile.write_text('[hardware]\ndevice = "cpu"\n')
+    for request in (
+        Request(None, {"hardware.device": ("--device", "cpu")}),
+        Request(str(profile)),
+        Request(None, {}, ("hardware.device=cpu",)),
+    ):
+        assert plan_run(request, machine).device.kind == "cpu"
+
+
+def test_a_run_on_the_cpu_says_that_gpus_are_hidden():
+    machine = replace(two_gpus(), devices=[cpu()], hidden="CUDA_VISIBLE_DEVICES= hides 1 of 1 GPUs.")
+    assert machine.hidden in plan_run(Request(), machine).notes
+    assert (
+        machine.hidden not in plan_run(Request(None, {"hardware.device": ("--device", "cpu")}), machine).notes
+    )

@@ -5,11 +5,15 @@ import threading
 
 import pytest
 
+from mptui.hardware.advice import recommend
+from mptui.hardware.devices import describe_machine
+from mptui.hardware.nvml import read_gpus
+from mptui.hardware.torch_view import TorchView
 from mptui.tui.setup.device_samplers import DeviceSamplers
-from mptui.tui.setup.machine_scan import scan_machine
+from mptui.tui.setup.machine_scan import MachineScan, scan_machine
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
-from tests.hardware.machines import MPS, XPU, amd, cpu
+from tests.hardware.machines import HOST, MPS, XPU, amd, cpu
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import DEADLINE_S, frame
 
@@ -145,6 +149,28 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
         await until(app, pilot, "use ")
         answered.set()
         await until(app, pilot, "✓ torch ")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_a_gpu_that_torch_can_not_use_is_shown_with_the_reason_before_a_run_begins(driver, size):
+    driver(h200(uuid=ONE))
+    torch = TorchView(version="2.14.1+cpu")
+
+    def scan(_with_torch):
+        machine = describe_machine(read_gpus(), HOST, torch, {})
+        return MachineScan(machine, [recommend(device, 8) for device in machine.devices], 0.0)
+
+    async with cockpit(size, scan=scan) as (app, pilot, _):
+        await until(app, pilot, "torch 2.14.1+cpu is a build without CUDA: install torch for")
+        text = frame(app)
+        await pilot.press("enter")
+        await until(app, pilot, "device can't train")
+        await pilot.press("down", "enter")
+        await until(app, pilot, "enter start")
+    assert re.search(r"▸ +0 +H200 .*can't train", text)
+    assert re.search(r"\n\W*cpu .*", text)
+    assert "◂" not in text
+    assert "✗ torch 2.14.1+cpu" in text
 
 
 async def test_looking_again_shows_what_is_new_and_keeps_the_choice(two_cards):

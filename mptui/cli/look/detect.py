@@ -36,17 +36,19 @@ def detect(
 
 def _document(machine: "Machine") -> dict[str, Any]:
     from mptui.hardware.advice import recommend
-    from mptui.hardware.devices import default_device, default_reason
+    from mptui.hardware.devices import default_device, default_reason, why_no_default
 
     cpus = machine.host.cpus_usable
+    no_default = why_no_default(machine)
+    default = default_device(machine.devices)
     return {
         **asdict(machine),
         "devices": [
             {"device": device.torch_name, **asdict(device), "recommendation": asdict(recommend(device, cpus))}
             for device in machine.devices
         ],
-        "selected": default_device(machine.devices).torch_name,
-        "selected_reason": default_reason(machine.devices),
+        "selected": default.torch_name if default and no_default is None else None,
+        "selected_reason": no_default or default_reason(machine.devices),
     }
 
 
@@ -73,10 +75,11 @@ def _show(machine: "Machine") -> None:
 
 def _next_command(machine: "Machine") -> str:
     from mptui.hardware.advice import recommend
-    from mptui.hardware.devices import default_device
+    from mptui.hardware.devices import default_device, why_no_default
 
-    device = default_device(machine.devices)
-    advice = recommend(device, machine.host.cpus_usable)
+    default = None if why_no_default(machine) else default_device(machine.devices)
+    advice = recommend(default or machine.devices[-1], machine.host.cpus_usable)
     least, _ = advice.batch_range or (0, 0)
     few = advice.batch_size is not None and advice.batch_size < least
-    return f"mptui run --profile {advice.profile}" + (f" --batch-size {least}" if few else "")
+    where = "" if default else " --device cpu"
+    return f"mptui run --profile {advice.profile}{where}" + (f" --batch-size {least}" if few else "")

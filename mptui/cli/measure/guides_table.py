@@ -56,7 +56,7 @@ def guides_table(
     from mptui.lab.bench.measure import Measurer
 
     subjects = _subjects(only, sets)
-    chosen = select_device(device, find_machine(with_torch=True).devices)
+    chosen = select_device(device, find_machine(with_torch=True))
     rows: list[dict[str, Any]] = []
     interrupted = False
     with Measurer(os.environ) as measurer:

@@ -232,7 +232,7 @@ def planned_again(run: Path, flags: Flags, task: str | None, *, trust_code: bool
     asked = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config.hardware.device
     given = dict(flags)
     try:
-        select_device(asked, machine.devices)
+        select_device(asked, machine)
     except ConfigError:  # it was trained on another machine
         given.setdefault("hardware.device", ("default", "auto"))
     plan = plan_run(Request(str(run / CONFIG), given, trust_code=trust_code, task=task), machine)

@@ -103,11 +103,13 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     if machine is None:
         machine = find_machine(with_torch=True)
     check_torch(machine)
-    device = select_device(resolved.config.hardware.device, machine.devices)
+    device = select_device(resolved.config.hardware.device, machine)
     if place is not None:
         device = device_of(place, device, machine.devices)
     resolved, notes = filled(resolved, device)
-    reason = default_reason(machine.devices) if resolved.config.hardware.device == "auto" else None
+    reason = None
+    if resolved.config.hardware.device == "auto":
+        reason = machine.hidden if device.kind == "cpu" else default_reason(machine.devices)
     config = resolved.config
     task = resolved.task or DEFAULT_TASK
     _check_model(config, task)

@@ -284,25 +284,27 @@ class DetectionScreen(Page):
 
 
 def _place_of(before: "Device | None", seen: MachineScan) -> int:
-    """Return the position of the previously chosen device, else that of the default device."""
+    """Return the position of the previously chosen device, else of the default one, else of the first."""
     from mptui.hardware.devices import default_device
 
     if before is not None:
         for index, device in enumerate(seen.devices):
             if device.usable and _identity(device) == _identity(before):
                 return index
-    return seen.devices.index(default_device(seen.devices))
+    default = default_device(seen.devices)
+    return 0 if default is None else seen.devices.index(default)
 
 
 def _default_now(
     devices: "Sequence[Device]", readings: Sequence[DeviceReading]
-) -> tuple[int, "list[Device]"]:
-    """Return the position of the default device, and the devices with their loads of now."""
+) -> tuple[int | None, "list[Device]"]:
+    """Return the position of the default device, None if there is none, and the devices with their loads."""
     from mptui.hardware.devices import as_sampled, default_device
 
     pairs = zip(devices, readings, strict=True)
     now = [as_sampled(device, reading.settled, reading.problem) for device, reading in pairs]
-    return now.index(default_device(now)), now
+    default = default_device(now)
+    return None if default is None else now.index(default), now
 
 
 def _identity(device: "Device") -> str:

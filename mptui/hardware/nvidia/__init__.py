@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the builds of torch that they and their drivers can run."""
