@@ -37,15 +37,21 @@ LOG_EVERY = 50
 Data = Iterable[tuple[torch.Tensor, torch.Tensor]]
 Loop = Callable[[Case, torch.nn.Module, Data], None]
 
+RUNS = {"mptui": "benchmarks.timed_run", "launches": "benchmarks.launches"}
+"""Modules that run `mptui run`, by what they measure of it."""
 
-def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
+
+def figures(
+    side: str, case: Case, threads: int = 0, flags: Sequence[str] = (), limit_s: float | None = None
+) -> dict[str, Any]:
     """Trains with `side` in a fresh process; returns `wall_s` and `cpu_s` of a step, and its other figures.
 
     Args:
-        side: `mptui`, or one of SIDES.
+        side: One of RUNS or of SIDES.
         case: The training case.
         threads: Compute threads on the CPU; 0: torch's default.
         flags: Additional flags for `mptui run`.
+        limit_s: Seconds after which the process is killed; None: no limit.
 
     Raises:
         RuntimeError: It failed; the message has the end of its output.
@@ -58,11 +64,12 @@ def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) 
             text=True,
             env=environment(threads),
             check=False,
+            timeout=limit_s,
         )
         if answer.returncode or not told.exists():
             raise RuntimeError(f"{side} failed on {case.model}:\n{answer.stderr[-3000:]}")
         found: dict[str, Any] = json.loads(told.read_text())
-        if side == "mptui":
+        if side in RUNS:
             summary = json.loads(answer.stdout)
             found["peak_bytes"] = summary["memory"]["peak_allocated_bytes"]
             found["loss"] = summary["final"].get("train_loss")
@@ -73,16 +80,16 @@ def command(side: str, case: Case, told: Path, folder: Path) -> list[str]:
     """Returns the command line that starts the process of a side.
 
     Args:
-        side: `mptui`, or one of SIDES.
+        side: One of RUNS or of SIDES.
         case: The training case.
         told: File for the figures of the process.
         folder: Directory of `mptui run`.
     """
     subject = json.dumps(asdict(case))
-    if side != "mptui":
+    if side not in RUNS:
         return [sys.executable, "-m", "benchmarks.sides", side, subject, str(told)]
     run = ("run", "--json", "--runs-dir", str(folder / "runs"), *_flags(case))
-    return [sys.executable, "-m", "benchmarks.timed_run", subject, str(told), *run]
+    return [sys.executable, "-m", RUNS[side], subject, str(told), *run]
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -5,9 +5,9 @@ python -m benchmarks.timed_run CASE FIGURES run --json …   # the rest is mptui
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
 from mptui.data.core.batch import Window
@@ -15,7 +15,15 @@ from mptui.data.loading.loader import Loader
 from mptui.runs.planning import build, find_data
 
 
-def _stamp(stamps: Stamps) -> None:
+class Requests(Protocol):
+    """What is told of each request for a batch, and has figures at the end."""
+
+    figures: dict[str, Any]
+
+    def request(self) -> None: ...
+
+
+def _stamp(stamps: Requests) -> None:
     """Patches training loaders to record each request for a batch."""
     windows = Loader.windows
 
@@ -26,7 +34,7 @@ def _stamp(stamps: Stamps) -> None:
     Loader.windows = stamped  # type: ignore[method-assign, assignment]
 
 
-def _told(windows: Iterator[Window], stamps: Stamps) -> Iterator[Window]:
+def _told(windows: Iterator[Window], stamps: Requests) -> Iterator[Window]:
     while True:
         stamps.request()
         window = next(windows, None)
@@ -35,11 +43,11 @@ def _told(windows: Iterator[Window], stamps: Stamps) -> Iterator[Window]:
         yield window
 
 
-def main() -> None:
-    """Trains and writes the figures of the stamps."""
+def main(measure: Callable[[Case], Requests] = Stamps) -> None:
+    """Trains and writes the figures of `measure`."""
     case, figures = Case(**json.loads(sys.argv[1])), Path(sys.argv[2])
     del sys.argv[1:3]
-    stamps = Stamps(case)
+    stamps = measure(case)
     _stamp(stamps)
 
     def opened(*_args: Any, **_options: Any) -> Any:  # noqa: ANN401 - stands in for open_dataset
