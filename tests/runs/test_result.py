@@ -1,5 +1,6 @@
 """Messages for errors that torch raises, and for full memory."""
 
+import errno
 import os
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from mptui.errors import MemoryExhaustedError
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.ending import with_lever
-from mptui.runs.session.exit_status import not_deterministic
+from mptui.runs.session.exit_status import not_deterministic, out_of_memory
 
 
 def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
@@ -32,6 +33,26 @@ def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
 @pytest.mark.parametrize("error", [RuntimeError("no way"), KeyError("x does not have a deterministic one")])
 def test_other_errors_are_bugs(error):
     assert not_deterministic(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "of_host"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), False),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False),
+        (RuntimeError("backend failed: torch.OutOfMemoryError: CUDA out of memory"), False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
+        (RuntimeError("Caught MemoryError in worker 1"), True),
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+    ],
+)
+def test_whose_memory_was_full_is_told(error, of_host):
+    told = out_of_memory(error)
+    assert told is not None
+    assert told.message.startswith("out of host memory") == of_host
+    assert ("--workers" in told.hint) == of_host
 
 
 def test_full_memory_is_told_with_the_setting_that_would_be_enough():

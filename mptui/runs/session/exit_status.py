@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from mptui.config.schema import ModelConfig
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
 from mptui.engine.ranks.group import Ranks
@@ -107,7 +105,7 @@ def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:
     if not (is_out_of_memory(error) or is_host_full(error)):
         return None
     first_line = (str(error).strip() or "out of memory").splitlines()[0]
-    of_host = not isinstance(error, torch.OutOfMemoryError)
+    of_host = is_host_full(error) or "can't allocate memory" in str(error)
     raised = MemoryExhaustedError(
         f"out of host memory: {first_line}" if of_host else first_line,
         hint="use fewer --workers, --set data.cache=off, or a smaller --batch-size; or end other programs"

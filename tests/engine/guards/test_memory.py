@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from mptui.config.base_tables import GuardsConfig, MemoryConfig
 from mptui.engine.checkpoint import snapshots
@@ -234,10 +235,75 @@ def test_asked_to_stop_it_stops(tmp_path):
     assert of(events, Recovered) == []
 
 
-@pytest.mark.parametrize("text", ["CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA driver error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "HIP error: out of memory",
+        "MPS backend out of memory (MPS allocated: 8 GB)",
+        "CUDA ran out of memory outside PyTorch's allocator.",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+        "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "[enforce fail at alloc_cpu.cpp:126] err == 0. DefaultCPUAllocator: can't allocate memory: you tried",
+    ],
+)
 def test_what_drivers_say_in_words_counts(text):
     assert oom_errors.is_out_of_memory(RuntimeError(text))
     assert not oom_errors.is_out_of_memory(ValueError(text))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-"
+        ),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED_SHAPE"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+        dist.DistBackendError("NCCL error in: NCCLUtils.cpp:94, Last error:\nCuda failure 2 'out of memory'"),
+    ],
+)
+def test_a_fault_that_a_smaller_batch_does_not_mend_is_not_one_of_memory(error):
+    assert not oom_errors.is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FIND was unable to find an engine to execute this computation after trying 12 plans.",
+        "GET was unable to find an engine to execute this computation",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    ],
+)
+@pytest.mark.parametrize(
+    ("free", "reserved", "allocated", "fraction", "is_full"),
+    [
+        (1, 77, 76, 1.0, True),
+        (1, 77, 40, 1.0, False),  # of what is reserved, much is unused
+        (40, 39, 39, 0.5, True),  # of the budget, little is left
+        (40, 39, 39, 1.0, False),
+    ],
+)
+def test_an_error_with_several_causes_is_one_of_memory_if_the_device_is_nearly_full(
+    monkeypatch, text, free, reserved, allocated, fraction, is_full
+):
+    assert not oom_errors.is_out_of_memory(RuntimeError(text)), "there is no device"
+    for name, value in {
+        "is_initialized": True,
+        "mem_get_info": (free, 80),
+        "memory_reserved": reserved,
+        "memory_allocated": allocated,
+        "get_per_process_memory_fraction": fraction,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert oom_errors.is_out_of_memory(RuntimeError(text)) == is_full
 
 
 def test_a_fault_of_the_program_is_raised_at_once(tmp_path):
