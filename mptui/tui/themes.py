@@ -6,7 +6,10 @@ The colours of the first six curves are those of Okabe and Ito, distinguishable 
 accent colour marks the selection; green, amber and red are only for states.
 """
 
+from rich.style import Style as RichStyle
+from textual.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
+from textual.widget import Widget
 
 _SERIES = {
     "series-1": "#56b4e9",
@@ -104,3 +107,12 @@ ANSI = Theme(
 )
 
 THEMES = (DARK, LIGHT, ANSI)
+
+
+def style_on(widget: Widget, words: str) -> RichStyle:
+    """Return the style of words such as `bold $text-error` in the current theme, on a widget's background.
+
+    Textual parses them once for each theme. Component classes would cost a node and a pass through all rules
+    for each class, widget and change of the widget's own style.
+    """
+    return (widget.visual_style + Style.parse(words)).rich_style

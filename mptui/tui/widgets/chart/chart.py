@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.content import Content
 from textual.geometry import Region
@@ -16,6 +14,7 @@ from textual.widget import Widget
 from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.themes import style_on
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.cursor import moved, nearest
 from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
@@ -23,6 +22,18 @@ from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Planned, Plot, 
 
 PAN = 0.2
 """Share of the shown steps that a turn of the wheel moves."""
+
+_STYLES = {
+    **{part: f"${part}" for part in PARTS if part.startswith("series-")},
+    "raw": "$series-raw",
+    "axis": "$quiet",
+    "mark": "$text-accent",
+    "warn": "$text-warning",
+    "bad": "bold $text-error",
+    "best": "bold $text-success",
+    "cursor": "$text-disabled",
+    "text": "",
+}
 
 
 class Chart(Widget, can_focus=True):
@@ -32,28 +43,7 @@ class Chart(Widget, can_focus=True):
     that differ.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"chart--{part}" for part in PARTS}
     BINDINGS = bindings("chart")
-    DEFAULT_CSS = """
-    Chart {
-        .chart--series-1 { color: $series-1; }
-        .chart--series-2 { color: $series-2; }
-        .chart--series-3 { color: $series-3; }
-        .chart--series-4 { color: $series-4; }
-        .chart--series-5 { color: $series-5; }
-        .chart--series-6 { color: $series-6; }
-        .chart--series-7 { color: $series-7; }
-        .chart--series-8 { color: $series-8; }
-        .chart--raw { color: $series-raw; }
-        .chart--axis { color: $quiet; }
-        .chart--mark { color: $text-accent; }
-        .chart--warn { color: $text-warning; }
-        .chart--bad { color: $text-error; text-style: bold; }
-        .chart--best { color: $text-success; text-style: bold; }
-        .chart--cursor { color: $text-disabled; }
-        .chart--text { color: $text; }
-    }
-    """
 
     class Pointed(Message):
         """The user wants to see everything at this step."""
@@ -175,12 +165,9 @@ class Chart(Widget, can_focus=True):
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(y)
         if strip is None:
-            segments = [Segment(text, self._style(part)) for text, part in self._rows[y]]
+            segments = [Segment(text, style_on(self, _STYLES[part])) for text, part in self._rows[y]]
             strip = self._strips[y] = Strip(segments, self.size.width)
         return strip
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"chart--{part}")
 
     def notify_style_update(self) -> None:
         """Apply the colours of another theme."""

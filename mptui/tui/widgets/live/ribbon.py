@@ -1,7 +1,7 @@
 """The timeline of a run: a column for each slice of its time, with a cursor that goes back in time."""
 
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from rich.segment import Segment
@@ -19,6 +19,7 @@ from mptui.runs.view.run_timeline import (
     TimeColumns,
     Timeline,
 )
+from mptui.tui.themes import style_on
 
 Cell = tuple[str, str]
 """A character and its part, which sets the colour."""
@@ -51,7 +52,16 @@ _HAPPENED: dict[Happening, Cell] = {
     "recovery": ("▲", "warn"),
     "alert": ("!", "bad"),
 }
-_PARTS = ("quiet", "accent", "good", "warn", "bad", "other", "text", "cursor")
+_STYLES = {
+    "quiet": "$quiet",
+    "accent": "$text-accent",
+    "good": "$text-success",
+    "warn": "$text-warning",
+    "bad": "bold $text-error",
+    "other": "$series-4",
+    "text": "",
+    "cursor": "bold $background on $accent",
+}
 _BARS = "▁▂▃▄▅▆▇█"
 _LABELS = (" state", " precision", " scale", " busy", "")
 _SKIPPED: Cell = ("x", "warn")
@@ -67,20 +77,7 @@ _LEGENDS: tuple[tuple[tuple[State | Happening | Literal["skipped"], str], ...], 
 class Ribbon(Widget):
     """One lane with the state and what happened, or all lanes if it is `LANES` high."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ribbon--{part}" for part in _PARTS}
-    DEFAULT_CSS = """
-    Ribbon {
-        height: 1;
-        .ribbon--quiet { color: $quiet; }
-        .ribbon--accent { color: $text-accent; }
-        .ribbon--good { color: $text-success; }
-        .ribbon--warn { color: $text-warning; }
-        .ribbon--bad { color: $text-error; text-style: bold; }
-        .ribbon--other { color: $series-4; }
-        .ribbon--text { color: $text; }
-        .ribbon--cursor { color: $background; background: $accent; text-style: bold; }
-    }
-    """
+    DEFAULT_CSS = "Ribbon { height: 1; }"
 
     class Pointed(Message):
         """The user wants to see this moment."""
@@ -155,8 +152,7 @@ class Ribbon(Widget):
             return Strip.blank(self.size.width, self.rich_style)
         runs = groupby(self._rows[y], key=lambda cell: cell[1])
         segments = [
-            Segment("".join(sign for sign, _ in cells), self.get_component_rich_style(f"ribbon--{part}"))
-            for part, cells in runs
+            Segment("".join(sign for sign, _ in cells), style_on(self, _STYLES[part])) for part, cells in runs
         ]
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
