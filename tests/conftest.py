@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mptui.registry import own_code
-from tests import decoders, program, small_cnn
+from tests import decoders, gpus, program, small_cnn
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -34,6 +34,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("chaos"):
             item.add_marker(pytest.mark.timeout(_LONG_S))
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist counts the processes
+def pytest_cmdline_main(config):
+    if gpus.asked_for(config.option.markexpr):  # two processes on a GPU would share its memory and its time
+        config.option.numprocesses = 0
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and hasattr(item, "callspec"):
+        gpus.skip_what_it_lacks(item.callspec.params.values())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the log and warnings are caught

@@ -139,12 +139,21 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         _report_error(f"standard output: {error.strerror}", hint, debug)
         return DiskError.exit_code
     except Exception as error:
-        fault = fault_of(error)
+        fault = fault_of(error) or _of_memory(error)
         if fault is None:
             raise
         _report_error(fault.message, fault.hint, debug)
         return fault.exit_code
     return code or 0
+
+
+def _of_memory(error: Exception) -> MptuiError | None:
+    """Convert an error of full memory; None for others, and where torch is not loaded."""
+    if "torch" not in sys.modules:
+        return None
+    from mptui.runs.session.exit_status import out_of_memory
+
+    return out_of_memory(error)
 
 
 def _check_folder() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,10 @@ from mptui.hardware.devices import USABLE
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.ending import with_lever
 from mptui.runs.session.exit_status import not_deterministic, out_of_memory
+from tests.hardware.conftest import driver
+from tests.hardware.fake_nvml import GIB, h200
+
+__all__ = ["driver"]
 
 
 def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
@@ -53,6 +58,29 @@ def test_whose_memory_was_full_is_told(error, of_host):
     assert told is not None
     assert told.message.startswith("out of host memory") == of_host
     assert ("--workers" in told.hint) == of_host
+
+
+@pytest.mark.parametrize(
+    ("processes", "told"),
+    [
+        (
+            [(4117, 70 * GIB), (os.getpid(), GIB)],
+            "python (pid 4117) has 70.0 GiB on this GPU: end it, or choose",
+        ),
+        ([(4117, GIB), (os.getpid(), 70 * GIB)], ""),
+        ([(4117, 70 * GIB)], ""),  # a container: one of these PIDs is this process
+    ],
+)
+def test_who_else_holds_the_memory_of_the_gpu_is_told(monkeypatch, driver, processes, told):
+    nvml = driver(h200(uuid="GPU-other"), h200(uuid="GPU-mine", compute=processes))
+    nvml.process_names[4117] = "/usr/bin/python"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="mine"))
+    hint = out_of_memory(torch.OutOfMemoryError("CUDA out of memory.")).hint
+    assert hint.startswith(told or "use a smaller --batch-size")
+    assert "use a smaller --batch-size" in hint
 
 
 def test_full_memory_is_told_with_the_setting_that_would_be_enough():

@@ -12,7 +12,13 @@ from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
 from mptui.engine.guards.microbatch import in_pieces
-from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory, is_too_few_for_norm, release
+from mptui.engine.guards.oom_errors import (
+    held_by_others,
+    is_host_full,
+    is_out_of_memory,
+    is_too_few_for_norm,
+    release,
+)
 from mptui.engine.hooks import Hook, Recovery
 from mptui.engine.memory.owners import owners_in_words
 from mptui.errors import MemoryExhaustedError
@@ -181,7 +187,7 @@ def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:
     at_once = "a micro-batch of one sample" if limit == 1 else f"a micro-batch of {limit} samples"
     return MemoryExhaustedError(
         f"out of memory with {at_once}: {first_line}",
-        hint="try --precision bf16 or fp16, --set memory.activation_checkpointing=true, a smaller "
-        "data.image_size, a smaller model, or a larger device"
-        + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
+        hint=f"{held_by_others()}try --precision bf16 or fp16, "
+        "--set memory.activation_checkpointing=true, a smaller data.image_size, a smaller model, "
+        "or a larger device" + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
     )

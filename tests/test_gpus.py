@@ -1,0 +1,33 @@
+import pytest
+import torch
+
+from tests import gpus
+
+
+@pytest.mark.parametrize(("capability", "skipped"), [((7, 0), True), ((7, 5), True), ((8, 0), False)])
+def test_a_gpu_without_bf16_skips_the_tests_of_it_alone(monkeypatch, capability, skipped):
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    card = type("Card", (), {"major": capability[0], "minor": capability[1]})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    gpus.skip_what_it_lacks(["fp16", torch.bfloat16, 2])
+    if skipped:
+        with pytest.raises(pytest.skip.Exception):
+            gpus.skip_what_it_lacks(["bf16"])
+    else:
+        gpus.skip_what_it_lacks(["bf16"])
+
+
+@pytest.mark.parametrize(
+    ("marks", "alone"),
+    [
+        ("gpu", True),
+        ("gpu and not slow", True),
+        ("not slow and not chaos", False),
+        ("not gpu", False),
+        ("", False),
+    ],
+)
+def test_tests_that_need_a_gpu_run_in_one_process(marks, alone):
+    assert gpus.asked_for(marks) == alone
