@@ -1,10 +1,14 @@
+import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 
 from mptui.engine.ranks.group import Ranks, join
+from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
+from mptui.runs.session.member import leave
 from tests.ranks.groups import environs, in_group
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
@@ -87,9 +91,24 @@ def test_no_wait_that_is_meant_ends_a_group(monkeypatch):
     for name, value in environs(1)[0].items():
         monkeypatch.setenv(name, value)
     ranks = join(RankPlace(0, 0, 1, 1), torch.device("cpu"))
-    device, host = (
-        group._get_backend(torch.device("cpu")).options._timeout
-        for group in (ranks.device_group, ranks.host_group)
-    )
+    groups = filter(None, (ranks.device_group, ranks.host_group))
+    device, host = (group._get_backend(torch.device("cpu")).options._timeout for group in groups)
     ranks.close()
     assert device > host >= timedelta(hours=24)
+
+
+def leave_in_an_operation(ranks, folder):
+    """Leave rank 0 by an error, while a sum is under way in which rank 1 never takes part."""
+    left = Path(folder) / "left"
+    if ranks.is_first:
+        torch.distributed.all_reduce(torch.ones(4), group=ranks.device_group, async_op=True)
+        leave(ranks, RankError("rank 1 can't be reached", hint=""))
+        left.touch()
+    until = time.monotonic() + 10
+    while not left.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return left.exists()
+
+
+def test_a_rank_that_fails_does_not_wait_for_what_can_not_end(tmp_path):
+    assert in_group(2, leave_in_an_operation, str(tmp_path)) == [True, True]

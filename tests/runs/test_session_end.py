@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from mptui.engine.ranks.group import Ranks
 from mptui.events import RunFinished
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import read_summary
@@ -96,3 +97,27 @@ def test_a_bug_is_not_the_end_of_a_run_that_its_launcher_starts_again(tmp_path, 
     assert finish(again).exit_code == 0
     summary = read_summary(one.run)
     assert (summary["status"], "error" in summary) == ("completed", False)
+
+
+class _Unanswered(Ranks):
+    """Others that don't answer: notes which status the run has on disk when it turns to them."""
+
+    def __init__(self, run):
+        super().__init__()
+        self._run, self.found = run, []
+
+    def fail(self, error):
+        self.found.append(read_summary(self._run)["status"])
+
+    def close(self, *, at_once=False):
+        self.found.append((read_summary(self._run)["status"], at_once))
+
+
+def test_the_result_of_a_run_that_fails_is_written_before_its_group_is_left(tmp_path, monkeypatch):
+    made = session(tmp_path, "one", **SMALL)
+    ranks = _Unanswered(made.run)
+    one = Session(made.plan, made.run, ranks=ranks)
+    with monkeypatch.context() as patched:
+        patched.setattr("mptui.engine.epochs.evaluate", lambda *_, **__: 1 / 0)
+        assert finish(one).status == "failed"
+    assert ranks.found[-2:] == ["failed", ("failed", True)]

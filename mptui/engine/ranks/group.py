@@ -13,6 +13,7 @@ makes up for them (`mptui.engine.ranks.lockstep`).
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from mptui.engine.ranks.beats import Beats
-from mptui.engine.ranks.rank_failure import RankFailure, lost
+from mptui.engine.ranks.rank_failure import PeerOutOfMemoryError, RankFailure, RetryError, lost
 from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.errors import ConfigError, MptuiError, RankError
 from mptui.processes.rank_place import RankPlace
@@ -36,6 +37,7 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 """Longest wait for the other ranks at the start."""
 
 _LOOK_S = 0.1
+_ABORT_S = 30.0
 
 HOST_TIMEOUT = timedelta(days=1)
 """Longest wait of a host for another: a disk that is full may hold rank 0 for hours. The end of a process
@@ -55,14 +57,6 @@ class Standing(IntEnum):
     NO_MEMORY = 2
     """The step did not fit in memory, and is to be repeated."""
     FAILED = 3
-
-
-class RetryError(Exception):
-    """The step failed on another rank, and is to be repeated by all."""
-
-
-class PeerOutOfMemoryError(RetryError, MemoryError):
-    """The step did not fit in the memory of another rank."""
 
 
 NOTES = 9
@@ -242,14 +236,28 @@ class Ranks:
         """Return a sentence for each rank that this one waits for."""
         return [] if self.beats is None else self.beats.late()
 
-    def close(self) -> None:
-        """Leave the group; the other ranks find out at their next exchange."""
+    def end_beats(self) -> None:
+        """Give no more signs of life, nor listen for any: no silence ends this rank as it writes its end."""
         if self.beats is not None:
             self.beats.close()
             self.beats = None
-        if self.device_group is not None:
-            self.device_group = self.host_group = None
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Leave the group; the other ranks find out at their next exchange.
+
+        Args:
+            at_once: Give up the operations under way, which may never end: torch waits for them otherwise.
+        """
+        self.end_beats()
+        group, self.device_group, self.host_group = self.device_group, None, None
+        if group is None:
+            return
+        if not at_once:
             dist.destroy_process_group()
+            return
+        abort = threading.Thread(target=group.abort, daemon=True)  # nccl's may hang itself
+        abort.start()
+        abort.join(_ABORT_S)
 
 
 ALONE = Ranks.alone()

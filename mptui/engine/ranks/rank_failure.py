@@ -15,6 +15,14 @@ _LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL"
 """Words of torch's errors about a group whose processes have ended."""
 
 
+class RetryError(Exception):
+    """The step failed on another rank, and is to be repeated by all."""
+
+
+class PeerOutOfMemoryError(RetryError, MemoryError):
+    """The step did not fit in the memory of another rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """An error that ended the work of a rank: the class of an `MptuiError`, and its words."""

@@ -92,11 +92,11 @@ class Member:
 
     def _end_by(self, error: BaseException) -> None:
         failure = self._ranks.failure
-        leave(self._ranks, error)
         if isinstance(error, MptuiError) and failure is not None and failure.rank != self._ranks.rank:
             self._code = error.exit_code
         else:
             self._error = error
+        leave(self._ranks, error)
 
     def _train(self) -> None:
         begun = self._ranks.broadcast(Beginning(told(self._plan)))  # its own is replaced by that of rank 0
@@ -145,12 +145,15 @@ def _drop(event: Event) -> None:
 
 
 def leave(ranks: Ranks, error: BaseException | None) -> None:
-    """Leave the group, after telling the others of the error that ended this rank."""
+    """Leave the group, after telling the others of the error that ended this rank.
+
+    They may not answer: what this rank has to write is written before.
+    """
     if error is not None:
         with contextlib.suppress(MptuiError, RuntimeError):  # the others have ended, too
             ranks.fail(error)
     with contextlib.suppress(RuntimeError):
-        ranks.close()
+        ranks.close(at_once=error is not None)
 
 
 def decided_by_first(ranks: Ranks, decide: Decide) -> Decide:

@@ -7,6 +7,7 @@ events per listener. Closing a screen doesn't end the thread.
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -190,8 +191,8 @@ class Session:
             cause = cause_of(caught, self._ranks, self.plan.config.model, self._trainer)
             status, code = status_of_error(cause), cause.exit_code if isinstance(cause, MptuiError) else 1
         self.mailbox.early_exit.close()
-        leave(self._ranks, cause)
-        self._end(status, code, cause)
+        self._ranks.end_beats()
+        self._end(status, code, cause, leave=partial(leave, self._ranks, cause))
 
     def _end_without_worker(self) -> None:
         """End a run that is asked to stop while it compiles, after saving its state."""
@@ -295,8 +296,10 @@ class Session:
         self._changes.switch(plan)
         self.plan = plan
 
-    def _end(self, status: str, code: int, cause: BaseException | None) -> None:
-        """Write the result, release the run and wake waiting threads, even if one of these fails."""
+    def _end(
+        self, status: str, code: int, cause: BaseException | None, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        """Write the result, leave the group, release the run and wake waiting threads, even if one fails."""
         error, bug = (cause, None) if isinstance(cause, MptuiError) else (None, cause)
         classes = None if self._trainer is None else self._trainer.context.job.num_classes
         error = with_lever(error, self.plan, classes)
@@ -308,6 +311,7 @@ class Session:
                 stack.callback(self._records.close)
                 # without the session's lock, for which its thread may wait in a command
                 stack.callback(lambda: self._control.close(remove=not self._taken_over()))
+                stack.callback(leave)
                 self._records.look_after_journal(self._emit, self._step)
                 self._write_files(result)
                 if (lost := self._taken_over()) is not None:
