@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from mptui.events import (
     Advice,
@@ -211,7 +212,12 @@ def _epoch_end(epoch: int, step: int, time: float, chance: random.Random) -> Ite
 
 def demo() -> list[Event]:
     """Return a run in its twelfth epoch."""
-    return [*beginning(), *training()]
+    return list(_demo())
+
+
+@cache
+def _demo() -> tuple[Event, ...]:
+    return (*beginning(), *training())
 
 
 def finished(step: int = 14_297) -> RunFinished:

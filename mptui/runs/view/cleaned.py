@@ -1,6 +1,9 @@
 """Makes the texts of events and files safe to show, as they come from files, libraries and users."""
 
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from operator import is_not
+from types import NoneType
 from typing import Any
 
 from mptui.events import Event, RunFinished, Step
@@ -8,6 +11,9 @@ from mptui.text import clean, clean_lines
 
 _DEEPEST = 16
 """Tables and lists inside each other; a summary of ours has three. Deeper ones would exhaust the stack."""
+
+_NUMBERS = frozenset({int, float, bool, NoneType})
+"""What most fields hold."""
 
 _LARGEST_BITS = 63
 """Of a whole number; a larger one is no count of ours, and can't be used with floats."""
@@ -24,15 +30,23 @@ def cleaned(event: Event) -> Event:
 
 
 def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of an event's field
+    """Return a value with its texts made safe; the same one if they are, as nearly all."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        items = [_cleaned(item) for item in value]
+        return items if any(map(is_not, items, value)) else value
     if isinstance(value, dict):
         return {clean(key): _cleaned(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
-    return value
+    names = _fields(value.__class__)
+    old = {name: item for name in names if type(item := getattr(value, name)) not in _NUMBERS}
+    changed = {name: made for name, item in old.items() if (made := _cleaned(item)) is not item}
+    return replace(value, **changed) if changed else value
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _is_plain(event: Step) -> bool:

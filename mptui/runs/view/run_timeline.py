@@ -312,6 +312,10 @@ class Timeline:
         while end >= SLICES * self._slice_s:
             self._fold()
         first, last = int(self._elapsed // self._slice_s), int(end // self._slice_s)
+        if first == last:  # as most of a long run
+            for name, share in shares.items():
+                self._slices[_ROWS[name], first] += share * passed
+            return
         edges = np.arange(first, last + 2) * self._slice_s
         seconds = np.minimum(edges[1:], end) - np.maximum(edges[:-1], self._elapsed)
         for name, share in shares.items():

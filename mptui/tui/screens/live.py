@@ -133,11 +133,14 @@ class LiveScreen(RunPage):
     def on_resize(self, event: Resize) -> None:
         """Choose the number of pages for the panels."""
         width, height = event.size
-        self.set_class(height < ALL_PANELS, "-split")
-        self.set_class(height < WHOLE_PANELS, "-close")
-        self.set_class(height > ALL_PANELS or width < WIDTHS[-1][0], "-ribbon")
-        self.set_class(height >= MORE_ROWS, "-more")
-        self.set_class(width >= MOST_COLUMNS and height >= MORE_ROWS, "-most")
+        classes = {
+            "-split": height < ALL_PANELS,
+            "-close": height < WHOLE_PANELS,
+            "-ribbon": height > ALL_PANELS or width < WIDTHS[-1][0],
+            "-more": height >= MORE_ROWS,
+            "-most": width >= MOST_COLUMNS and height >= MORE_ROWS,
+        }
+        self.update_classes(classes)
         self.query_one("#right").can_focus = height < ALL_PANELS  # if it doesn't fit, keys scroll it
 
     def poll(self, *, at_once: bool = True) -> None:

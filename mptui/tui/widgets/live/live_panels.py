@@ -45,6 +45,6 @@ def build_panels(ascii_only: bool) -> list[Panel]:
     for name, spec in PANELS.items():
         panel = spec.build(ascii_only)
         panel.id = name
-        panel.add_class(f"-of-page-{spec.page}")
+        panel.add_class(f"-of-page-{spec.page}", update=False)
         panels.append(panel)
     return panels
