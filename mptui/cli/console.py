@@ -7,7 +7,7 @@ from mptui import events as ev
 from mptui import format as fmt
 from mptui.runs.view.eta import Pace
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.events.lifecycle_specs import usual_time
+from mptui.runs.view.events.lifecycle_specs import expected_time
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Bars:
             self._progress.remove_task(self._compile)
             self._compile = None
         if event.phase == "compiling":
-            self._compile = self._progress.add_task(f"compiling{usual_time(event)}", total=None)
+            self._compile = self._progress.add_task(f"compiling{expected_time(event)}", total=None)
 
     def _new_bar(self, name: str, total: int | None, done: int) -> None:
         if self._bar is not None:

@@ -125,13 +125,27 @@ class TrainContext:
         self.state.warn(code, message)
 
     def enter(
-        self, phase: str, *, detail: str = "", total: int | None = None, expected_s: float | None = None
+        self,
+        phase: str,
+        *,
+        detail: str = "",
+        total: int | None = None,
+        expected_s: float | None = None,
+        known_from: str = "",
     ) -> None:
-        """Enter a phase, and report it."""
+        """Enter a phase, and report it; the arguments are those of the event."""
         if phase != self.phase:
             self.phase = phase
-            step = self.state.step
-            self.emit(PhaseChanged(step=step, phase=phase, detail=detail, total=total, expected_s=expected_s))
+            self.emit(
+                PhaseChanged(
+                    step=self.state.step,
+                    phase=phase,
+                    detail=detail,
+                    total=total,
+                    expected_s=expected_s,
+                    known_from=known_from,
+                )
+            )
 
     def leave_epoch(self) -> None:
         """End the current pass over the data; the next one begins at the cursor."""

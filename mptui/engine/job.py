@@ -13,6 +13,7 @@ from mptui.data.core.types import Split
 from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.compile.cost import CompileCost
 from mptui.engine.compile.policy import Compiler
 from mptui.engine.optim.ema import AveragedWeights, WeightAverage
 from mptui.engine.optim.freezing import FrozenLayers, frozen_in
@@ -312,11 +313,21 @@ def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, war
         forced=job.force_compile,
         steps=left,
         warn=warn,
-        kept=CachedResult("compile", _compiled_for(job, frozen)),
+        cost=_compile_cost(job, frozen),
         repeatable=job.config.training.deterministic,
         ranks=job.ranks,
         graphs=_has_graphs(job),
     )
+
+
+def _compile_cost(job: Job, frozen: FrozenLayers) -> CompileCost | None:
+    mode = job.config.speed.compile
+    if mode == "off":
+        return None
+    own = _compiled_for(job, frozen)
+    any_network = {name: own[name] for name in ("device", "torch", "threads", "mode")}
+    caches = CachedResult("compile", own), CachedResult("compile-start", any_network)
+    return CompileCost(mode, job.device, *caches, job.ranks)
 
 
 def _has_graphs(job: Job) -> bool:

@@ -72,7 +72,7 @@ class PhaseChanged(Event):
     """The run enters another phase.
 
     `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known,
-    `expected_s` the seconds that the phase took the last time.
+    `expected_s` the seconds that it is expected to take, `known_from` what this is known from, in words.
     """
 
     kind: ClassVar[str] = "phase"
@@ -81,6 +81,7 @@ class PhaseChanged(Event):
     detail: str = ""
     total: int | None = None
     expected_s: float | None = None
+    known_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

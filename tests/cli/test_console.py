@@ -9,7 +9,7 @@ from mptui.cli.console import Bars, Plain
 from mptui.events import PhaseChanged
 
 ICONS = ("on", "off")
-COMPILING = PhaseChanged(phase="compiling", detail="default", expected_s=110.0)
+COMPILING = PhaseChanged(phase="compiling", detail="default", expected_s=110.0, known_from="the last time")
 
 
 def shown(renderer, *events):

@@ -2,6 +2,7 @@
 
 import torch
 
+from mptui.engine.compile.cost import CompileCost
 from mptui.engine.compile.policy import Compiler
 from tests.engine.small import small_net
 
@@ -17,7 +18,7 @@ class Net(torch.nn.Linear):
         self.compiled.append(mode)
 
 
-def compiler_for(device, steps, *, mode="default", forced=False, **how):
+def compiler_for(device, steps, *, mode="default", forced=False, kept=None, any_network=None, **how):
     net, told = Net(), []
     compiler = Compiler(
         net,
@@ -26,6 +27,7 @@ def compiler_for(device, steps, *, mode="default", forced=False, **how):
         forced=forced,
         steps=steps,
         warn=lambda code, text: told.append((code, text)),
+        cost=CompileCost(mode, device, kept, any_network),
         **how,
     )
     return compiler, net, told

@@ -3,12 +3,16 @@
 import time
 
 import pytest
+import torch
 
 from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.compile.policy import AGAIN, PROBE_STEPS
+from mptui.engine.compile.cost import AGAIN
+from mptui.engine.compile.policy import PROBE_STEPS
+from mptui.events import PhaseChanged
+from mptui.runs.view.events.lifecycle_specs import expected_time
 from tests.engine.compilers import compiler_for, failing, probe
-from tests.engine.small import CPU, build_trainer, config, end
+from tests.engine.small import CPU, build_trainer, config, end, of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -30,18 +34,49 @@ def clock(monkeypatch):
 
 
 @pytest.mark.usefixtures("with_compiler")
-def test_a_compile_is_estimated_by_what_it_cost_here_the_last_time(kept, clock):
-    def compiles_in(seconds):
-        compiler = compiler_for(CPU, 1, forced=True, kept=kept())[0]
-        expected = compiler.expected_s
+def test_a_compile_is_estimated_by_what_it_cost_here_before(kept, clock):
+    def compiles_in(seconds, network):
+        cached = (
+            CachedResult("compile", {"model": network}),
+            CachedResult("compile-start", {"mode": "default"}),
+        )
+        compiler = compiler_for(CPU, 1, forced=True, kept=cached[0], any_network=cached[1])[0]
+        expected = compiler.cost.start_s, compiler.cost.known_from
         compiler.begin()
         clock.now += seconds
         compiler.end()
         return expected
 
-    assert compiles_in(110.0) is None  # unknown the first time
-    assert compiles_in(9.0) == pytest.approx(AGAIN * 110.0)
-    assert compiles_in(8.0) == 9.0
+    assert compiles_in(300.0, "net") == (110.0, "by estimate")
+    assert compiles_in(9.0, "net") == (pytest.approx(AGAIN * 300.0), "by the first time")
+    assert compiles_in(8.0, "net") == (9.0, "the last time")
+    assert compiles_in(200.0, "other") == (300.0, "as the last network")  # a start with cached code is none
+    assert compiles_in(7.0, "third") == (200.0, "as the last network")
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_a_run_is_told_what_compiling_is_expected_to_cost_and_from_what(tmp_path):
+    """The first run of a network on a machine, the second, and that of another network."""
+    told = []
+    for batch_size in (8, 8, 4):
+        settings = config(training={"epochs": 1, "batch_size": batch_size}, speed={"compile": "default"})
+        model = failing(None, after=10**9)
+        trainer, events = build_trainer(settings, tmp_path, model=model, force_compile=True)
+        trainer.train()
+        end(trainer)
+        told += [e for e in of(events, PhaseChanged) if e.phase == "compiling" and e.expected_s is not None]
+    assert [event.known_from for event in told] == ["by estimate", "by the first time", "as the last network"]
+    assert told[0].expected_s == 110.0
+    assert told[2].expected_s is not None
+    assert told[2].expected_s < 60.0
+    assert "about 1 min 50 s by estimate" in expected_time(told[0])
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_what_is_not_compiled_says_what_its_cost_is_known_from():
+    compiler, _, told = compiler_for(torch.device("cuda"), 100, mode="max-autotune")
+    probe(compiler, 0.1)
+    assert "about 120 s (by estimate)" in told[0][1]
 
 
 @pytest.mark.usefixtures("with_compiler")
@@ -78,7 +113,8 @@ def test_what_it_gains_is_measured_and_what_loses_is_undone(kept, compiled_s, ga
 @pytest.mark.parametrize("figure", ["fast", -1.0, None, [8.0]])
 def test_kept_figures_that_are_none_are_not_believed(kept, figure):
     kept().save({"first_s": figure, "again_s": figure, "gain": figure})
-    assert compiler_for(CPU, 1, kept=kept())[0].expected_s is None
+    cost = compiler_for(CPU, 1, kept=kept())[0].cost
+    assert (cost.start_s, cost.known_from, cost.gain) == (110.0, "by estimate", 0.12)
 
 
 @pytest.mark.usefixtures("with_compiler")

@@ -28,8 +28,8 @@ def enter_training(context: TrainContext) -> None:
     compiler = context.parts.compiler
     if compiler.active and not compiler.has_run("training"):
         _open_early_exit(context)
-        mode = context.job.config.speed.compile
-        context.enter("compiling", detail=mode, expected_s=compiler.expected_s)
+        mode, cost = context.job.config.speed.compile, compiler.cost
+        context.enter("compiling", detail=mode, expected_s=cost.start_s, known_from=cost.known_from)
         compiler.begin()
     else:
         context.enter("training" if context.state.step else "warming_up")

@@ -1,8 +1,8 @@
 """Uses torch.compile if it pays off in this run; a run continues without it if it fails.
 
 Compilation takes a minute or more before it saves any time. The remaining time of the run without it is
-measured on its first steps; cost and gain of compilation are known from the last time that this model was
-compiled here, and estimated otherwise. The model is compiled if the time saved exceeds the cost.
+measured on its first steps; its cost and gain are those measured here before (`CompileCost`). The model is
+compiled if the time saved exceeds the cost.
 """
 
 import shutil
@@ -18,8 +18,8 @@ import torch
 
 from mptui.config.base_tables import CompileMode
 from mptui.data.core.batch import Batch
-from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.compile.cache import use_compile_cache
+from mptui.engine.compile.cost import CompileCost
 from mptui.engine.compile.graphs import is_of_graphs, leave_recording, prepare_thread
 from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -27,9 +27,6 @@ from mptui.text import clean
 
 PROBE_STEPS = 6
 """Eager steps timed before the choice, and compiled steps after it; the first of each is a warm-up."""
-
-AGAIN = 0.15
-"""Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
 
 _ROOMS = ("torch._dynamo", "torch._inductor", "torch.cuda.graphs", "triton")
 
@@ -43,11 +40,6 @@ _WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-n
 _LOSS = 1.05
 """Ratio of compiled to eager step time above which compilation is undone."""
 
-# Default cost and gain of compilation: a ResNet-50's cold start and step on two CPU cores and, for a GPU, the
-# low end of the published range of Inductor on AMP training. Only the order of magnitude matters.
-_COST_S = {"cpu": 110.0, "default": 60.0, "reduce-overhead": 60.0, "max-autotune": 120.0}
-_GAIN = {"cpu": 0.12, "gpu": 0.25}
-
 
 class Compiler:
     """Compiles a model in place once it pays off.
@@ -59,7 +51,7 @@ class Compiler:
         forced: Compile at once, whatever the run's length.
         steps: Optimizer steps ahead.
         warn: Called with (code, message) for decisions and failures.
-        kept: Cache of cost and gain of compiling this model; None: not cached.
+        cost: Cost and gain of compiling this model; None: estimated.
         repeatable: Don't decide by measured time.
         ranks: The processes that train together: all compile, or none does.
         graphs: Use CUDA graphs in the modes that have them.
@@ -67,6 +59,7 @@ class Compiler:
     Attributes:
         active: The model is compiled, or will be in the next forward pass.
         undecided: The choice waits for the times of eager steps.
+        cost: Cost and gain of compiling the model.
     """
 
     def __init__(
@@ -78,7 +71,7 @@ class Compiler:
         forced: bool,
         steps: int,
         warn: Callable[[str, str], None],
-        kept: CachedResult | None = None,
+        cost: CompileCost | None = None,
         repeatable: bool = False,
         ranks: Ranks = ALONE,
         graphs: bool = True,
@@ -88,8 +81,7 @@ class Compiler:
         self._device = device
         self._steps = steps
         self._warn = warn
-        self._kept = kept
-        self._known = ranks.broadcast(kept.load() if kept is not None else {}) if mode != "off" else {}
+        self.cost = CompileCost(mode, device) if cost is None else cost
         self._ranks, self._graphs = ranks, graphs
         self._eager: list[float] = []
         self._compiled: list[float] = []
@@ -128,14 +120,6 @@ class Compiler:
         probes = len(self._compiled)
         return self.undecided or bool(self._eager and self.has_run("training") and probes < PROBE_STEPS)
 
-    @property
-    def expected_s(self) -> float | None:
-        """Expected seconds of the first compiled step, from earlier compilations; None if there are none."""
-        if (again := _seconds(self._known, "again_s")) is not None:
-            return again
-        first = _seconds(self._known, "first_s")
-        return None if first is None else AGAIN * first
-
     def state_dict(self) -> dict[str, Any]:
         """Return `compiled`: whether the run is compiled; None if undecided or off."""
         return {"compiled": None if self.undecided or self._mode == "off" else self.active}
@@ -167,17 +151,14 @@ class Compiler:
             return False
         self.undecided, self._settled = False, True
         left = (self._steps - len(self._eager)) * median(self._eager[1:])
-        cpu = self._device.type == "cpu"
-        cost = self.expected_s or _COST_S["cpu" if cpu else self._mode]
-        gain = _seconds(self._known, "gain")
-        saved = left * (_GAIN["cpu" if cpu else "gpu"] if gain is None else gain)
-        if saved > cost:
+        cost, saved = self.cost, left * self.cost.gain
+        if saved > cost.start_s:
             self.start()
             return True
         self._warn(
             "compile_skipped",
-            f"not compiled: about {left:,.0f} s are left, and compiling would cost about {cost:,.0f} s "
-            f"to save {saved:,.0f} s; --compile forces it",
+            f"not compiled: about {left:,.0f} s are left, and compiling would cost about "
+            f"{cost.start_s:,.0f} s ({cost.known_from}) to save {saved:,.0f} s; --compile forces it",
         )
         return False
 
@@ -187,7 +168,7 @@ class Compiler:
         if len(self._compiled) < PROBE_STEPS:
             return
         ratio = median(self._compiled[1:]) / median(self._eager[1:])
-        self._keep(gain=max(0.0, 1 - ratio))
+        self.cost.note_gain(max(0.0, 1 - ratio))
         if ratio > _LOSS:
             self.undo()
             self._warn(
@@ -243,14 +224,8 @@ class Compiler:
         if ran:
             self.succeeded("training")
         if self._began is not None and self.has_run("training"):
-            seconds = round(time.perf_counter() - self._began, 3)
-            self._keep(**{"again_s" if "first_s" in self._known else "first_s": seconds})
+            self.cost.note_start(round(time.perf_counter() - self._began, 3))
         self._began = None
-
-    def _keep(self, **figures: float) -> None:
-        self._known.update(figures)
-        if self._kept is not None:
-            self._kept.save(self._known)
 
     def undo(self) -> None:
         """Run eagerly from the next forward pass on."""
@@ -283,12 +258,6 @@ class Compiler:
             "compile_failed", f"torch.compile failed, training continues without it: {clean(first_line, 300)}"
         )
         return True
-
-
-def _seconds(known: dict[str, Any], name: str) -> float | None:
-    """Return a cached figure; None if it is missing or invalid."""
-    value = known.get(name)
-    return float(value) if isinstance(value, (int, float)) and value >= 0 else None
 
 
 def _from_the_compiler(error: Exception) -> bool:

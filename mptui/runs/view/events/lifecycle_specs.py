@@ -108,19 +108,20 @@ def _phase_log(event: PhaseChanged) -> list[tuple[str, Tone]]:
     if event.phase not in _LOGGED_PHASES:
         return []
     word = PHASE_WORDS.get(event.phase, event.phase)
-    usual = f", about {fmt.duration(event.expected_s)} the last time" if event.expected_s else ""
-    return [(f"{word} {event.detail}".rstrip() + usual, "quiet")]
+    return [(f"{word} {event.detail}".rstrip() + expected_time(event), "quiet")]
 
 
 def _phase_lines(event: PhaseChanged) -> list[str]:
     if event.phase in {"scanning", "compiling"}:
-        return [f"{event.phase} {event.detail}{usual_time(event)} …"]
+        return [f"{event.phase} {event.detail}{expected_time(event)} …"]
     return [f"{event.detail} …"] if event.phase == "preparing" and event.detail else []
 
 
-def usual_time(event: PhaseChanged) -> str:
-    """Format the duration of a phase the last time."""
-    return "" if event.expected_s is None else f" (about {fmt.duration(event.expected_s)} the last time)"
+def expected_time(event: PhaseChanged) -> str:
+    """Format the expected duration of a phase, and what it is known from; empty if it is not known."""
+    if event.expected_s is None:
+        return ""
+    return f" ({' '.join(('about', fmt.duration(event.expected_s), event.known_from)).rstrip()})"
 
 
 def _progress(view: ViewState, event: Progress) -> None:
