@@ -22,6 +22,7 @@ class RankPlace:
         local_world_size: Processes of the group on this node.
         node: Number of the node, from 0.
         nodes: Machines of the group.
+        cpus: Processors that the launcher gives to this process; None: those of its node are shared.
         source: The variables that say so.
     """
 
@@ -31,6 +32,7 @@ class RankPlace:
     local_world_size: int
     node: int = 0
     nodes: int = 1
+    cpus: int | None = None
     source: str = field(default="RANK and WORLD_SIZE", compare=False)
 
 
@@ -80,6 +82,7 @@ def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
         local_world_size=_of_node(by_node, node) or world_size,
         node=node,
         nodes=_number(nodes, 1),
+        cpus=_number(environ.get("SLURM_CPUS_PER_TASK"), 0) or None,
         source="SLURM_PROCID and SLURM_STEP_NUM_TASKS",
     )
 

@@ -12,7 +12,7 @@ torch.set_num_threads(1)
 from mptui.engine.ranks.group import join
 from mptui.processes.rank_place import rank_place
 module, name, arguments = json.loads(sys.argv.pop(1))
-ranks = join(rank_place(os.environ), torch.device("cpu"))
+ranks = join(rank_place(os.environ), torch.device("cpu"), uuid=os.environ.get("OF_DEVICE"))
 print(json.dumps(getattr(importlib.import_module(module), name)(ranks, *arguments)), flush=True)
 ranks.close()
 """
@@ -31,11 +31,16 @@ def environs(world_size, **more):
     ]
 
 
+def started(function, *arguments, environs):
+    """Call a module's function with the `Ranks` and JSON `arguments` in a rank of each environment."""
+    what = json.dumps([function.__module__, function.__name__, arguments])
+    return [Program(CALL, what, environ=environ, call="tests.program:execute") for environ in environs]
+
+
 def in_group(world_size, function, *arguments):
     """Call a module's function with the `Ranks` and JSON `arguments` in each rank; return their results."""
-    what = json.dumps([function.__module__, function.__name__, arguments])
     each = environs(world_size) if world_size > 1 else [{}]
-    ranks = [Program(CALL, what, environ=environ, call="tests.program:execute") for environ in each]
+    ranks = started(function, *arguments, environs=each)
     ends = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(err for _, err in ends)
     return [json.loads(out.splitlines()[-1]) for out, _ in ends]

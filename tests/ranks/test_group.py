@@ -9,7 +9,7 @@ from mptui.engine.ranks.group import Ranks, join
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
-from tests.ranks.groups import environs, in_group
+from tests.ranks.groups import environs, in_group, started
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 SRUN = {
@@ -49,6 +49,9 @@ def test_the_place_in_a_job_step_of_srun_and_where_its_ranks_meet():
     other = {**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
     assert rank_place(other) == RankPlace(0, 0, 5, 2, nodes=3)
     assert other["MASTER_PORT"] == environ["MASTER_PORT"]
+    bound = rank_place({**SRUN, "SLURM_CPUS_PER_TASK": "6"})
+    assert bound is not None
+    assert bound.cpus == 6
     own = {**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     rank_place(own)
     assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("10.0.0.1", "29500")
@@ -112,3 +115,26 @@ def leave_in_an_operation(ranks, folder):
 
 def test_a_rank_that_fails_does_not_wait_for_what_can_not_end(tmp_path):
     assert in_group(2, leave_in_an_operation, str(tmp_path)) == [True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "shared"),
+    [
+        (("GPU-a", "GPU-b", "GPU-a"), "ranks 0, 2 have the same GPU (GPU-a)"),
+        (("GPU-a", "GPU-b", "MIG-c"), ""),
+        ((None, "GPU-a", None), ""),
+    ],
+)
+def test_ranks_that_have_the_same_gpu_are_refused_before_they_join(devices, shared):
+    each = [
+        {**environ, **({"OF_DEVICE": device} if device else {})}
+        for environ, device in zip(environs(3), devices, strict=True)
+    ]
+    ranks = started(share, environs=each)
+    ends = [rank.communicate() for rank in ranks]
+    for rank, (out, err) in zip(ranks, ends, strict=True):
+        assert (rank.returncode == 0) == (not shared), err
+        assert shared in err
+        assert ("ConfigError" in err) == bool(shared)
+        assert bool(out) == (not shared)

@@ -8,9 +8,11 @@ from mptui.config.dump import to_toml
 from mptui.config.switch import switched
 from mptui.engine.optim.lr_schedule import scaled_lr
 from mptui.errors import ConfigError
+from mptui.hardware.devices import Machine
 from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning.plan import Request, plan_run, resolve_request, scaled_to
 from mptui.runs.planning.rates import rate_notes
+from tests.hardware.machines import HOST, card, cpu
 from tests.program import run_to_end
 
 SEVERAL = {
@@ -76,6 +78,28 @@ def test_a_plan_for_several_processes_shares_the_machine_and_refuses_what_they_c
         plan(**{"training.batch_size": 1})
     with pytest.raises(ConfigError, match="can't synchronize BatchNorm"):
         plan(**{"training.sync_batch_norm": True})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local_rank", "index"),
+    [(1, 0, 0), (1, 1, 0), (1, 3, 0), (2, 3, 1), (4, 3, 3), (8, 3, 3)],
+    ids=lambda value: str(value),
+)
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(gpus, local_rank, index):
+    old = replace(card("Tesla K80", (3, 7)), usable=False, notes=["no code"])
+    cards = [replace(card("NVIDIA H100", (9, 0)), index=at, uuid=f"GPU-{at}") for at in range(gpus)]
+    machine = Machine(host=HOST, driver=None, cuda=None, torch=None, devices=[old, *cards, cpu()], notes=[])
+    place = RankPlace(rank=4 + local_rank, local_rank=local_rank, world_size=8, local_world_size=4)
+    assert plan_run(Request(), machine, place).device.uuid == f"GPU-{index}"
+
+
+def test_the_processors_of_a_rank_are_its_own_or_its_share_of_the_node():
+    machine = Machine(
+        host=replace(HOST, cpus_usable=12), driver=None, cuda=None, torch=None, devices=[cpu()], notes=[]
+    )
+    place = RankPlace(rank=1, local_rank=1, world_size=4, local_world_size=4)
+    for cpus, workers in ((None, 2), (12, 11), (6, 5), (24, 11)):
+        assert plan_run(Request(), machine, replace(place, cpus=cpus)).workers == workers
 
 
 def scaled(processes, *sets, profile=None, begun=None):

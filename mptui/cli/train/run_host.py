@@ -86,6 +86,7 @@ def joined(plan: "Plan", place: "RankPlace | None", signals: Signals) -> "Ranks"
 
     Raises:
         RankError: They can't be reached.
+        ConfigError: Two of them have the same GPU.
     """
     import torch
 
@@ -96,7 +97,7 @@ def joined(plan: "Plan", place: "RankPlace | None", signals: Signals) -> "Ranks"
         return join(place, device)
     arrivals = Arrivals(place)
     look = told_wait(lambda: str(arrivals), signals)
-    return interruptible(lambda: join(place, device, arrivals), look)
+    return interruptible(lambda: join(place, device, arrivals, uuid=plan.device.uuid), look)
 
 
 def told_wait(words: Callable[[], str], signals: Signals) -> Callable[[], None]:

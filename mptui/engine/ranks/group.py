@@ -28,6 +28,7 @@ from mptui.engine.ranks.beats import Beats
 from mptui.engine.ranks.rank_failure import PeerOutOfMemoryError, RankFailure, RetryError, lost
 from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.errors import ConfigError, MptuiError, RankError
+from mptui.processes.own_devices import check_own_devices
 from mptui.processes.rank_place import RankPlace
 from mptui.text import clean
 
@@ -284,16 +285,23 @@ class Arrivals:
         return f"waiting for {missing} of {place.world_size} ranks at {self.address} (from {place.source})"
 
 
-def join(place: RankPlace | None, device: torch.device, arrivals: Arrivals | None = None) -> Ranks:
+def join(
+    place: RankPlace | None,
+    device: torch.device,
+    arrivals: Arrivals | None = None,
+    *,
+    uuid: str | None = None,
+) -> Ranks:
     """Join the group of `place`, by the address in MASTER_ADDR and MASTER_PORT; waits for all its ranks.
 
     Args:
         place: The place of this process; None: it is alone.
         device: The device that this rank trains on.
         arrivals: Is told how many ranks have come.
+        uuid: What tells that device from all others; None: it is not known.
 
     Raises:
-        ConfigError: The address is not set.
+        ConfigError: The address is not set, or two ranks have the same device.
         RankError: The other ranks can't be reached, or don't come in `JOIN_TIMEOUT`.
     """
     if place is None:
@@ -308,6 +316,7 @@ def join(place: RankPlace | None, device: torch.device, arrivals: Arrivals | Non
         torch.cuda.set_device(device)
     store = _meeting_place(arrivals or Arrivals(place))
     with lost():
+        check_own_devices(store, place, uuid)
         dist.init_process_group(
             "nccl" if cuda else "gloo",
             store=store,

@@ -120,7 +120,7 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     if place is not None:
         check_batch(place.world_size, config.training)
         check_sync_batch_norm(config.training, device)
-        cpus = max(1, cpus // place.local_world_size)
+        cpus = max(1, min(cpus, place.cpus) if place.cpus else cpus // place.local_world_size)
     plan = Plan(
         request=request,
         resolved=resolved,

@@ -25,18 +25,13 @@ def check_single_process(environ: Mapping[str, str]) -> None:
 def device_of(place: RankPlace, device: Device, devices: Sequence[Device]) -> Device:
     """Return the device of a rank: of the kind of `device`, that of its number on the node.
 
-    Raises:
-        ConfigError: There are fewer devices than ranks on this node.
+    A launcher may let each rank see devices of its own only (srun --gpus-per-task): with fewer than ranks on
+    the node, they are counted anew. Whether two ranks have the same one shows as they join.
     """
-    own = [each for each in devices if each.kind == device.kind and each.usable]
     if device.kind == "cpu":
         return device
-    if place.local_rank >= len(own):
-        raise ConfigError(
-            f"{place.local_world_size} processes on this node, but {len(own)} devices like {device.name}",
-            hint="start a process for each device: --nproc-per-node gpu",
-        )
-    return own[place.local_rank]
+    own = [each for each in devices if each.kind == device.kind and each.usable]
+    return own[place.local_rank % len(own)]
 
 
 def check_batch(ranks: int, training: TrainingConfig) -> None:
