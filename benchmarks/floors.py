@@ -12,7 +12,9 @@ them and their gradient twice and writes once. Pooling and resizing move input a
 and concatenations count as fused with their neighbours. One multiply-add is two operations.
 """
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,3 +157,31 @@ def synchronize(device: torch.device) -> None:
     """Waits until `device` has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    """Prints a device as torch sees it, with its ceilings in its fastest type, as JSON; argv has its name."""
+    device = torch.device(sys.argv[1])
+    about: dict[str, object] = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "free_bytes": None,
+        "half": ["bf16", "fp16"],
+    }
+    dtype = torch.float32
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        about |= {
+            "name": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "processors": properties.multi_processor_count,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+            "free_bytes": torch.cuda.mem_get_info(device)[0],
+        }
+        dtype = torch.bfloat16 if properties.major >= 8 else torch.float16
+        about["half"] = [*(["bf16"] if dtype == torch.bfloat16 else []), "fp16"]
+    print(json.dumps({**about, "ceilings": ceilings(device, dtype)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,33 @@
 """GPU goals: ratios from alternating measurements, with the device's own ceilings.
 
     python -m benchmarks.gpu                                # ResNet-50 at 224, U-Net at 512, photos: hours
+    python -m benchmarks.gpu --minutes 3                    # what tells most, within this time
     python -m benchmarks.gpu --only resnet50 --rounds 5
     python -m benchmarks.gpu --smoke                        # check the script on a CPU, with tiny networks
 
-For each network: `mptui run` in FP32-strict, FP32 (TF32) and AMP (the better of bf16 and fp16), all else
-equal and compiled; its fraction of the physical bound; the best peer at its best settings; the peak memory
-of each. For photos on disk: `mptui run` with everything on against a plain FP32 script. `peers.py` measures
-the peers alone; pytest -m gpu checks that no step waits for the device.
+For each network: `mptui run` beside a bare loop, eager and in the compile modes, that of the profile `fast`
+among them; `mptui run` in FP32-strict, FP32 (TF32) and AMP (the better of bf16 and fp16), all else equal and
+compiled; its fraction of the physical bound; the best peer at its best settings; the peak memory of each. For
+photos on disk: `mptui run` with everything on against a plain FP32 script. The batch is halved until a step
+in FP32 fits the card. `peers.py` measures the peers alone; pytest -m gpu checks that no step waits for the
+device.
+
+Every side is a process (`benchmarks.forked`), and compiled code is kept for the sides of one call. Results
+are written after each. A side that fails is told with its error, and the others go on; one that is not
+expected to end in the time that is left is not begun, and is named.
 """
 
+import contextlib
+import json
+import os
 import random
-import statistics
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,94 +35,84 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.common import alternate, parser_of, ratios, save
-from benchmarks.floors import ceilings
+from benchmarks.common import RESULTS, parser_of, turn
+from benchmarks.forked import Forks
+from benchmarks.gpu_plan import AMP, SMOKE, Measurement, fitting, plan
+from benchmarks.gpu_results import Results
 from benchmarks.peers import floor
-from benchmarks.sides import SIDES, figures, missing
+from benchmarks.sides import SIDES, environment, figures, missing
 from benchmarks.subjects import ON_GPU, Case
-from benchmarks.targets import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
+from benchmarks.targets import GPU
+from mptui.hardware.nvml import read_gpus
 
-Figures = Callable[..., Mapping[str, Any]]
+Get = Callable[[Measurement], dict[str, Any]]
 
-AMP = ("bf16", "fp16")
-MICRO_BATCHES = 4
-"""Micro-batches per step of memory-limited, for the same batch."""
-MEMORY_STEPS = 12
-
-
-SMOKE = {
-    "resnet50": Case("resnet18", side=32, batch=8, classes=4, steps=8, warm_up=2),
-    "unet": Case("unet", side=32, batch=2, classes=3, steps=8, warm_up=2, width=4),
-}
+OTHERWISE = {"compile_failed", "compile_impossible", "compile_undone", "compile_skipped"}
+"""Warnings of a run that was not measured as asked."""
+ERROR_CHARACTERS = 2000
 
 
-def speed(
-    case: Case, target: OnGpu, *, rounds: int, peers: Sequence[str], get: Figures = figures
-) -> dict[str, Any]:
-    """Measures the throughput of `mptui run` in each precision and of the peers, and the goals' ratios."""
-    strict = replace(case, precision="fp32", tf32=False)
-    cases = {
-        "fp32": strict,
-        "tf32": replace(strict, tf32=True),
-        **{dtype: replace(case, precision=dtype) for dtype in AMP},
-    }
+def measure(
+    sides: Sequence[Measurement],
+    get: Get,
+    results: Results,
+    bounds: Mapping[str, Mapping[str, float]],
+    *,
+    rounds: int,
+    left_s: Callable[[], float | None] = lambda: None,
+) -> None:
+    """Measures the sides in turn: with a limit of time always in their order, else forward and backward.
 
-    def rate(side: str, chosen: Case) -> float:
-        return chosen.batch / float(get(side, chosen)["wall_s"])
+    Args:
+        sides: What to measure.
+        get: Measures one.
+        results: Where the figures go.
+        bounds: Physical bounds by part.
+        rounds: How often to measure each.
+        left_s: Seconds left; None: no limit.
+    """
+    compiled: set[tuple[str, str, str]] = set()
+    by_place = {f"{each.part}: {each.name}": each for each in sides}
+    for number in range(rounds):
+        for name in turn(by_place, number if left_s() is None else 0):
+            side, left = by_place[name], left_s()
+            if results.has_failed(side):
+                continue
+            before = [found["seconds"] for found in results.rounds_of(side).values()]
+            expected = (
+                before[-1] if before else side.expected_s(bounds[side.part]["images_per_second"], compiled)
+            )
+            if left is not None and expected > left:
+                results.leave_out(side, f"about {expected:.0f} s were expected and {max(0, left):.0f} s left")
+                continue
+            began = time.monotonic()
+            try:
+                found = get(side)
+            except (RuntimeError, OSError) as error:
+                results.leave_out(side, str(error)[-ERROR_CHARACTERS:], failed=True)
+                print(
+                    f"{time.monotonic() - began:6.0f} s  {name:<40} failed: {str(error).strip()[-300:]}",
+                    flush=True,
+                )
+                continue
+            compiled.add(side.code)
+            seconds = round(time.monotonic() - began, 1)
+            results.add(side, number, {**found, "seconds": seconds, "expected_s": round(expected, 1)})
+            rate = side.case.batch / float(found["wall_s"])
+            print(f"{seconds:6.0f} s  {name:<40} {rate:10.1f} images/s", flush=True)
 
-    ours = {f"mptui {name}": lambda c=chosen: rate("mptui", c) for name, chosen in cases.items()}
-    theirs = {f"{side} {dtype}": lambda s=side, d=dtype: rate(s, cases[d]) for side in peers for dtype in AMP}
-    rates = alternate({**ours, **theirs}, rounds)
-    amp = max((f"mptui {dtype}" for dtype in AMP), key=lambda name: statistics.median(rates[name]))
-    reached = ceilings(torch.device(case.device), torch.bfloat16)
-    lowest = floor(cases[amp.split()[1]], reached)
-    found: dict[str, Any] = {
-        "floor_share": {
-            **ratios(rates[amp], [lowest["images_per_second"]] * rounds),
-            "asked": target.floor_share,
-        },
-        "amp_over_tf32": {**ratios(rates[amp], rates["mptui tf32"]), "asked": target.over_tf32},
-        "amp_over_fp32": {**ratios(rates[amp], rates["mptui fp32"]), "asked": target.over_fp32},
-    }
-    if theirs:
-        best = max(theirs, key=lambda name: statistics.median(rates[name]))
-        found["best_peer"] = best
-        found["over_best_peer"] = {**ratios(rates[amp], rates[best]), "asked": target.over_peer}
-    return {"images_per_second": rates, "amp": amp, "ceilings": reached, "floor": lowest, **found}
 
+def as_asked(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures.
 
-def memory(case: Case, get: Figures = figures) -> dict[str, Any]:
-    """Measures peak device memory of a few steps, as fractions of FP32's."""
-    few = replace(case, steps=MEMORY_STEPS, warm_up=2, resident=False, precision="fp32", compile="off")
-    amp = replace(few, precision=AMP[0])
-    part = replace(amp, batch=max(1, case.batch // MICRO_BATCHES))
-    peaks = {
-        "fp32": get("mptui", few)["peak_bytes"],
-        "amp": get("mptui", amp)["peak_bytes"],
-        "amp compiled": get("mptui", replace(amp, compile=case.compile))["peak_bytes"],
-        "memory-limited": get("mptui", part, flags=["--profile", "memory-limited"])["peak_bytes"],
-    }
-    found: dict[str, Any] = {"peak_bytes": peaks}
-    for name, share in GPU_MEMORY.items():
-        if peaks["fp32"]:  # not measured on a CPU
-            found[name] = {"share": peaks[name] / peaks["fp32"], "asked_at_most": share}
+    Raises:
+        RuntimeError: The run went on otherwise than asked, as without its compiler or in smaller parts.
+    """
+    changes = [warning["message"] for warning in found.get("warnings", ()) if warning["code"] in OTHERWISE]
+    changes += [json.dumps(recovery) for recovery in found.get("recoveries", ())]
+    if changes:
+        raise RuntimeError(f"the run went on otherwise than asked: {'; '.join(changes)}")
     return found
-
-
-def photos(case: Case, *, rounds: int, side: int, get: Figures = figures) -> dict[str, Any]:
-    """Compares `mptui run` with everything on to a tutorial's plain FP32 script, from JPEG to weights."""
-    with _folder(case, side) as folder:
-        everything = replace(case, precision=AMP[0], folder=folder)
-        plain = replace(everything, precision="fp32", compile="off", channels_last=False)
-        rates = alternate(
-            {
-                "mptui": lambda: case.batch / float(get("mptui", everything)["wall_s"]),
-                "plain script": lambda: case.batch / float(get("bare", plain)["wall_s"]),
-            },
-            rounds,
-        )
-    over = {**ratios(rates["mptui"], rates["plain script"]), "asked": GPU_PHOTOS}
-    return {"images_per_second": rates, "over_plain_script": over}
 
 
 @contextmanager
@@ -133,33 +135,113 @@ def _folder(case: Case, side: int) -> Iterator[str]:
         yield folder
 
 
+def _device(forks: Forks, case: Case) -> dict[str, Any]:
+    """Describes the device as torch sees it, with its ceilings."""
+    words = (sys.executable, "-m", "benchmarks.floors", case.device)
+    ended = forks.run(words, environment(0))
+    if ended.returncode:
+        raise RuntimeError(f"the device can't be used:\n{ended.stderr[-ERROR_CHARACTERS:]}")
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
 def main() -> None:
     """Measures and writes results/gpu.json."""
+    began = time.monotonic()
     parser = parser_of(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, help="a smoke: 1, else 5")
+    parser.add_argument("--minutes", type=float, help="time for all; unset: no limit")
     parser.add_argument("--only", choices=[*GPU, "photos"])
-    parser.add_argument("--compile", default="default", help="of all that is compared")
+    parser.add_argument("--compile", help="in which precisions and peers are compared; a smoke: off")
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--out", type=Path, help="the file of the results")
     arguments = parser.parse_args()
-    peers = [side for side in SIDES if side not in {"bare", "lightning-logging"}]
-    if not arguments.smoke and (absent := missing(peers)):
-        parser.error(absent)
     if not arguments.smoke and not torch.cuda.is_available():
         parser.error("there is no GPU; --smoke tries the commands on a CPU")
-    cases = SMOKE if arguments.smoke else ON_GPU
-    rounds, peers = (1, ["recipe"]) if arguments.smoke else (arguments.rounds, peers)
-    chosen = {} if arguments.smoke else {"device": "cuda", "compile": arguments.compile}
-    document: dict[str, Any] = {"rounds": rounds, "compile": arguments.compile}
-    for name, target in GPU.items():
-        if arguments.only in {None, name}:
-            case = replace(cases[name], **chosen)
-            beside = peers if target.over_peer is not None else []
-            document[name] = {**speed(case, target, rounds=rounds, peers=beside), "memory": memory(case)}
-    if arguments.only in {None, "photos"}:
-        case = replace(cases["resnet50"], **chosen)
-        document["photos"] = photos(case, rounds=rounds, side=64 if arguments.smoke else 360)
-    if not arguments.smoke:
-        save(f"gpu-{arguments.only}" if arguments.only else "gpu", document)
+    named = "-".join(filter(None, ("gpu", arguments.only, "smoke" if arguments.smoke else None)))
+    path = arguments.out or (Path(tempfile.gettempdir()) if arguments.smoke else RESULTS) / f"{named}.json"
+    rounds = arguments.rounds or (1 if arguments.smoke else 5)
+    mode = arguments.compile or ("off" if arguments.smoke else "default")
+    peers = [side for side in SIDES if side not in {"bare", "lightning-logging"}]
+    left_out = {side: absent for side in peers if (absent := missing([side]))}
+    cases = SMOKE if arguments.smoke else {name: replace(ON_GPU[name], device="cuda") for name in GPU}
+
+    def left_s() -> float | None:
+        return None if arguments.minutes is None else 60 * arguments.minutes - (time.monotonic() - began)
+
+    with ExitStack() as stack:
+        stack.enter_context(_compiled_code())
+        forks = stack.enter_context(Forks("cpu" if arguments.smoke else "cuda:0"))
+        device = _device(forks, cases["resnet50"])
+        cases = {name: fitting(case, device["free_bytes"]) for name, case in cases.items()}
+        bounds = {
+            name: floor(replace(case, precision=AMP[0]), device["ceilings"]) for name, case in cases.items()
+        }
+        bounds["photos"] = bounds["resnet50"]
+        sides = plan(cases, mode, [side for side in peers if side not in left_out], device["half"])
+        head = {
+            "asked": {"rounds": rounds, "minutes": arguments.minutes, "compile": mode},
+            "device": {**device, **_driver()},
+            "cases": {name: asdict(case) for name, case in cases.items()},
+            "left_out": left_out,
+        }
+        results = Results(path, head, bounds, mode)
+        results.write()
+
+        @cache
+        def photos() -> str:
+            return stack.enter_context(_folder(cases["resnet50"], 64 if arguments.smoke else 360))
+
+        def get(side: Measurement) -> dict[str, Any]:
+            case = replace(side.case, folder=photos()) if side.part == "photos" else side.case
+            found = as_asked(figures(side.program, case, 0, side.flags, left_s(), forks.run))
+            return {**found, "load": forks.load}
+
+        if arguments.smoke:  # to compile takes a CPU minutes, and to start loaders seconds
+            sides = [each for each in sides if each.case.compile == mode]
+            os.environ["MPTUI_DATA_WORKERS"] = "0"
+        chosen = [each for each in sides if arguments.only in {None, each.part}]
+        measure(chosen, get, results, bounds, rounds=rounds, left_s=left_s)
+    _tell(results.document())
+    print(f"written: {path}")
+
+
+@contextmanager
+def _compiled_code() -> Iterator[None]:
+    """Keeps compiled code for the sides of this call alone, unless the environment names a folder."""
+    with contextlib.ExitStack() as stack:
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
+            stack.callback(os.environ.pop, "TORCHINDUCTOR_CACHE_DIR")
+        yield
+
+
+def _driver() -> dict[str, Any]:
+    """Describes driver, clocks and load of the GPUs, and of the host."""
+    report = read_gpus()
+    told = (
+        "name",
+        "uuid",
+        "utilisation",
+        "memory_used",
+        "power_w",
+        "power_limit_w",
+        "temperature_c",
+        "sm_clock_mhz",
+    )
+    gpus = [{name: getattr(gpu, name) for name in told} for gpu in report.gpus]
+    return {"driver": report.driver, "driver_cuda": report.cuda, "gpus": gpus, "host_load": os.getloadavg()}
+
+
+def _tell(document: Mapping[str, Any]) -> None:
+    for part in (*GPU, "photos"):
+        for name, ratio in document.get(part, {}).items():
+            for about, value in ratio.items() if name == "over_bare" else [("", ratio)]:
+                if isinstance(value, dict) and "median" in value:
+                    asked = f", asked {value['asked']}" if value.get("asked") else ""
+                    print(f"  {part:<9} {name} {about:<24} {value['median']:.3f}{asked}")
+    for side, why in (*document["left_out"].items(), *document["not_measured"].items()):
+        print(f"  not measured: {side}: {why}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -36,15 +36,28 @@ LOG_EVERY = 50
 
 Data = Iterable[tuple[torch.Tensor, torch.Tensor]]
 Loop = Callable[[Case, torch.nn.Module, Data], None]
+Start = Callable[[Sequence[str], Mapping[str, str], float | None], "subprocess.CompletedProcess[str]"]
 
 RUNS = {"mptui": "benchmarks.timed_run", "launches": "benchmarks.launches"}
 """Modules that run `mptui run`, by what they measure of it."""
 
 
+def fresh(
+    words: Sequence[str], environ: Mapping[str, str], limit_s: float | None
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command line in a fresh interpreter to its end, at most so many seconds."""
+    return subprocess.run(words, capture_output=True, text=True, env=environ, check=False, timeout=limit_s)
+
+
 def figures(
-    side: str, case: Case, threads: int = 0, flags: Sequence[str] = (), limit_s: float | None = None
+    side: str,
+    case: Case,
+    threads: int = 0,
+    flags: Sequence[str] = (),
+    limit_s: float | None = None,
+    start: Start = fresh,
 ) -> dict[str, Any]:
-    """Trains with `side` in a fresh process; returns `wall_s` and `cpu_s` of a step, and its other figures.
+    """Trains with `side` in a process; returns `wall_s` and `cpu_s` of a step, and its other figures.
 
     Args:
         side: One of RUNS or of SIDES.
@@ -52,20 +65,14 @@ def figures(
         threads: Compute threads on the CPU; 0: torch's default.
         flags: Additional flags for `mptui run`.
         limit_s: Seconds after which the process is killed; None: no limit.
+        start: Runs its command line in an environment.
 
     Raises:
         RuntimeError: It failed; the message has the end of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "figures.json")
-        answer = subprocess.run(
-            [*command(side, case, told, Path(folder)), *flags],
-            capture_output=True,
-            text=True,
-            env=environment(threads),
-            check=False,
-            timeout=limit_s,
-        )
+        answer = start([*command(side, case, told, Path(folder)), *flags], environment(threads), limit_s)
         if answer.returncode or not told.exists():
             raise RuntimeError(f"{side} failed on {case.model}:\n{answer.stderr[-3000:]}")
         found: dict[str, Any] = json.loads(told.read_text())
@@ -73,6 +80,8 @@ def figures(
             summary = json.loads(answer.stdout)
             found["peak_bytes"] = summary["memory"]["peak_allocated_bytes"]
             found["loss"] = summary["final"].get("train_loss")
+            found["first_step_s"] = summary["time"]["first_step_s"]
+            found |= {name: summary[name] for name in ("warnings", "recoveries")}
         return found
 
 

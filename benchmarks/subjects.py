@@ -100,8 +100,8 @@ CASES = {
 ON_GPU = {
     case.model: case
     for case in (
-        Case("resnet50", side=224, batch=256, classes=1000, steps=220, warm_up=20),
-        Case("unet", side=512, batch=16, classes=4, steps=220, warm_up=20, width=64),
+        Case("resnet50", side=224, batch=256, classes=1000, steps=100, warm_up=20),
+        Case("unet", side=512, batch=16, classes=4, steps=100, warm_up=20, width=64),
         CASES[TINY],
     )
 }

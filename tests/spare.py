@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 
 from mptui.processes.child import end_with_parent, function_of
 
@@ -21,7 +22,9 @@ class Spare:
     def __init__(self):
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         tests = os.getpid()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait for work as it forks
+            self.pid = os.fork()
         if not self.pid:
             try:
                 self._ours.close()

@@ -55,3 +55,12 @@ def relayed() -> None:
     case, options, *sides = sys.argv[1:]
     relay.subprocess = SimpleNamespace(Popen=Fork, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined, assignment]
     print(json.dumps(relay.relay(Case(**json.loads(case)), sides, **json.loads(options))))
+
+
+def main() -> None:
+    """Print whether this process may not use CUDA, as one that was forked too late; or wait for its end."""
+    import torch
+
+    if sys.argv[1:] == ["wait"]:
+        signal.pause()
+    print(json.dumps(torch.cuda._is_in_bad_fork()))

@@ -10,12 +10,11 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import gpu, peers
+from benchmarks import peers
 from benchmarks.common import rotate
 from benchmarks.relay import relay
 from benchmarks.sides import NEEDS, SIDES, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
-from benchmarks.targets import OnGpu
 from tests.program import Program, run_to_end
 
 SMALL = Case("unet", side=16, batch=2, classes=3, steps=4, warm_up=1, width=2)
@@ -50,55 +49,6 @@ def test_the_time_is_that_of_the_steps_after_the_warm_up(monkeypatch):
     for _ in range(10):
         stamps.request()
     assert stamps.figures["wall_s"] == 1 / 6
-
-
-def told_by(seconds):
-    """Return figures as child processes would, by side and precision."""
-
-    def get(side, case, threads=0, flags=()):
-        kind = case.precision if case.precision != "fp32" or case.tf32 else "strict"
-        bytes_ = {"fp32": 100, "bf16": 50}[case.precision if case.precision == "fp32" else "bf16"]
-        return {"wall_s": seconds[side, kind], "peak_bytes": bytes_ // 2 if flags else bytes_}
-
-    return get
-
-
-def test_the_ratios_of_a_gpu_are_of_the_better_half_precision_and_the_best_peer(monkeypatch):
-    monkeypatch.setattr(gpu, "ceilings", lambda *_: {"operations_s": 1e12, "bytes_s": 1e12})
-    get = told_by(
-        {
-            ("mptui", "strict"): 8.0,
-            ("mptui", "fp32"): 4.0,
-            ("mptui", "bf16"): 2.5,
-            ("mptui", "fp16"): 2.0,
-            ("recipe", "bf16"): 3.0,
-            ("recipe", "fp16"): 5.0,
-        }
-    )
-    target = OnGpu(floor_share=0.5, over_tf32=1.6, over_fp32=3.5, over_peer=1.15)
-    found = gpu.speed(gpu.SMOKE["unet"], target, rounds=2, peers=["recipe"], get=get)
-    assert found["amp"] == "mptui fp16"
-    assert (found["amp_over_tf32"]["median"], found["amp_over_fp32"]["median"]) == (2.0, 4.0)
-    assert (found["best_peer"], found["over_best_peer"]["median"]) == ("recipe bf16", 1.5)
-    share = 1.0 / found["floor"]["images_per_second"]  # two images in two seconds
-    assert found["floor_share"]["median"] == pytest.approx(share)
-    memory = gpu.memory(gpu.SMOKE["unet"], get)
-    assert memory["amp"]["share"] == 0.5
-    assert memory["memory-limited"]["share"] == 0.25
-
-
-def test_photos_are_read_and_trained_on(monkeypatch):
-    got = []
-
-    def get(side, case):
-        got.append((side, case.precision, case.channels_last, train("bare", case)["wall_s"]))
-        return {"wall_s": got[-1][-1]}
-
-    monkeypatch.setattr("benchmarks.sides.os.cpu_count", lambda: 0)
-    case = replace(gpu.SMOKE["resnet50"], batch=2, steps=3, warm_up=1)
-    found = gpu.photos(case, rounds=1, side=48, get=get)
-    assert [each[:3] for each in got] == [("mptui", "bf16", True), ("bare", "fp32", False)]
-    assert found["over_plain_script"]["median"] > 0
 
 
 def test_a_ratio_is_told_with_what_is_asked_and_the_floor(monkeypatch):
