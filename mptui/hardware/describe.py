@@ -8,7 +8,7 @@ from mptui.hardware.advice import GIB, Recommendation, batch_words
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.formats import Support
 from mptui.hardware.host import Host
-from mptui.hardware.nvml import GpuInfo
+from mptui.hardware.nvidia.gpus import GpuInfo
 
 _FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # fp8 is explained in a note
 _SUPPORT_WORDS: dict[Support, str] = {

@@ -11,7 +11,8 @@ from mptui.hardware.costs import Costs, cpu_costs, cuda_costs
 from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
 from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvidia.builds import why_no_code, why_unlisted
-from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
+from mptui.hardware.nvidia.gpus import GpuInfo, MigSlice, NvmlReport, visible_gpus
+from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
@@ -92,7 +93,7 @@ def describe_machine(
 ) -> Machine:
     """Combine the three views of a machine, without querying hardware."""
     seen = visible_gpus(report.gpus, environment.get(_VISIBLE))
-    accelerators = [_merged(device, report, torch) for device in torch.devices] if torch else []
+    accelerators = [_merged(device, report, seen, torch) for device in torch.devices] if torch else []
     if not any(device.kind == "cuda" for device in accelerators):
         accelerators += [_from_nvml(index, *each, report, torch) for index, each in enumerate(seen)]
     faults = _faults(report, seen, environment, elsewhere=bool(accelerators))
@@ -258,9 +259,14 @@ def _cpu(host: Host) -> Device:
     )
 
 
-def _merged(device: TorchDevice, report: NvmlReport, torch: TorchView) -> Device:
+def _merged(
+    device: TorchDevice,
+    report: NvmlReport,
+    seen: Sequence[tuple[GpuInfo, MigSlice | None]],
+    torch: TorchView,
+) -> Device:
     """Combine torch's view of a device with NVML's."""
-    gpu, part = _same_chip(device, report.gpus)
+    gpu, part = _same_chip(device, report.gpus, seen)
     no_code = why_no_code(device.architecture, device.capability, torch, report.cuda)
     notes = [] if device.built_for else [no_code]
     source = part or gpu
@@ -282,8 +288,13 @@ def _merged(device: TorchDevice, report: NvmlReport, torch: TorchView) -> Device
     )
 
 
-def _same_chip(device: TorchDevice, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo | None, MigSlice | None]:
-    """Match by UUID, since CUDA and NVML may number the GPUs differently."""
+def _same_chip(
+    device: TorchDevice, gpus: Sequence[GpuInfo], seen: Sequence[tuple[GpuInfo, MigSlice | None]]
+) -> tuple[GpuInfo | None, MigSlice | None]:
+    """Match by UUID, since CUDA and NVML may number the GPUs differently.
+
+    CUDA may tell the UUID of a GPU for a slice of it: then the slice is the one that its variable names.
+    """
     if device.uuid is None:
         return None, None
     for gpu in gpus:
@@ -291,7 +302,7 @@ def _same_chip(device: TorchDevice, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo | 
             if (part.uuid or "").endswith(device.uuid):
                 return gpu, part
         if (gpu.uuid or "").endswith(device.uuid):
-            return gpu, None
+            return next((each for each in [*seen[device.index :], *seen] if each[0] == gpu), (gpu, None))
     return None, None
 
 

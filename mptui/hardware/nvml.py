@@ -8,9 +8,8 @@ for one without a time limit.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import pynvml
@@ -18,6 +17,7 @@ import pynvml
 from mptui.events import DeviceProcess, DeviceSample
 from mptui.hardware.formats import architecture_name
 from mptui.hardware.gpu_processes import user_and_command
+from mptui.hardware.nvidia.gpus import GpuInfo, MigSlice, NvmlReport, visible_gpus
 from mptui.text import clean
 
 PROCESS_INTERVAL_S = 5.0
@@ -65,60 +65,6 @@ class NvmlUnavailableError(Exception):
     """NVML can't be read; the message is a sentence for users."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigSlice:
-    """A MIG slice of a GPU, which is a separate device. Memory in bytes."""
-
-    uuid: str | None
-    name: str
-    memory_total: int | None
-    memory_free: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuInfo:
-    """A GPU as reported by NVML, with NVML's index; fields are None if they are unknown.
-
-    `utilisation` and `memory_utilisation` are fractions of 1; the rest bytes, watts, degrees Celsius, MHz.
-    `problem` is a sentence if the GPU does not respond.
-    """
-
-    index: int
-    name: str
-    uuid: str | None = None
-    capability: tuple[int, int] | None = None
-    architecture: str | None = None
-    memory_total: int | None = None
-    memory_free: int | None = None
-    memory_used: int | None = None
-    processes: list[DeviceProcess] | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    throttle: list[str] | None = None
-    utilisation: float | None = None
-    memory_utilisation: float | None = None
-    mig: bool | None = None
-    slices: list[MigSlice] = field(default_factory=list)
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlReport:
-    """NVML's report of the machine; `problem` is a sentence if there is none.
-
-    `fails`: the driver is in use, and doesn't answer. A machine without a GPU has another problem.
-    """
-
-    driver: str | None = None
-    cuda: tuple[int, int] | None = None
-    gpus: list[GpuInfo] = field(default_factory=list)
-    problem: str | None = None
-    fails: bool = False
-
-
 def read_gpus(timeout_s: float = 5.0) -> NvmlReport:
     """Query NVML once for all values; a driver that takes over `timeout_s` is reported in `problem`."""
     reports: list[NvmlReport] = []
@@ -131,41 +77,6 @@ def read_gpus(timeout_s: float = 5.0) -> NvmlReport:
             fails=True,
         )
     return reports[0]
-
-
-def visible_gpus(
-    gpus: Sequence[GpuInfo], visible_devices: str | None
-) -> list[tuple[GpuInfo, MigSlice | None]]:
-    """List the GPUs and slices that CUDA sees, in CUDA's order, for a value of CUDA_VISIBLE_DEVICES.
-
-    Entries are indices or prefixes of UUIDs; like CUDA, stop at the first that names no GPU.
-    """
-    if visible_devices is None:
-        return [seen for gpu in gpus if (seen := _as_seen(gpu)) is not None]
-    seen_gpus = []
-    for entry in visible_devices.split(","):
-        seen = _named(gpus, entry.strip())
-        if seen is None:
-            break
-        seen_gpus.append(seen)
-    return seen_gpus
-
-
-def _named(gpus: Sequence[GpuInfo], entry: str) -> tuple[GpuInfo, MigSlice | None] | None:
-    for gpu in gpus:
-        if entry == str(gpu.index) or (entry.startswith("GPU-") and (gpu.uuid or "").startswith(entry)):
-            return _as_seen(gpu)
-        for part in gpu.slices:
-            if entry.startswith("MIG-") and (part.uuid or "").startswith(entry):
-                return gpu, part
-    return None
-
-
-def _as_seen(gpu: GpuInfo) -> tuple[GpuInfo, MigSlice | None] | None:
-    """Return what CUDA shows of a GPU: with MIG on, its first slice; None if it has no slice or is lost."""
-    if gpu.problem is not None or (gpu.mig and not gpu.slices):
-        return None
-    return gpu, gpu.slices[0] if gpu.mig else None
 
 
 class NvmlSource:
@@ -362,11 +273,25 @@ def _slices(handle: _Handle) -> list[MigSlice]:
         part = _ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if part is not None:
             total, free, _ = _memory(part)
-            uuid = _ask(pynvml.nvmlDeviceGetUUID, part)
             parts.append(
-                MigSlice(uuid=uuid, name=_name(part) or f"MIG {index}", memory_total=total, memory_free=free)
+                MigSlice(
+                    uuid=_ask(pynvml.nvmlDeviceGetUUID, part),
+                    name=_name(part) or f"MIG {index}",
+                    memory_total=total,
+                    memory_free=free,
+                    path=_path(handle, part),
+                )
             )
     return parts
+
+
+def _path(gpu: _Handle, part: _Handle) -> str | None:
+    uuid = _ask(pynvml.nvmlDeviceGetUUID, gpu)
+    instances = [
+        _ask(query, part)
+        for query in (pynvml.nvmlDeviceGetGpuInstanceId, pynvml.nvmlDeviceGetComputeInstanceId)
+    ]
+    return None if None in (uuid, *instances) else f"MIG-{uuid}/{instances[0]}/{instances[1]}"
 
 
 def _name(handle: _Handle) -> str | None:

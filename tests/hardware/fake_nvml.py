@@ -21,6 +21,8 @@ class FakeSlice:
     name: str
     total: int
     used: int = 0
+    instances: tuple[int, int] = (0, 0)
+    """Of the GPU and of its computing, by which older drivers name a slice."""
 
 
 @dataclass
@@ -187,6 +189,12 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return [int(handle.mig), int(handle.mig)]
 
+    def nvmlDeviceGetGpuInstanceId(self, handle: FakeSlice) -> int:
+        return handle.instances[0]
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: FakeSlice) -> int:
+        return handle.instances[1]
+
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: FakeGpu) -> int:
         return 7
 
@@ -196,7 +204,13 @@ class FakeNvml:
         return handle.slices[index]
 
 
-_KNOWN_OF_A_SLICE = {"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"}
+_KNOWN_OF_A_SLICE = {
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+}
 
 
 def _processes(found: list[tuple[int, int | None]]) -> list[Any]:

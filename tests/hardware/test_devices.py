@@ -218,6 +218,18 @@ def test_a_gpu_with_mig_is_a_slice_with_a_sentence(driver):
     assert "one of its 2 slices" in device.notes[0]
 
 
+@pytest.mark.parametrize("setting", ["MIG-b2", "MIG-GPU-c3/2/0"])
+@pytest.mark.parametrize("of_cuda", ["b2", "c3"], ids=["its own", "that of its GPU"])
+def test_the_slice_that_torch_trains_on_is_that_of_the_variable(driver, setting, of_cuda):
+    parts = [FakeSlice("MIG-a1", "first", GIB), FakeSlice("MIG-b2", "second", 18 * GIB, instances=(2, 0))]
+    driver(h200(mig=True, slices=parts, uuid="GPU-c3"), h200(uuid="GPU-d4"))
+
+    view = torch_with(seen_by_torch(0, h200(), uuid=of_cuda))
+    device = look(view, CUDA_VISIBLE_DEVICES=setting).devices[0]
+
+    assert (device.uuid, device.memory_free) == ("MIG-b2", 18 * GIB)
+
+
 def test_mig_without_slices_and_a_lost_gpu_are_sentences(driver):
     driver(h200(mig=True), t4(lost=True))
 

@@ -6,7 +6,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from mptui.hardware.nvml import read_gpus, visible_gpus
+from mptui.hardware.nvidia.gpus import visible_gpus
+from mptui.hardware.nvml import read_gpus
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
 
 
@@ -188,6 +189,25 @@ def test_cuda_shows_one_slice_of_a_gpu_with_mig_or_the_one_named(driver):
 
     assert [part and part.name for _, part in visible_gpus(gpus, None)] == ["first"]
     assert [part and part.name for _, part in visible_gpus(gpus, "MIG-b2")] == ["second"]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_slice_has_the_names_of_old_and_new_drivers(driver, is_old):
+    paths = [f"MIG-GPU-aaaa-1/{instance}/0" for instance in (1, 10, 11)]
+    uuids = paths if is_old else ["MIG-1111-aaaa", "MIG-1112-aaaa", "MIG-1113-aaaa"]
+    parts = [
+        FakeSlice(uuid, str(instance), GIB, instances=(instance, 0))
+        for uuid, instance in zip(uuids, (1, 10, 11), strict=True)
+    ]
+    driver(h200(mig=True, slices=parts, uuid="GPU-aaaa-1"))
+    gpus = read_gpus().gpus
+
+    for index, names in enumerate(zip(paths, uuids, strict=True)):
+        for name in names:
+            assert visible_gpus(gpus, name) == [(gpus[0], gpus[0].slices[index])]
+    assert [part and part.name for _, part in visible_gpus(gpus, f"{paths[2]}, {paths[0]}")] == ["11", "1"]
+    assert visible_gpus(gpus, "MIG-GPU-aaaa-1/2/0") == []
+    assert visible_gpus(gpus, "MIG-GPU-bbbb-2/1/0") == []
 
 
 def test_nvml_is_read_without_torch():

@@ -11,7 +11,8 @@ import pytest
 
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import read_host
-from mptui.hardware.nvml import NvmlReport, read_gpus
+from mptui.hardware.nvidia.gpus import NvmlReport
+from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import TorchDevice, TorchView
 from mptui.lab.doctor import device_checks, host_checks, login_checks
 from mptui.lab.doctor.findings import Finding, exit_code

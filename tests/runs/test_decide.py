@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mptui.engine.mailbox import Stopped
-from mptui.hardware.nvml import GpuInfo
+from mptui.hardware.nvidia.gpus import GpuInfo
 from mptui.lab.bench.unsaved import UnsavedSession
 from mptui.runs.planning import autoselect
 from mptui.runs.planning.autoselect import Decider

@@ -1,7 +1,7 @@
 """Which builds of torch an NVIDIA GPU and its driver can run, and what to do if the installed one is none."""
 
 from mptui.hardware.formats import Capability
-from mptui.hardware.nvml import NvmlReport
+from mptui.hardware.nvidia.gpus import NvmlReport
 from mptui.hardware.torch_view import TorchView
 
 LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}

@@ -7,7 +7,7 @@ from mptui.events import HARMFUL_THROTTLING
 from mptui.hardware.advice import recommend
 from mptui.hardware.describe import device_title, memory_words, others_on, start_with, torch_line
 from mptui.hardware.devices import Device, Machine
-from mptui.hardware.nvml import NvmlReport
+from mptui.hardware.nvidia.gpus import NvmlReport
 from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
 from mptui.lab.doctor.torch_probe import VISION, Probed
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import given_environ, read_host
-from mptui.hardware.nvml import NvmlReport, read_gpus
+from mptui.hardware.nvidia.gpus import NvmlReport
+from mptui.hardware.nvml import read_gpus
 from mptui.lab.doctor import device_checks, host_checks, login_checks
 from mptui.lab.doctor.accelerate_config import AREA, Accelerate, check_accelerate, usual_place
 from mptui.lab.doctor.config_files.read import read_config_file
