@@ -1,10 +1,12 @@
 """The data path to a GPU: bit-identical to the host's, and the loop never waits for the device."""
 
+import numpy as np
 import pytest
 import torch
 
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.shared_memory import Arena
+from mptui.data.transforms.crop_on_device import Views, cut_by_products, cut_on_device, has_kernel
 from tests.data.loaders import batches, joined, loader, segmentation
 from tests.data.samples import Masked, Samples
 
@@ -42,6 +44,28 @@ def test_batches_are_those_of_a_host(cache):
             assert (images.cpu() - expected_images).abs().mean() * 0.225 * 255 < 1.0
         else:
             torch.testing.assert_close(images.cpu(), expected_images, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_views_are_cut_by_the_kernel(interpolation):
+    """Where a C compiler is there; TF32 products keep 11 bits of a value."""
+    assert has_kernel(torch.device("cuda", 0))
+    random = np.random.default_rng(0)
+    sizes = random.integers(20, 300, (8, 2))
+    counts = sizes.prod(axis=1)
+    # smooth, since what a cubic kernel overshoots is clipped in another order of the dimensions
+    pixels = torch.from_numpy((100 + 60 * np.sin(np.arange(counts.sum() * 3) / 9)).astype(np.uint8))
+    low = random.random((8, 2)) * 0.4
+    chosen = Views(
+        np.cumsum(counts) - counts,
+        sizes[:, 0],
+        sizes[:, 1],
+        np.concatenate([low, low + 0.2 + random.random((8, 2)) * 0.4], axis=1),
+        np.array(list(np.ndindex(2, 2, 2)), bool),
+    )
+    by_kernel, _ = cut_on_device(pixels.view(-1, 3).to(GPU), None, chosen, 64, interpolation)
+    by_products, _ = cut_by_products(pixels.view(-1, 3), None, chosen, 64, interpolation)
+    assert (by_kernel.cpu() - by_products).abs().max() < 0.5
 
 
 def test_memory_that_can_not_be_pinned_breaks_no_kernel():

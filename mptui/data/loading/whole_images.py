@@ -2,8 +2,8 @@
 
 The resized images (`mptui.data.transforms.resize`) are stored as decoded, each at its own size, one after the
 other in a flat tensor. The view of a sample is the same box as in a worker. On a CPU it is cut by the same
-code, with the same bits; on other devices by batched products with the weights of Pillow's filter, which
-`resampled` approximates if it is bilinear: the pixels of a view differ by about 0.4 of 255 on average.
+code, with the same bits; on other devices with the weights of Pillow's filter, which `resampled` approximates
+if it is bilinear: the pixels of a view differ by about 0.4 of 255 on average.
 
 Shapes: N samples of the split, B of a batch, P pixels of all samples, H and W pixels of a crop, S of a view,
 C bands.
@@ -23,7 +23,7 @@ from mptui.data.loading.device_cache import LOAD_AHEAD, in_batches, load_batch
 from mptui.data.loading.prefetcher import HostBatch, Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish, colours
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.transforms.crop_on_device import Ints, Views, cut_by_products
+from mptui.data.transforms.crop_on_device import Ints, Views, cut_on_device
 from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resize import most_pixels, resized_pixels
 from mptui.errors import ConfigError, cleaned_up_by
@@ -253,6 +253,8 @@ class WholePass:
             self._geometry, draws_BD, widths_B.astype(np.float64), heights_B.astype(np.float64)
         )
         self._views = Views(self.images.starts_N[rows], widths_B, heights_B, boxes_B4, flips_B3)
+        if self._rows.device.type != "cpu":
+            self._views = self._views.placed(self._rows.device)
         if self._jitter is not None:
             colour_N43 = colours(self._seed, self._epoch, indices, self._jitter)
             self._colour_N43 = to_device(colour_N43, self._rows.device)
@@ -263,7 +265,7 @@ def cut(
     images: WholeImages, chosen: Views, side: int, interpolation: Interpolation = "bilinear"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views; return images_BSSC and masks_BSS, or None without masks."""
-    cut_views = _cut_on_host if images.pixels_PC.device.type == "cpu" else cut_by_products
+    cut_views = _cut_on_host if images.pixels_PC.device.type == "cpu" else cut_on_device
     return cut_views(images.pixels_PC, images.masks_P, chosen, side, interpolation)
 
 

@@ -113,9 +113,8 @@ def _by_opencv(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Ten
 
 def _by_products(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
     """Apply the matrices like `_by_opencv`, on any device, in a few kernels for the whole batch."""
-    B, H, W, _ = pixels_BHW3.shape
-    rows_BHX = torch.bmm(pixels_BHW3.flatten(1, 2).float(), colour_B43[:, :3]).view(B, H, W * 3)
-    return rows_BHX.add_(colour_B43[:, 3:].repeat(1, 1, W)).view(B, H, W, 3)
+    values_BN3 = pixels_BHW3.flatten(1, 2).float()
+    return torch.baddbmm(colour_B43[:, 3:], values_BN3, colour_B43[:, :3]).view(pixels_BHW3.shape)
 
 
 def colours(

@@ -26,6 +26,7 @@ CROP_PCT = 0.875
 
 Boxes = npt.NDArray[np.float64]
 Flips = npt.NDArray[np.bool_]
+Sizes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,17 @@ def pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
     left, top, right, bottom = np.rint(box * (width, height, width, height)).astype(int).tolist()
     left, top = min(left, width - 1), min(top, height - 1)
     return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
+
+
+def pixel_boxes(boxes_B4: Boxes, widths_B: Sizes, heights_B: Sizes) -> Sizes:
+    """Return `pixel_box` of B boxes, int64 of shape (B, 4)."""
+    left_top_B2, right_bottom_B2 = np.split(
+        np.rint(boxes_B4 * np.stack([widths_B, heights_B] * 2, axis=1)).astype(np.int64), 2, axis=1
+    )
+    ends_B2 = np.stack([widths_B, heights_B], axis=1)
+    left_top_B2 = np.minimum(left_top_B2, ends_B2 - 1)
+    right_bottom_B2 = np.minimum(np.maximum(right_bottom_B2, left_top_B2 + 1), ends_B2)
+    return np.concatenate([left_top_B2, right_bottom_B2], axis=1)
 
 
 def _share(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -1,20 +1,23 @@
-"""Cuts random views from whole images that lie on an accelerator, in a few kernels for a batch.
+"""Cuts random views from whole images that lie on an accelerator.
 
-Crops are resized by products with the weights of Pillow's filters; `resampled` approximates the bilinear one.
+Crops are resized with the weights of Pillow's filters; `resampled` approximates the bilinear one. On a GPU
+`crop_kernel` does it, in one launch for a batch. Where it can't be compiled, and on other accelerators, it is
+done by products with the weights, in some sixty launches for 100 MB of values.
 
 Shapes: B samples, P pixels of all images, H and W pixels of a crop, S of a view, C bands.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mptui.data.core.batch import take_rows, to_device
-from mptui.data.transforms.crop import Boxes, Flips, pixel_box
+from mptui.data.transforms.crop import Boxes, Flips, pixel_boxes
 from mptui.registry.samples import Interpolation
 
 _VALUES_AT_ONCE = 3 << 22
@@ -25,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The boxes and flips of a batch of views, on the host."""
+    """The boxes and flips of some views, on the host."""
 
     starts_B: Ints
     widths_B: Ints
@@ -34,6 +37,8 @@ class Views:
     boxes_B4: Boxes
     """Boxes as fractions of the images."""
     flips_B3: Flips
+    crops_B7: torch.Tensor | None = None
+    """From `placed`."""
 
     def __len__(self) -> int:
         return len(self.starts_B)
@@ -46,7 +51,87 @@ class Views:
             self.heights_B[part],
             self.boxes_B4[part],
             self.flips_B3[part],
+            None if self.crops_B7 is None else self.crops_B7[part],
         )
+
+    def pixel_boxes(self) -> Ints:
+        """Return left, top, right and bottom of the crops in whole pixels."""
+        return pixel_boxes(self.boxes_B4, self.widths_B, self.heights_B)
+
+    def placed(self, device: torch.device) -> "Views":
+        """Return the views with their crops on a device: one copy serves many batches."""
+        return replace(self, crops_B7=self.crops(device))
+
+    def crops(self, device: torch.device) -> torch.Tensor:
+        """Return what a device needs of the views.
+
+        Returns:
+            int64 crops_B7: place of the first pixel in the flat tensor, stride of a row, width, height,
+            whether the crop is transposed, and before that mirrored left to right and top to bottom.
+        """
+        if self.crops_B7 is not None:
+            return self.crops_B7
+        left_B, top_B, right_B, bottom_B = self.pixel_boxes().T
+        transposed_B, mirrored_x_B, mirrored_y_B = self.flips_B3.T
+        crops = (
+            self.starts_B + top_B * self.widths_B + left_B,
+            self.widths_B,
+            right_B - left_B,
+            bottom_B - top_B,
+            transposed_B,
+            # a view is mirrored after the transposition, so along the other side of the crop
+            np.where(transposed_B, mirrored_y_B, mirrored_x_B),
+            np.where(transposed_B, mirrored_x_B, mirrored_y_B),
+        )
+        return to_device(np.stack(crops, axis=1), device)
+
+
+def cut_on_device(
+    pixels_PC: torch.Tensor,
+    masks_P: torch.Tensor | None,
+    chosen: Views,
+    side: int,
+    interpolation: Interpolation = "bilinear",
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Cut views as `cut_by_products`, by the kernel where there is one."""
+    if not has_kernel(pixels_PC.device):
+        return cut_by_products(pixels_PC, masks_P, chosen, side, interpolation)
+    cut_BSSC = cut_by_kernel(pixels_PC, chosen.crops(pixels_PC.device), side, interpolation == "bicubic")
+    return cut_BSSC, None if masks_P is None else _nearest(masks_P, chosen, chosen.pixel_boxes(), side)
+
+
+@torch.library.custom_op("mptui::cut_views", mutates_args=())
+def cut_by_kernel(pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool) -> torch.Tensor:
+    """Cut views by `crop_kernel.cut_views`; an operation of torch, so that it runs without storage, too."""
+    from mptui.data.transforms.crop_kernel import cut_views  # imports Triton
+
+    return cut_views(pixels_PC, crops_B7, side, cubic=cubic)
+
+
+@cut_by_kernel.register_fake
+def _without_storage(pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool) -> torch.Tensor:
+    return pixels_PC.new_empty((len(crops_B7), side, side, pixels_PC.shape[1]), dtype=torch.float32)
+
+
+@cache
+def has_kernel(device: torch.device) -> bool:
+    """Whether a device has the kernel, and it cuts as the products do; Triton needs a C compiler.
+
+    The first call compiles it, in about a second, and waits for the device.
+    """
+    if device.type != "cuda":
+        return False
+    try:
+        pixels_PC = torch.arange(0, 63 * 3 * 37, 37, device=device).to(torch.uint8).view(63, 3)
+        sizes = np.array([9]), np.array([7])
+        chosen = Views(
+            np.array([0]), *sizes, np.array([[0.1, 0.0, 1.0, 0.9]]), np.array([[True, False, True]])
+        )
+        found = cut_by_kernel(pixels_PC, chosen.crops(device), 4, False)
+        expected, _ = cut_by_products(pixels_PC, None, chosen, 4)
+        return torch.allclose(found, expected, atol=0.5)
+    except Exception:  # noqa: BLE001 - whatever a compiler raises, the products need none
+        return False
 
 
 def cut_by_products(
@@ -68,7 +153,8 @@ def cut_by_products(
     Returns:
         float32 images_BSSC, and masks_BSS or None without masks.
     """
-    boxes_B4 = _pixel_boxes(chosen)
+    boxes_B4 = chosen.pixel_boxes()
+    chosen = chosen.placed(pixels_PC.device)
     parts = list(_portions(boxes_B4, pixels_PC.shape[1]))
     with _without_tf32() if pixels_PC.dtype != torch.uint8 else nullcontext():
         cut_BSSC = torch.cat(
@@ -77,12 +163,6 @@ def cut_by_products(
     if masks_P is None:
         return cut_BSSC, None
     return cut_BSSC, _nearest(masks_P, chosen, boxes_B4, side)
-
-
-def _pixel_boxes(chosen: Views) -> Ints:
-    """Return left, top, right and bottom of the crops in whole pixels."""
-    sizes = zip(chosen.boxes_B4, chosen.widths_B.tolist(), chosen.heights_B.tolist(), strict=True)
-    return np.array([pixel_box(box, width, height) for box, width, height in sizes], np.int64)
 
 
 @contextmanager
@@ -107,23 +187,9 @@ def _products(
     pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int, interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize crops by one product with the pixel weights per dimension; return float32 images_BSSC."""
-    left_B, top_B, right_B, bottom_B = boxes_B4.T
-    transposed_B, mirrored_x_B, mirrored_y_B = chosen.flips_B3.T
-    widths_B, heights_B = right_B - left_B, bottom_B - top_B
-    W, H = int(widths_B.max()), int(heights_B.max())
-    facts = np.stack(
-        [
-            chosen.starts_B + top_B * chosen.widths_B + left_B,
-            chosen.widths_B,
-            widths_B,
-            heights_B,
-            transposed_B,
-            # a view is mirrored after the transposition, so along the other side of the crop
-            np.where(transposed_B, mirrored_y_B, mirrored_x_B),
-            np.where(transposed_B, mirrored_x_B, mirrored_y_B),
-        ]
-    )
-    start, stride, width, height, turn, mirror_x, mirror_y = to_device(facts, pixels_PC.device)
+    W, H = (boxes_B4[:, 2:] - boxes_B4[:, :2]).max(axis=0).tolist()
+    crops_B7 = chosen.crops(pixels_PC.device)
+    start, stride, width, height, turn, mirror_x, mirror_y = crops_B7.unbind(dim=1)
     rows_BH = start[:, None] + _up_to(H, height) * stride[:, None]
     places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
     bands = pixels_PC.shape[1]

@@ -6,6 +6,7 @@ stays on the device: a fused optimizer reads `found_inf` inside its kernel, and 
 with it, so that no step synchronizes. An optimizer without a fused kernel syncs once per step.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -78,6 +79,9 @@ class Updater:
         self.found_inf = torch.zeros((), device=device)
         self.norm = torch.zeros((), device=device)
         self.good = torch.ones((), dtype=torch.bool, device=device)
+        self._infinity = torch.full(
+            (), math.inf, device=device
+        )  # as a number it would cost a host twice as much
         self.buffers = RevertibleBuffers(model, sync=device.type == "cpu")
         if average is not None:
             average.follow(self.buffers)
@@ -136,10 +140,8 @@ class Updater:
         """Unscale the gradients; set `norm`, and `found_inf` if a gradient is not finite, else `good`."""
         self._precision.unscale(self._optimizer)
         norm = self.norm = self._norm.total()
-        zero_or_nan = norm - norm
-        # compare with itself, which only NaN fails: a scalar operand would become a tensor, at twice the cost
-        torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
-        self.good = torch.eq(zero_or_nan, zero_or_nan)
+        self.good = torch.lt(norm, self._infinity)  # NaN is not less
+        torch.logical_not(self.good, out=self.found_inf)
         if not self._shared_by.is_alone:
             self._precision.found_anywhere(self.found_inf)
 

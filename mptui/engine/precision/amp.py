@@ -112,7 +112,8 @@ class ScaledPrecision(Precision):
         assert tracker is not None, "made with the scale"
         scale_before, tracker_before = scale.clone(), tracker.clone()
         self._scaler.update()
-        finite = torch.isfinite(loss)
+        zero_or_nan = loss - loss
+        finite = torch.eq(zero_or_nan, zero_or_nan)  # in half as many kernels as `isfinite`
         torch.where(finite, scale, scale_before, out=scale)
         torch.where(finite, tracker, tracker_before, out=tracker)
         scale.clamp_(min=self._min_scale)
@@ -127,7 +128,8 @@ class ScaledPrecision(Precision):
 
     def loss_scale(self) -> torch.Tensor | None:
         """Return the current scale without a sync, unlike `GradScaler.get_scale`."""
-        return self._scaler.scale(self._one)
+        scale = self._scaler._scale
+        return self._scaler.scale(self._one) if scale is None else scale
 
     def state_dict(self) -> dict[str, Any]:
         """Return GradScaler's state: scale, growth tracker and its four settings."""
