@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mptui.errors import MptuiError
 from mptui.lab.crash import kills
 from mptui.lab.crash.kills import Killer
 from tests.chaos.conftest import fork_server
@@ -30,6 +31,16 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path):
     assert ended.returncode == 7
     assert "Traceback" not in ended.stderr
     assert "--runs-dir" in ended.stderr
+
+
+def test_a_run_that_fails_is_told_in_its_own_words(fork_server, tmp_path):
+    def arguments(name):
+        return [*UNET.arguments(tmp_path, name), "--set", "training.lr=fast"]
+
+    with pytest.raises(MptuiError) as failed:
+        Killer(fork_server, arguments, tmp_path).run(0)
+    assert "training.lr" in failed.value.message
+    assert "mptui: " not in failed.value.message
 
 
 def test_a_run_that_ends_otherwise_is_found(fork_server, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from mptui.engine.guards.batch_size_finder import find_micro_batch
 from mptui.engine.guards.microbatch import in_pieces
 from mptui.engine.guards.oom_errors import (
     held_by_others,
+    hint_of_others,
     is_host_full,
     is_out_of_memory,
     is_too_few_for_norm,
@@ -82,7 +83,8 @@ class MemoryGuard(Hook):
         if not is_out_of_memory(error):
             return None
         context = self._context
-        if told := owners_in_words(context.model, context.parts, context.device):
+        owners = owners_in_words(context.model, context.parts, context.device), held_by_others()
+        if told := "; ".join(filter(None, owners)):
             context.warn("memory_owners", f"the memory was full: {told}")
         half_applied = context.parts.updater.applying and not context.rollback.possible
         if context.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
@@ -187,7 +189,7 @@ def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:
     at_once = "a micro-batch of one sample" if limit == 1 else f"a micro-batch of {limit} samples"
     return MemoryExhaustedError(
         f"out of memory with {at_once}: {first_line}",
-        hint=f"{held_by_others()}try --precision bf16 or fp16, "
+        hint=f"{hint_of_others()}try --precision bf16 or fp16, "
         "--set memory.activation_checkpointing=true, a smaller data.image_size, a smaller model, "
         "or a larger device" + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
     )

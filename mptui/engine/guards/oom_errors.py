@@ -77,20 +77,29 @@ def is_memory_full(error: BaseException) -> bool:
 
 
 def held_by_others() -> str:
-    """Return the part of a hint that names who else holds memory of the current CUDA device.
+    """Return who else holds memory of the current CUDA device, in words.
 
     Empty if nobody holds much, or if it can't be told: a container shows other PIDs than the driver.
     """
     if torch.version.cuda is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ""
-    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    try:
+        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    except RuntimeError:  # it does not answer any more
+        return ""
     gpu = next((gpu for gpu in read_gpus().gpus if (gpu.uuid or "").endswith(uuid)), None)
     processes = (gpu.processes if gpu is not None else None) or []
     others = [process for process in processes if process.pid != os.getpid()]
     held = sum(process.memory or 0 for process in others)
     if gpu is None or len(others) == len(processes) or held < _MUCH * (gpu.memory_total or 0):
         return ""
-    return f"{others_on(others)} on this GPU: end it, or choose another GPU with --device cuda:N; or "
+    return f"{others_on(others)} on this GPU"
+
+
+def hint_of_others() -> str:
+    """Return the part of a hint for memory that others hold, as `held_by_others`."""
+    others = held_by_others()
+    return others and f"{others}: end it, or choose another GPU with --device cuda:N; or "
 
 
 def release(device: torch.device) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mptui.engine.checkpoint.files import read_newest
-from mptui.errors import DiskError, MptuiError, RunDirectoryError
+from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
 from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.lab.crash.faults import CALLS
 from mptui.lab.crash.run_server import Child, RunServer
@@ -198,9 +198,11 @@ def _check(child: Child) -> None:
     """Raise the error of a run that failed."""
     if child.code == 0:
         return
-    lines = [line for line in child.output().splitlines() if line.strip()]
+    lines = [line.removeprefix("mptui: ") for line in child.output().splitlines() if line.strip()]
     message = "\n".join(lines[-4:]) or f"exit code {child.code}"
     raise _ERRORS.get(child.code or 0, MptuiError)(message, hint="run it again with --debug")
 
 
-_ERRORS: dict[int, type[MptuiError]] = {error.exit_code: error for error in (DiskError, RunDirectoryError)}
+_ERRORS: dict[int, type[MptuiError]] = {
+    error.exit_code: error for error in (MemoryExhaustedError, RunDirectoryError, DiskError)
+}

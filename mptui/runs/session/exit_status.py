@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.config.schema import ModelConfig
-from mptui.engine.guards.oom_errors import held_by_others, is_host_full, is_out_of_memory
+from mptui.engine.guards.oom_errors import hint_of_others, is_host_full, is_out_of_memory
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.trainer import Trainer
 from mptui.errors import (
@@ -110,7 +110,7 @@ def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:
         f"out of host memory: {first_line}" if of_host else first_line,
         hint="use fewer --workers, --set data.cache=off, or a smaller --batch-size; or end other programs"
         if of_host
-        else f"{held_by_others()}use a smaller --batch-size with --set training.accumulate=N, "
+        else f"{hint_of_others()}use a smaller --batch-size with --set training.accumulate=N, "
         "--profile memory-limited, or a smaller data.image_size",
     )
     raised.__cause__ = error

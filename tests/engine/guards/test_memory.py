@@ -11,7 +11,7 @@ import torch.distributed as dist
 from mptui.config.base_tables import GuardsConfig, MemoryConfig
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.guards import oom_errors
+from mptui.engine.guards import oom, oom_errors
 from mptui.engine.mailbox import Stopped
 from mptui.errors import MemoryExhaustedError
 from mptui.events import EpochFinished, Recovered, Step, Validated, Warned
@@ -224,6 +224,16 @@ def test_where_not_even_one_sample_fits_it_ends(tmp_path):
         finish(trainer)
     assert caught.value.exit_code == 5
     assert "--precision" in caught.value.hint
+
+
+def test_others_who_hold_the_memory_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(oom, "held_by_others", lambda: "python (pid 4117) has 70.0 GiB on this GPU")
+    trainer, events = build(tmp_path)
+    limit_memory(trainer, lambda: 4)
+    finish(trainer)
+    assert {each.message for each in of(events, Warned) if each.code == "memory_owners"} == {
+        "the memory was full: python (pid 4117) has 70.0 GiB on this GPU"
+    }
 
 
 def test_asked_to_stop_it_stops(tmp_path):
