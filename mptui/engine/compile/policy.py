@@ -5,6 +5,7 @@ measured on its first steps; its cost and gain are those measured here before (`
 compiled if the time saved exceeds the cost.
 """
 
+import os
 import shutil
 import time
 from collections import Counter
@@ -178,6 +179,7 @@ class Compiler:
     def start(self) -> None:
         """Compile the model in the next forward pass."""
         use_compile_cache(self._warn)
+        _print_no_tables()
         mode: str = self._mode
         if self._graphs_in_mode and not self._graphs:
             mode = _WITHOUT_GRAPHS[mode]
@@ -267,6 +269,16 @@ def _from_the_compiler(error: Exception) -> bool:
     raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)][-1:]
     from_its_code = any(name.startswith(_ROOMS) for name in raised_in) or is_of_graphs(error)
     return from_its_code and not is_out_of_memory(error)
+
+
+def _print_no_tables() -> None:
+    """Keep the tables of autotuning off the terminal, unless torch's own variables ask for them."""
+    from torch._inductor import config
+
+    if "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED" not in os.environ:
+        config.autotune_num_choices_displayed = 0
+    if "TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS" not in os.environ:
+        config.max_autotune_report_choices_stats = False
 
 
 def _impossible(device: torch.device) -> str | None:
