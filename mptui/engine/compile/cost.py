@@ -12,8 +12,8 @@ AGAIN = 0.15
 """Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
 
 # Cost and gain before any is measured: a ResNet-50's cold start and step on two CPU cores and, for a GPU, the
-# low end of the published range of Inductor on AMP training. Only the order of magnitude matters. An H200 with
-# 16 CPU cores was still autotuning a ResNet-50 at 224 px in bf16 after 165 s (torch 2.11).
+# low end of the published range of Inductor on AMP training. Only the order of magnitude matters. A ResNet-50
+# at 224 px in bf16 was still being autotuned after 165 s on an H200 with 16 CPU cores (torch 2.11).
 _COST_S = {"cpu": 110.0, "default": 60.0, "reduce-overhead": 60.0, "max-autotune": 300.0}
 _GAIN = {"cpu": 0.12, "gpu": 0.25}
 
