@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mptui.errors import MptuiError
+from mptui.errors import ConfigError
 from mptui.lab.crash import kills
 from mptui.lab.crash.kills import Killer
 from tests.chaos.conftest import fork_server
@@ -37,7 +37,7 @@ def test_a_run_that_fails_is_told_in_its_own_words(fork_server, tmp_path):
     def arguments(name):
         return [*UNET.arguments(tmp_path, name), "--set", "training.lr=fast"]
 
-    with pytest.raises(MptuiError) as failed:
+    with pytest.raises(ConfigError) as failed:
         Killer(fork_server, arguments, tmp_path).run(0)
     assert "training.lr" in failed.value.message
     assert "mptui: " not in failed.value.message

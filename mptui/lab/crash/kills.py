@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mptui.engine.checkpoint.files import read_newest
-from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
+from mptui.errors import RunDirectoryError, error_of_code
 from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.lab.crash.faults import CALLS
 from mptui.lab.crash.run_server import Child, RunServer
@@ -200,9 +200,4 @@ def _check(child: Child) -> None:
         return
     lines = [line.removeprefix("mptui: ") for line in child.output().splitlines() if line.strip()]
     message = "\n".join(lines[-4:]) or f"exit code {child.code}"
-    raise _ERRORS.get(child.code or 0, MptuiError)(message, hint="run it again with --debug")
-
-
-_ERRORS: dict[int, type[MptuiError]] = {
-    error.exit_code: error for error in (MemoryExhaustedError, RunDirectoryError, DiskError)
-}
+    raise error_of_code(child.code or 0)(message, hint="run it again with --debug")
