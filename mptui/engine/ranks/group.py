@@ -286,11 +286,7 @@ class Arrivals:
 
 
 def join(
-    place: RankPlace | None,
-    device: torch.device,
-    arrivals: Arrivals | None = None,
-    *,
-    uuid: str | None = None,
+    place: RankPlace | None, device: torch.device, arrivals: Arrivals | None = None, uuid: str | None = None
 ) -> Ranks:
     """Join the group of `place`, by the address in MASTER_ADDR and MASTER_PORT; waits for all its ranks.
 
@@ -301,7 +297,7 @@ def join(
         uuid: What tells that device from all others; None: it is not known.
 
     Raises:
-        ConfigError: The address is not set, or two ranks have the same device.
+        ConfigError: The address is not set, or the devices of two ranks can't train together.
         RankError: The other ranks can't be reached, or don't come in `JOIN_TIMEOUT`.
     """
     if place is None:
@@ -316,7 +312,7 @@ def join(
         torch.cuda.set_device(device)
     store = _meeting_place(arrivals or Arrivals(place))
     with lost():
-        check_own_devices(store, place, uuid)
+        check_own_devices(store, place, device.type, uuid)
         dist.init_process_group(
             "nccl" if cuda else "gloo",
             store=store,
