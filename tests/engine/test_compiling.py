@@ -1,5 +1,7 @@
 """Compilation happens only if it pays off, and never ends a run."""
 
+import logging
+
 import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
@@ -256,25 +258,65 @@ def test_other_errors_are_raised_on(tmp_path, error, after):
 
 
 @pytest.fixture
-def graphs():
+def graphs(monkeypatch):
     """Count the graphs that Dynamo makes of a net, and run them unchanged."""
     counted = []
 
-    def net():
-        module = small_net()
+    def backend(graph, _inputs):
+        counted.append(graph)
+        return graph.forward
 
-        def compile_(**_):
-            def backend(graph, _inputs):
-                counted.append(graph)
-                return graph.forward
-
-            module._compiled_call_impl = torch._dynamo.optimize(backend)(module._call_impl)
-
-        module.compile = compile_  # type: ignore[method-assign]
-        return module
-
-    yield net, counted
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **_: compile_(model, backend=backend))
+    yield small_net, counted
     torch._dynamo.reset()
+
+
+class OfTwo(torch.nn.Module):
+    """A network of two parts, of a class of its own."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, images):
+        return self.second(self.first(images))
+
+
+@pytest.mark.usefixtures("with_compiler")
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: small_net(),
+        lambda: torch.nn.Sequential(
+            OfTwo(torch.nn.Identity(), small_net()), OfTwo(torch.nn.ReLU(), torch.nn.ReLU())
+        ),
+        lambda: OfTwo(small_net(), torch.nn.ReLU()),
+    ],
+    ids=["of torch's parts", "of one's own parts", "of one's own class"],
+)
+def test_a_network_of_any_class_is_one_graph(tmp_path, graphs, network):
+    """torch before 2.14 does not trace the calls of its own classes."""
+    _, counted = graphs
+    trainer, _ = build_trainer(
+        config(speed={"compile": "default"}), tmp_path, model=network(), force_compile=True
+    )
+    windows = trainer.context.job.train_loader.windows(0, 1)
+    trainer._train_step(next(windows))
+    end(trainer)
+    assert len(counted) == 1
+
+
+@pytest.mark.usefixtures("with_compiler")
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_candidates_of_autotuning_that_a_gpu_cannot_run_are_no_errors_on_the_terminal(monkeypatch, asked_for):
+    monkeypatch.delenv("TORCH_LOGS", raising=False)
+    if asked_for:
+        monkeypatch.setenv("TORCH_LOGS", "inductor")
+    log = logging.getLogger("torch._inductor.select_algorithm")
+    monkeypatch.setattr(log, "level", logging.NOTSET)
+    compiler_for(CPU, 1, mode="max-autotune", forced=True)
+    assert log.level == (logging.NOTSET if asked_for else logging.CRITICAL)
 
 
 @pytest.mark.usefixtures("with_compiler")

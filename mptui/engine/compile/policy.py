@@ -5,7 +5,6 @@ measured on its first steps; its cost and gain are those measured here before (`
 compiled if the time saved exceeds the cost.
 """
 
-import os
 import shutil
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from mptui.data.core.batch import Batch
 from mptui.engine.compile.cache import use_compile_cache
 from mptui.engine.compile.cost import CompileCost
 from mptui.engine.compile.graphs import is_of_graphs, leave_recording, prepare_thread
+from mptui.engine.compile.in_place import compile_in_place
 from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.text import clean
@@ -46,7 +46,7 @@ class Compiler:
     """Compiles a model in place once it pays off.
 
     Args:
-        model: The model to train; `model.compile` keeps its state_dict's keys.
+        model: The model to train; its state_dict's keys stay.
         mode: The configured mode.
         device: Device of the model.
         forced: Compile at once, whatever the run's length.
@@ -179,7 +179,6 @@ class Compiler:
     def start(self) -> None:
         """Compile the model in the next forward pass."""
         use_compile_cache(self._warn)
-        _print_no_tables()
         mode: str = self._mode
         if self._graphs_in_mode and not self._graphs:
             mode = _WITHOUT_GRAPHS[mode]
@@ -188,7 +187,7 @@ class Compiler:
                 f"speed.compile = {self._mode}: compiled without CUDA graphs, which are not used with "
                 "several processes or memory.activation_checkpointing",
             )
-        self._model.compile(mode=None if mode == "default" else mode)
+        compile_in_place(self._model, mode)
         self.active = self._settled = True
         self._calls.clear()
         if self.static_shapes:
@@ -269,16 +268,6 @@ def _from_the_compiler(error: Exception) -> bool:
     raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)][-1:]
     from_its_code = any(name.startswith(_ROOMS) for name in raised_in) or is_of_graphs(error)
     return from_its_code and not is_out_of_memory(error)
-
-
-def _print_no_tables() -> None:
-    """Keep the tables of autotuning off the terminal, unless torch's own variables ask for them."""
-    from torch._inductor import config
-
-    if "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED" not in os.environ:
-        config.autotune_num_choices_displayed = 0
-    if "TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS" not in os.environ:
-        config.max_autotune_report_choices_stats = False
 
 
 def _impossible(device: torch.device) -> str | None:
