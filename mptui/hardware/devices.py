@@ -12,6 +12,7 @@ from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_format
 from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvidia.builds import why_no_code, why_unlisted
 from mptui.hardware.nvidia.gpus import GpuInfo, MigSlice, NvmlReport, visible_gpus
+from mptui.hardware.nvidia.unseen import VISIBLE, hidden_gpus, hides_all, unseen_gpus
 from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
@@ -23,9 +24,6 @@ USABLE = 0.9
 
 _GIB = 1024**3
 _ON_THE_CPU = "or train on the CPU all the same: --device cpu (hardware.device); see: mptui detect"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_HIDES_ALL = {"", "-1", "NoDevFiles", "none"}
-"""Values of CUDA_VISIBLE_DEVICES with which people, and SLURM, hide all GPUs."""
 _ABOUT_EQUAL = 0.9
 """Devices with at least this fraction of the best one's capacity count as equal: samples are inexact."""
 
@@ -92,12 +90,14 @@ def describe_machine(
     report: NvmlReport, host: Host, torch: TorchView | None, environment: Mapping[str, str]
 ) -> Machine:
     """Combine the three views of a machine, without querying hardware."""
-    seen = visible_gpus(report.gpus, environment.get(_VISIBLE))
+    seen = visible_gpus(report.gpus, environment.get(VISIBLE))
     accelerators = [_merged(device, report, seen, torch) for device in torch.devices] if torch else []
     if not any(device.kind == "cuda" for device in accelerators):
         accelerators += [_from_nvml(index, *each, report, torch) for index, each in enumerate(seen)]
-    faults = _faults(report, seen, environment, elsewhere=bool(accelerators))
-    hidden = _hidden(report, seen, environment)
+    faults = unseen_gpus(report, seen, environment.get(VISIBLE))
+    if report.fails and report.problem and not accelerators:
+        faults.insert(0, report.problem)
+    hidden = hidden_gpus(report, seen, environment.get(VISIBLE))
     return Machine(
         host=host,
         driver=report.driver,
@@ -105,7 +105,7 @@ def describe_machine(
         torch=torch,
         devices=[*accelerators, _cpu(host)],
         notes=[*faults, *_notes(report, torch, environment, hidden, elsewhere=bool(accelerators))],
-        faults=[] if environment.get(_VISIBLE, "0").strip() in _HIDES_ALL else faults,
+        faults=[] if hides_all(environment.get(VISIBLE)) else faults,
         hidden=hidden,
     )
 
@@ -133,19 +133,25 @@ def select_device(asked: str, machine: Machine) -> Device:
     if asked == "auto":
         default, reason = default_device(machine.devices), why_no_default(machine)
         if default is None or reason is not None:
-            raise ConfigError(str(reason), hint=_ON_THE_CPU)
+            raise _refusal(str(reason))
         return default
     wanted = f"{asked}:0" if asked in {"cuda", "xpu"} else asked
     for device in machine.devices:
         if device.torch_name == wanted:
             if not device.usable:
-                raise ConfigError(f"--device {asked}: {device.notes[0]}", hint=_ON_THE_CPU)
+                raise _refusal(f"--device {asked}: {device.notes[0]}")
             return device
     known = ", ".join(device.torch_name for device in machine.devices)
     raise ConfigError(
         f"--device {asked}: this machine has {known}.",
         hint=machine.faults[0] if machine.faults else "Choose one of these, or use --device auto.",
     )
+
+
+def _refusal(sentence: str) -> ConfigError:
+    """Return the error for a device that can't be used: the remedy is after the last colon of `sentence`."""
+    fact, _, remedy = sentence.rstrip(".").rpartition(": ")
+    return ConfigError(fact, hint=f"{remedy}; {_ON_THE_CPU}")
 
 
 def why_no_default(machine: Machine) -> str | None:
@@ -336,42 +342,6 @@ def _mig_notes(gpu: GpuInfo | None, part: MigSlice | None) -> list[str]:
         return []
     slices = "its only slice" if len(gpu.slices) == 1 else f"one of its {len(gpu.slices)} slices"
     return [f"MIG is on: a run trains on {slices}; CUDA_VISIBLE_DEVICES={part.uuid} names this one."]
-
-
-def _faults(
-    report: NvmlReport,
-    seen: Sequence[tuple[GpuInfo, MigSlice | None]],
-    environment: Mapping[str, str],
-    *,
-    elsewhere: bool,
-) -> list[str]:
-    """Return why GPUs are no devices; a driver that fails is no reason if the GPUs are `elsewhere`."""
-    faults = [report.problem] if report.problem and report.fails and not elsewhere else []
-    faults += [f"{gpu.name}: {gpu.problem}" for gpu in report.gpus if gpu.problem]
-    faults += [
-        f"{gpu.name} (GPU {gpu.index}) has MIG on and no slice: make one with nvidia-smi mig -cgi 0 -C, "
-        "or turn MIG off."
-        for gpu in report.gpus
-        if gpu.mig and not gpu.slices
-    ]
-    setting = environment.get(_VISIBLE)
-    names_none = setting is not None and setting.strip() not in _HIDES_ALL and not seen
-    if names_none and report.gpus:
-        here = ", ".join(str(gpu.index) for gpu in report.gpus)
-        faults.append(
-            f"{_VISIBLE}={setting} names no GPU of this machine, which has {here}: change or unset it."
-        )
-    return faults
-
-
-def _hidden(
-    report: NvmlReport, seen: Sequence[tuple[GpuInfo, MigSlice | None]], environment: Mapping[str, str]
-) -> str | None:
-    setting = environment.get(_VISIBLE)
-    hidden = len(report.gpus) - len({gpu.index for gpu, _ in seen})
-    if setting is None or hidden == 0:
-        return None
-    return f"{_VISIBLE}={setting} hides {hidden} of {len(report.gpus)} GPUs."
 
 
 def _notes(

@@ -315,5 +315,7 @@ def _readable_errors() -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        sentence = _SENTENCES.get(error.value, f"NVML error: {clean(str(error))}.")
+        sentence = _SENTENCES.get(
+            error.value, f"The NVIDIA driver fails ({clean(str(error))}): see nvidia-smi."
+        )
         raise NvmlUnavailableError(sentence) from error

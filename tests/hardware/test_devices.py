@@ -97,8 +97,11 @@ def test_a_build_without_code_for_the_card_is_told_and_the_card_not_taken(driver
     [
         (torch_with(cuda=None, architectures=[]), "build without CUDA"),
         (torch_with(cuda="14.0"), "too old for torch 2.15.0"),
-        (torch_with(), "can't use it: see"),
-        (torch_with(refusal="system not yet initialized"), "can't use it (system not yet initialized): see"),
+        (torch_with(), "can't start CUDA: see"),
+        (
+            torch_with(refusal="system not yet initialized"),
+            "can't start CUDA (system not yet initialized): see",
+        ),
         (TorchView(problem="torch can't be imported: no libcudart"), "no libcudart"),
     ],
 )
@@ -112,7 +115,7 @@ def test_why_torch_sees_no_gpu_where_there_is_one(driver, torch, words):
     for asked in ("auto", "cuda", "cuda:0"):
         with pytest.raises(ConfigError) as refused:
             select_device(asked, machine)
-        assert words in refused.value.message
+        assert words in f"{refused.value.message}: {refused.value.hint}"
         assert "--device cpu" in refused.value.hint
     assert select_device("cpu", machine).kind == "cpu"
 
@@ -141,8 +144,8 @@ def test_the_remedy_is_the_least_driver_and_the_build_of_torch_that_fits(
         select_device("auto", machine)
     assert card.name in refused.value.message
     for words in remedy:
-        assert words in refused.value.message
-    assert ("cu1" in refused.value.message) == ("cu1" in " ".join(remedy))
+        assert words in refused.value.hint
+    assert ("cu1" in refused.value.hint) == ("cu1" in " ".join(remedy))
 
 
 def test_a_card_without_code_beside_one_with_it_is_left_out(driver):

@@ -92,7 +92,9 @@ def test_a_run_that_names_its_gpu_keeps_it_however_busy_it_is():
 
 
 def test_no_command_plans_a_run_on_the_cpu_beside_a_gpu_that_torch_can_not_use(tmp_path):
-    old = replace(card("Tesla V100", (7, 0), 16), usable=False, notes=["torch has no code for sm_70."])
+    old = replace(
+        card("Tesla V100", (7, 0), 16), usable=False, notes=["torch has no code for sm_70: install another."]
+    )
     machine = replace(two_gpus(), devices=[old, cpu()])
     with pytest.raises(ConfigError, match=r"Tesla V100.*has no code") as refused:
         plan_run(Request(), machine)

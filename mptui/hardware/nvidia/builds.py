@@ -48,7 +48,7 @@ def why_unlisted(report: NvmlReport, torch: TorchView, capability: Capability | 
         )
     said = torch.problem or torch.refusal
     words = f" ({said.replace(': ', ', ')})" if said else ""
-    return f"torch {torch.version} can't use it{words}: see python -c 'import torch; torch.cuda.init()'."
+    return f"torch {torch.version} can't start CUDA{words}: see python -c 'import torch; torch.cuda.init()'."
 
 
 def why_no_code(
