@@ -83,7 +83,8 @@ def _no_switches_from_before():
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.autograd.set_detect_anomaly(False)
-        torch.use_deterministic_algorithms(False)
+        if torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(False)  # imports the compiler, of 2 s
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from mptui.config.documents.document import SUFFIXES, read_document
@@ -108,6 +109,7 @@ def _folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     return [("./profiles", Path("profiles")), ("yours", user_folder(environ)), ("built in", _built_in())]
 
 
+@cache
 def _built_in() -> Path:
     """Return the folder inside an installed package, or next to the package in a checkout."""
     package = Path(__file__).resolve().parents[1]

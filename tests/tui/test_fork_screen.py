@@ -17,7 +17,7 @@ from mptui.tui.turns import TURN_S, Turns
 from tests.tui.cockpits import FakeRun, until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live, put, seen
-from tests.tui.test_runs_screen import a_run, journal_of
+from tests.tui.test_runs_screen import a_run, demo_journal, journal_of
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ class Shown:
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
 async def test_a_fork_is_made_trained_and_drawn_over_its_parent(tmp_path, size):
-    parent = a_run(tmp_path, "parent", events=demo())
+    parent = a_run(tmp_path, "parent", journal=demo_journal())
     async with Shown(tmp_path, size) as (app, pilot, started):
         await pilot.press("f")
         await until(app, pilot, "fork parent at")

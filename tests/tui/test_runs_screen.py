@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,14 +35,20 @@ def journal_of(events):
     return "".join(f"{json.dumps(to_record(event))}\n" for event in events)
 
 
-def a_run(folder, name, *, age_s=60.0, events=(), **summary):
+@cache
+def demo_journal():
+    """The lines of the journal of a run in its twelfth epoch."""
+    return journal_of(demo())
+
+
+def a_run(folder, name, *, age_s=60.0, journal="", events=(), **summary):
     """A run directory as a run leaves it: settings, summary, journal, two kept and two old checkpoints."""
     run = folder / name
     (run / "checkpoints").mkdir(parents=True)
     mark_run(run)
     lr = summary.pop("lr", 0.1)
     (run / "run.toml").write_text(f'[training]\nlr = {lr}\n[precision]\nmode = "auto"\n')
-    (run / "events.jsonl").write_text(journal_of(events))
+    (run / "events.jsonl").write_text(journal + journal_of(events))
     for step in (10, 20, 30, 40):
         checkpoint = run / "checkpoints" / f"step-{step:09d}"
         checkpoint.mkdir()
@@ -69,10 +76,11 @@ def a_run(folder, name, *, age_s=60.0, events=(), **summary):
 @pytest.fixture
 def three(tmp_path):
     """Three runs: of an hour, a day and a minute ago."""
-    a_run(tmp_path, "hour", age_s=3600, samples_per_second=300.0, model="unet", events=[*demo(), finished()])
+    whole = {"journal": demo_journal(), "events": [finished()]}
+    a_run(tmp_path, "hour", age_s=3600, samples_per_second=300.0, model="unet", **whole)
     a_run(tmp_path, "day", age_s=86400, status="diverged", best={"metric": None, "value": None}, lr=0.2)
     best = {"epoch": 2, "metric": "acc1", "value": 0.75}
-    a_run(tmp_path, "minute", samples_per_second=None, best=best, events=demo())
+    a_run(tmp_path, "minute", samples_per_second=None, best=best, journal=demo_journal())
     return tmp_path
 
 
