@@ -4,32 +4,24 @@ import hashlib
 import json
 import re
 import shutil
-import statistics
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 
-from benchmarks.common import turn
 from benchmarks.launches import KINDS
 from benchmarks.sides import figures
 from benchmarks.subjects import Case
+from benchmarks.targets import GPU
 
 Verdict = Literal["right", "finding", "failed", "not tried"]
-MODES = ("off", "default", "reduce-overhead", "max-autotune")
 TESTS = Path(__file__).parents[1] / "tests"
 LAUNCHES = 30
 """Most kernels and copies that a step may launch outside its CUDA graphs."""
 SYNCHRONISATIONS = 0.2
 """Most synchronisations of a step: some come with each line of the log, none with a step."""
-ROUNDS = 2
-"""Measurements of each loop in each compile mode."""
-_COMPILE_S, _AUTOTUNE_S = 30, 100
-"""Seconds that one of them may take, without and with autotuning."""
 _AUTOTUNED_S = 900
 """Least seconds for the default run with autotuning, whose first start took an H200 more than 180."""
 RATIO = 0.98
@@ -110,20 +102,6 @@ def _case(scene: Scene, **changed: Any) -> Case:  # noqa: ANN401 - the fields of
     else:
         case = Case("resnet18", side=32, batch=8, classes=4, steps=8, warm_up=2)
     return replace(case, **changed)
-
-
-def _figures(scene: Scene, side: str, case: Case) -> dict[str, Any]:
-    """Train with a side in the time that is left.
-
-    Raises:
-        RuntimeError: It failed, or the time has ended.
-    """
-    try:
-        return figures(side, case, limit_s=max(1.0, scene.left_s))
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(
-            f"{side} ({case.precision}, compile {case.compile}): cut at the end of the time"
-        ) from None
 
 
 def _trained(scene: Scene, name: str, *flags: str, **environ: str) -> tuple[Ran, dict[str, Any]]:
@@ -237,7 +215,7 @@ def launches(scene: Scene) -> Found:
     for mode in modes:
         if found and scene.left_s < 60:
             break
-        found[mode] = _figures(scene, "launches", _case(scene, compile=mode, **few))
+        found[mode] = figures("launches", _case(scene, compile=mode, **few), limit_s=max(1.0, scene.left_s))
     if not scene.gpus:
         operations = found["off"]["operations"]
         return Found("not tried", f"no GPU; {operations:.0f} operations a step on the host", found)
@@ -250,35 +228,29 @@ def launches(scene: Scene) -> Found:
     return Found("finding" if much else "right", "; ".join(words), found)
 
 
-def loops(scene: Scene) -> Found:
-    """Compare `mptui run` with a bare loop in each compile mode, alternated."""
-    modes = MODES if scene.gpus else MODES[:1]
-    rates: dict[str, dict[str, list[float]]] = {mode: {"bare": [], "mptui": []} for mode in modes}
-    failed: dict[str, str] = {}
-    for number, mode in product(range(ROUNDS), modes):
-        if number + modes.index(mode) and scene.left_s < 2 * (
-            _AUTOTUNE_S if mode == MODES[-1] else _COMPILE_S
-        ):
-            continue
-        for side in turn(("bare", "mptui"), number):
-            case = _case(scene, compile=mode)
-            try:
-                rates[mode][side].append(case.batch / float(_figures(scene, side, case)["wall_s"]))
-            except RuntimeError as error:
-                failed[f"{side}, {mode}"] = str(error)[-600:]
-    both = {mode: each for mode, each in rates.items() if all(each.values())}
-    ratio = {
-        m: statistics.median(each["mptui"]) / statistics.median(each["bare"]) for m, each in both.items()
+def speed(scene: Scene) -> Found:
+    """Measure `mptui run` beside a bare loop and in each format, in half of the time that is left."""
+    path = scene.folder / "gpu.json"
+    how = ("--minutes", f"{scene.left_s / 120:.2f}") if scene.gpus else ("--smoke",)
+    ran = scene.command("speed", ["python", "-m", "benchmarks.gpu", *how, "--out", str(path)])
+    if ran.code != 0:
+        return _failed(ran, "benchmarks.gpu")
+    parts = {name: part for name, part in json.loads(path.read_text()).items() if name in GPU}
+    loops = {
+        f"{name} {side}": each["median"]
+        for name, part in parts.items()
+        for side, each in part["over_bare"].items()
     }
-    words = [
-        f"{m}: {statistics.median(both[m]['mptui']):,.0f} images/s, {r:.2f} of bare" for m, r in ratio.items()
-    ]
-    if missing := [mode for mode in modes if mode not in ratio]:
-        words.append(f"not measured: {', '.join(missing)}")
-    slow = bool(scene.gpus) and any(value < RATIO for value in ratio.values())
-    verdict: Verdict = "failed" if failed else "finding" if slow else "right"
-    told = [f"{side}: {error}" for side, error in failed.items()]
-    return Found(verdict, "; ".join(words), {"images_per_second": rates, "of_bare": ratio}, told)
+    gains = {
+        f"{name} {about}": part[about]["median"]
+        for name, part in parts.items()
+        for about in ("amp_over_tf32", "amp_over_fp32")
+        if about in part
+    }
+    words = "; ".join(f"{name}: {value:.2f} of bare" for name, value in loops.items())
+    words += "".join(f"; {name} {value:.2f}" for name, value in gains.items())
+    slow = bool(scene.gpus) and any(value < RATIO for value in loops.values())
+    return Found("finding" if slow else "right", words, {"over_bare": loops, **gains}, ran.end)
 
 
 def out_of_memory(scene: Scene) -> Found:
@@ -295,31 +267,6 @@ def out_of_memory(scene: Scene) -> Found:
     return Found(
         "right" if recovered else "finding", words, {"recoveries": recovered, "memory": summary["memory"]}
     )
-
-
-def formats(scene: Scene) -> Found:
-    """Compare throughput and memory of the formats, eager."""
-    large = {"model": "resnet50", "steps": 60, "warm_up": 20} if scene.gpus else {}
-    cases = {
-        "fp32": _case(scene, **large, precision="fp32", tf32=False),
-        **({"tf32": _case(scene, **large, precision="fp32")} if scene.gpus else {}),
-        "bf16": _case(scene, **large, precision="bf16"),
-        **({"fp16": _case(scene, **large, precision="fp16")} if scene.gpus else {}),
-    }
-    found: dict[str, dict[str, Any]] = {}
-    for name, case in cases.items():
-        if found and scene.gpus and scene.left_s < 30:
-            break
-        took = _figures(scene, "mptui", case)
-        found[name] = {"images_per_second": case.batch / took["wall_s"], "peak_bytes": took["peak_bytes"]}
-    base = found["fp32"]
-    words = [
-        f"{name} {each['images_per_second'] / base['images_per_second']:.2f} x fp32"
-        + (f", {each['peak_bytes'] / base['peak_bytes']:.2f} of its memory" if base["peak_bytes"] else "")
-        for name, each in found.items()
-        if name != "fp32"
-    ]
-    return Found("right", "; ".join(words), found)
 
 
 def loss_scaling(scene: Scene) -> Found:
@@ -391,9 +338,8 @@ CHECKS = (
     Check("graphs", _tests("graph", "graphs"), gpus=1, least_s=30),
     Check("default", default_run, least_s=60),
     Check("launches", launches, least_s=60),
-    Check("loops", loops, least_s=60),
+    Check("speed", speed, least_s=120),
     Check("memory", out_of_memory, gpus=1, least_s=40),
-    Check("formats", formats, least_s=40),
     Check("scaling", loss_scaling, gpus=1, least_s=30),
     Check("deterministic", deterministic, least_s=40),
     Check("kills", kills, least_s=60),
