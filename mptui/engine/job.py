@@ -37,6 +37,7 @@ from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.replica import Replica, SummedReplica
 from mptui.engine.ranks.sharded_replica import ShardedReplica
 from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.models.layers import has_synchronized_norm
 from mptui.models.wrapped_forward import WrappedForward
 from mptui.models.zoo import input_shape
 from mptui.tasks.base import Task
@@ -264,19 +265,20 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
         return Replica(job.model)
     side = int(job.config.data.image_size or 0)
     # BatchNorm needs two; a synchronized one would count them as samples
-    rows = 0 if job.config.training.sync_batch_norm else 2
+    rows = 0 if has_synchronized_norm(job.model) else 2
     shape = (rows, *input_shape(job.config.model, job.config.data.channels, side))
 
     def made_up() -> Batch:
         return job.task.made_up_batch(torch.zeros(shape, device=job.device))
 
+    batch_size = job.config.training.batch_size
     if job.is_sharded:
-        return ShardedReplica(job.model, job.ranks, made_up, job.config.training.batch_size)
+        return ShardedReplica(job.model, job.ranks, made_up, batch_size)
     if kept is not None:
-        if kept.frozen.frozen == frozen.frozen:
+        if kept.frozen.frozen == frozen.frozen and kept.job.config.training.batch_size == batch_size:
             return kept.replica
         kept.replica.close()
-    return SummedReplica(job.model, job.ranks, job.device, made_up)
+    return SummedReplica(job.model, job.ranks, made_up, batch_size, job.device)
 
 
 def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:

@@ -257,7 +257,8 @@ class Trainer:
         if keep_grads is not updater.keeps_grads:
             updater.keep_grads(keep_grads)
         weight = self._lockstep.weight(window)
-        losses = replica.begin(window, precision, context.micro_batches.limits["training"])
+        losses = []
+        replica.begin(window, context.micro_batches.limits["training"])
         for micro_batch, is_last in context.micro_batches.of(window):
             context.mailbox.check_stop()
             if check:
@@ -278,6 +279,7 @@ class Trainer:
             precision.backward(loss)  # of the scaled loss, in fp16
             mark("backward")
             losses.append(loss.detach())
+        losses += replica.fill_up(precision)  # what other processes have more of the window
         for gradients_ready in hooks.gradients_ready:
             gradients_ready()
         loss = replica.total(losses)  # of the whole window

@@ -38,7 +38,8 @@ class RanksSampled(Event):
 
     `rows` are in the order of the ranks, `steps` is the number of measured steps that they are about.
     `verdict` says which ranks are slower than the others, how often, and why; empty if none is. With weights
-    that are `sharded`, ranks wait for each other in all passes: only their waits for data are compared.
+    that are `sharded` and with synchronized BatchNorm, for which it is set, too, ranks wait for each other in
+    all passes: only their waits for data are compared.
     """
 
     kind: ClassVar[str] = "ranks"

@@ -84,6 +84,11 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
+def has_synchronized_norm(model: nn.Module) -> bool:
+    """Whether a network has BatchNorm that normalizes by the samples of all ranks."""
+    return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+
+
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors of a network's state by name, without extra state that is none."""
     state: dict[str, object] = model.state_dict()

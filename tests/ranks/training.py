@@ -398,7 +398,7 @@ def decide(ranks, folder):
     )
     compilers = []
     for reason in (None, "there is no C++ compiler"):
-        patch.setattr("mptui.engine.compile.policy._impossible", lambda _, why=reason: why if poor else None)
+        patch.setattr("mptui.engine.compile.policy._impossible", lambda *_, why=reason: why if poor else None)
         compiler, _, told = compiler_for(torch.device("cpu"), 500, ranks=ranks)
         steps = probe(compiler, 9.0 if poor else 0.01) if compiler.undecided else 0
         compilers.append([steps, compiler.active, *told])

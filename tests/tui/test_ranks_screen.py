@@ -97,7 +97,7 @@ async def test_reports_that_come_while_it_is_open_are_shown():
         assert await seen(app, pilot, "no rank was behind the others in 9 measured steps")
         assert "2 by rank · step 14,400" in frame(app)
         source.waiting.append(ranks_sampled([rank_row(0), rank_row(1)], step=14_500, sharded=True))
-        assert await seen(app, pilot, "by its data; memory.shard evens out all else")
+        assert await seen(app, pilot, "by its data; in each pass, ranks wait for each other")
 
 
 async def test_a_run_of_one_process_has_no_such_screen():

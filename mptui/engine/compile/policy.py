@@ -24,6 +24,7 @@ from mptui.engine.compile.graphs import is_of_graphs, leave_recording, prepare_t
 from mptui.engine.compile.in_place import compile_in_place
 from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.models.layers import has_synchronized_norm
 from mptui.text import clean
 
 PROBE_STEPS = 6
@@ -93,7 +94,7 @@ class Compiler:
         self._possible = mode != "off"
         if mode == "off":
             return
-        if reason := next(filter(None, ranks.gather(_impossible(device))), None):
+        if reason := next(filter(None, ranks.gather(_impossible(device, model))), None):
             self._possible = False
             warn("compile_impossible", f"not compiled: {reason}")
         elif forced:
@@ -270,7 +271,9 @@ def _from_the_compiler(error: Exception) -> bool:
     return from_its_code and not is_out_of_memory(error)
 
 
-def _impossible(device: torch.device) -> str | None:
+def _impossible(device: torch.device, model: torch.nn.Module) -> str | None:
+    if has_synchronized_norm(model):
+        return "torch can't compile synchronized BatchNorm, at which each of its graphs would end"
     if device.type == "mps":
         return "torch.compile doesn't support MPS yet"
     if device.type == "cpu" and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):

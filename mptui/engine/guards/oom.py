@@ -64,7 +64,8 @@ class MemoryGuard(Hook):
         """
         if self._to_find:
             self._to_find = False
-            self._limits["training"] = find_micro_batch(self._context)
+            with self._context.parts.replica.whole():  # each rank tries other sizes
+                self._limits["training"] = find_micro_batch(self._context)
             self._warn_of_norm()
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:

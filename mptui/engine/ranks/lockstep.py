@@ -108,8 +108,8 @@ class Lockstep(Hook):
         if not isinstance(error, RetryError):
             if self._stage is Stage.MET:
                 return None
-            if self._context.parts.replica.is_sharded:
-                raise _not_repeatable(error) from error
+            if tied_by := self._context.parts.replica.tied_by:
+                raise _not_repeatable(error, tied_by) from error
             self._make_up(error)
             self._ranks.meet(Standing.NO_MEMORY if is_out_of_memory(error) else Standing.RETRY)
 
@@ -133,7 +133,7 @@ class Lockstep(Hook):
         if (unreachable := as_lost(error)) is not None:
             raise unreachable from error
         in_step = self._stage is Stage.STEP
-        if self._stage is Stage.MET or (in_step and self._context.parts.replica.is_sharded):
+        if self._stage is Stage.MET or (in_step and self._context.parts.replica.tied_by):
             self._ranks.end_alone(RankFailure.of(error, self._ranks.rank))
             self._all_know = False  # they find out when this process ends
             return False
@@ -150,7 +150,7 @@ class Lockstep(Hook):
     @property
     def _meets_after_reading(self) -> bool:
         """Whether all meet before a step: to sum up its valid items, or since none can leave it alone."""
-        return self._masks or self._context.parts.replica.is_sharded
+        return self._masks or bool(self._context.parts.replica.tied_by)
 
     def _make_up(self, error: BaseException) -> None:
         if error.__traceback__ is not None:  # it holds the tensors that did not fit
@@ -161,12 +161,12 @@ class Lockstep(Hook):
         self._context.parts.replica.make_up()
 
 
-def _not_repeatable(error: BaseException) -> BaseException:
-    """Return the error of a step that the other ranks can't repeat: they wait for weights of this one."""
+def _not_repeatable(error: BaseException, tied_by: str) -> BaseException:
+    """Return the error of a step that the other ranks can't repeat: they wait for this one in its passes."""
     if not is_out_of_memory(error):
         return error
     words = (str(error).strip() or "out of memory").splitlines()[0]
     return MemoryExhaustedError(
-        f"with memory.shard, a step that does not fit is not repeated: {words}",
+        f"with {tied_by}, a step that does not fit is not repeated: {words}",
         hint="set memory.micro_batch to fewer samples, or memory.activation_checkpointing = true",
     )

@@ -34,7 +34,7 @@ class RankTimes(Hook):
         reporter = self._context.reporter
         if reporter.times is not None:
             measured = reporter.times
-            if self._context.parts.replica.is_sharded:  # all else waits for other ranks, too
+            if self._context.parts.replica.tied_by:  # all else waits for other ranks, too
                 measured = StepTimes(data_s=measured.data_s, wait_s=sum(measured) - measured.data_s)
             *times, waited = (round(_PER_S * seconds) for seconds in measured)
             self._own = [*times, max(1, waited)]

@@ -1,10 +1,13 @@
 """The network as one process of several trains it: each has all weights, and gradients are summed.
 
-`Replica` is that of a process that is alone.
+`Replica` is that of a process that is alone. Synchronized BatchNorm is torch's own: each layer gathers the
+statistics of all ranks in the forward pass and sums their gradients in the backward pass, so all take the
+same number of passes.
 """
 
 import contextlib
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -13,6 +16,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from mptui.data.core.batch import Batch, Window
+from mptui.data.loading.sampler import Share
 from mptui.engine.compile.policy import eagerly
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import Ranks
@@ -26,22 +30,26 @@ class Replica:
         network: What a training step calls.
     """
 
-    is_sharded = False
-    """Whether other ranks hold parts of the weights, so that no rank can go on without the others."""
+    tied_by = ""
+    """The setting by which ranks wait for each other in each pass, so that none can leave a step or repeat it
+    without the others; empty: there is none."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         self.network = network
 
-    def begin(self, window: Window, precision: Precision, limit: int | None) -> list[torch.Tensor]:
-        """Begin a step of micro-batches of at most `limit` samples; None: of whole batches.
-
-        Returns:
-            The losses of micro-batches so far: those that were made up, 0.
-        """
-        return []
+    def begin(self, window: Window, limit: int | None) -> None:
+        """Begin a step of micro-batches of at most `limit` samples; None: of whole batches."""
 
     def synchronize(self, last: bool) -> None:
         """Say before a forward pass whether it is the window's last, whose backward pass sums gradients."""
+
+    def fill_up(self, precision: Precision) -> list[torch.Tensor]:
+        """Take the passes that other ranks have more of the window, with made-up samples.
+
+        Returns:
+            Their losses, 0.
+        """
+        return []
 
     def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
         """Return the sum of the window's losses, 0-dim."""
@@ -67,7 +75,80 @@ class Replica:
         """Let go of the network."""
 
 
-class SummedReplica(Replica):
+class RankReplica(Replica):
+    """The network of one rank of several; one with fewer passes than the others makes up for them.
+
+    Args:
+        network: The network, on its device.
+        ranks: The ranks.
+        made_up: Returns a batch with made-up samples.
+        batch_size: Samples of a batch of all ranks.
+    """
+
+    def __init__(
+        self, network: torch.nn.Module, ranks: Ranks, made_up: Callable[[], Batch], batch_size: int
+    ) -> None:
+        super().__init__(network)
+        self._bare, self._ranks, self._made_up, self._batch_size = network, ranks, made_up, batch_size
+        self._share, self._short = Share(ranks.rank, ranks.world_size), 0
+        self._norms = [each for each in network.modules() if isinstance(each, torch.nn.SyncBatchNorm)]
+        self.tied_by = "training.sync_batch_norm" if self._norms else ""
+
+    def begin(self, window: Window, limit: int | None) -> None:
+        """See `Replica.begin`."""
+        self._short = self._passes_short(window, limit)
+
+    def synchronize(self, last: bool) -> None:
+        """See `Replica.synchronize`."""
+        self._sum_after(last and not self._short)
+
+    @abstractmethod
+    def _sum_after(self, summed: bool) -> None:
+        """Say whether the next backward pass sums gradients; they add up on each rank otherwise."""
+
+    def fill_up(self, precision: Precision) -> list[torch.Tensor]:
+        """See `Replica.fill_up`."""
+        losses = []
+        while self._short:
+            self._short -= 1
+            self.synchronize(last=True)
+            batch = self._made_up()
+            with precision.forward_context(), eagerly(self._bare):  # no code is compiled for its few rows
+                loss = self.network(*batch.inputs).float().sum() * 0.0
+            precision.backward(loss)
+            losses.append(loss.detach())
+        return losses
+
+    def _passes_short(self, window: Window, limit: int | None) -> int:
+        """Return how many passes this rank has to make up in a window of micro-batches of `limit` samples."""
+        if not self.tied_by:
+            return int(not window.batches)
+        short = 0
+        for first in range(0, window.size, self._batch_size):
+            batch = range(min(self._batch_size, window.size - first))
+            of_short = len(batch) < self._batch_size
+            own = len(self._share.of(batch, short=of_short))
+            most = self._share.largest(len(batch), short=of_short)
+            short += -(-most // (limit or most)) - -(-own // (limit or most))
+        return short
+
+    def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """See `Replica.total`; over all ranks."""
+        return self._ranks.sum_(super().total(losses).clone())
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """See `Replica.whole`; BatchNorm normalizes by the samples of this rank."""
+        for norm in self._norms:
+            norm.process_group = dist.GroupMember.NON_GROUP_MEMBER
+        try:
+            yield
+        finally:
+            for norm in self._norms:
+                norm.process_group = None  # all ranks
+
+
+class SummedReplica(RankReplica):
     """The network of one rank, by `torch.nn.parallel.DistributedDataParallel`.
 
     The loss of a micro-batch is its share of that of the whole window of all ranks, so gradients are summed:
@@ -76,17 +157,23 @@ class SummedReplica(Replica):
     Args:
         network: The network, on its device; its weights and buffers become those of rank 0.
         ranks: The ranks.
-        device: The device.
         made_up: Returns a batch with made-up samples.
+        batch_size: Samples of a batch of all ranks.
+        device: The device.
     """
 
     def __init__(
-        self, network: torch.nn.Module, ranks: Ranks, device: torch.device, made_up: Callable[[], Batch]
+        self,
+        network: torch.nn.Module,
+        ranks: Ranks,
+        made_up: Callable[[], Batch],
+        batch_size: int,
+        device: torch.device,
     ) -> None:
-        self._bare, self._ranks, self._device, self._made_up = network, ranks, device, made_up
+        super().__init__(network, ranks, made_up, batch_size)
+        self._device = device
         self._sent, self._entered = 0, False
-        self._parallel = self._built()
-        super().__init__(self._parallel)
+        self.network = self._parallel = self._built()
 
     def _built(self) -> DistributedDataParallel:
         self._ranks.meet()
@@ -114,24 +201,9 @@ class SummedReplica(Replica):
         assert work is not None, "it is asynchronous"
         return work.get_future()
 
-    def begin(self, window: Window, precision: Precision, limit: int | None) -> list[torch.Tensor]:
-        """See `Replica.begin`."""
-        if window.batches:
-            return []
-        self.synchronize(last=True)
-        batch = self._made_up()
-        with precision.forward_context(), eagerly(self._bare):  # no code is compiled for its few rows
-            loss = self.network(*batch.inputs).float().sum() * 0.0
-        precision.backward(loss)
-        return [loss.detach()]
-
-    def synchronize(self, last: bool) -> None:
-        """See `Replica.synchronize`: outside of DDP's `no_sync`, or inside of it."""
-        self._entered, self._parallel.require_backward_grad_sync = True, last
-
-    def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """See `Replica.total`; over all ranks."""
-        return self._ranks.sum_(super().total(losses).clone())
+    def _sum_after(self, summed: bool) -> None:
+        # outside of DDP's `no_sync`, or inside of it
+        self._entered, self._parallel.require_backward_grad_sync = True, summed
 
     def sums_done(self) -> None:
         """See `Replica.sums_done`."""

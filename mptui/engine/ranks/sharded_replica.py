@@ -19,13 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from mptui.config.schema import RunConfig
-from mptui.data.core.batch import Batch, Window
-from mptui.data.loading.sampler import Share
-from mptui.engine.compile.policy import eagerly
-from mptui.engine.precision.amp import Precision
+from mptui.data.core.batch import Batch
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.rank_failure import lost
-from mptui.engine.ranks.replica import Replica
+from mptui.engine.ranks.replica import RankReplica
 from mptui.engine.ranks.shards import shard_of
 from mptui.errors import ConfigError
 from mptui.models.activation_checkpointing import blocks_of
@@ -91,11 +88,10 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-class ShardedReplica(Replica):
+class ShardedReplica(RankReplica):
     """The network of one rank, from `placed`.
 
-    In each pass the ranks gather each block's weights together, so all take the same number of passes: a rank
-    with fewer micro-batches makes up for them.
+    In each pass the ranks gather each block's weights together, so all take the same number of passes.
 
     Args:
         network: The network.
@@ -104,51 +100,20 @@ class ShardedReplica(Replica):
         batch_size: Samples of a batch of all ranks.
     """
 
-    is_sharded = True
-
     def __init__(
         self, network: nn.Module, ranks: Ranks, made_up: Callable[[], Batch], batch_size: int
     ) -> None:
-        super().__init__(network)
+        super().__init__(network, ranks, made_up, batch_size)
         assert isinstance(network, FSDPModule), "from placed"
-        self._root, self._ranks, self._made_up, self._batch_size = network, ranks, made_up, batch_size
-        self._share = Share(ranks.rank, ranks.world_size)
+        self._root, self.tied_by = network, "memory.shard"
         self._held = [(parameter, shard_of(parameter)) for parameter in network.parameters()]
         self._root.set_requires_gradient_sync(True)
         self._sums = True
 
-    def begin(self, window: Window, precision: Precision, limit: int | None) -> list[torch.Tensor]:
-        """See `Replica.begin`."""
-        losses = []
-        for left in range(self._passes_short(window.size, limit), 0, -1):
-            self.synchronize(last=left == 1 and not window.batches)
-            batch = self._made_up()
-            with precision.forward_context(), eagerly(self._root):  # no code is compiled for its few rows
-                loss = self.network(*batch.inputs).float().sum() * 0.0
-            precision.backward(loss)
-            losses.append(loss.detach())
-        return losses
-
-    def _passes_short(self, size: int, limit: int | None) -> int:
-        """Return how many passes fewer than the others this rank has in a window of `size` samples."""
-        short = 0
-        for first in range(0, size, self._batch_size):
-            batch = range(min(self._batch_size, size - first))
-            of_short = len(batch) < self._batch_size
-            own = len(self._share.of(batch, short=of_short))
-            most = self._share.largest(len(batch), short=of_short)
-            short += -(-most // (limit or most)) - -(-own // (limit or most))
-        return short
-
-    def synchronize(self, last: bool) -> None:
-        """See `Replica.synchronize`: before the last pass, gradients add up on each rank."""
-        if last != self._sums:
-            self._root.set_requires_gradient_sync(last)
-            self._sums = last
-
-    def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """See `Replica.total`; over all ranks."""
-        return self._ranks.sum_(super().total(losses).clone())
+    def _sum_after(self, summed: bool) -> None:
+        if summed != self._sums:
+            self._root.set_requires_gradient_sync(summed)
+            self._sums = summed
 
     def sums_done(self) -> None:
         """See `Replica.sums_done`: hand the gradients of the shards over to the optimizer."""
@@ -168,7 +133,8 @@ class ShardedReplica(Replica):
             with lost():
                 for module in modules:
                     module.unshard()
-            yield
+            with super().whole():
+                yield
         finally:
             root.reset_iter_state()  # also frees the weights, and drops their gradients
             for module in modules:

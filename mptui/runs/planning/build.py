@@ -131,11 +131,10 @@ def prepare(
     if config.training.freeze and config.model.weights is None and not goes_on:
         message = "frozen layers have random weights; name trained ones with model.weights"
         emit(Warned(code="freeze", message=message))
-    if config.training.sync_batch_norm and not ranks.is_alone:
-        convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
-        model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
     cached = _with_cache(plan, dataset, emit, ranks)
     plan = _decided(cached, len(dataset.classes), ranks.world_size, lambda plan: decide(plan, model, dataset))
+    if config.training.sync_batch_norm and not ranks.is_alone:  # rank 0 has measured without the others
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)

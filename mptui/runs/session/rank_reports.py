@@ -45,7 +45,7 @@ class RankReports:
         self._reported = time.monotonic()
         steps = self._ranks.steps
         slow = find_slow_ranks(steps, shares_of(config.training.batch_size, self._ranks.world_size))
-        sharded = config.memory.shard
+        sharded = config.memory.shard or config.training.sync_batch_norm
         rows = [replace(row, forward_s=None, backward_s=None) if sharded else row for row in self._rows()]
         words = verdict(slow, rows, len(steps))
         named = [each.rank for each in slow]

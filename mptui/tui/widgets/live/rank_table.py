@@ -205,7 +205,7 @@ class SlowRanks(Panel):
         if not words:
             words, tone = f"none: no rank was behind the others in {event.steps} measured steps", "$quiet"
             if event.sharded:
-                words += " by its data; memory.shard evens out all else"
+                words += " by its data; in each pass, ranks wait for each other"
         rows = max(1, self.content_size.height)
         lines = textwrap.wrap(words, width, max_lines=rows, placeholder=" …")
         return [Content.styled(line, tone) for line in lines]
