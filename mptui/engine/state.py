@@ -20,6 +20,7 @@ from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.progress import Best, Cursor
 from mptui.engine.ranks.metrics import SummedMetrics, metrics_of
 from mptui.engine.reporting.applied_metrics import AppliedMetrics
+from mptui.engine.reporting.late_reads import read_now
 from mptui.engine.reporting.reporter import Reporter
 from mptui.events import Event, Warned
 
@@ -149,7 +150,7 @@ class SchedulePosition:
         """Return rate, position and schedule. Waits for the device."""
         parts = self._state.parts
         return {
-            "lr": float(parts.updater.lr),
+            "lr": read_now(parts.updater.lr)[0],
             "schedule": [parts.updater.position(), parts.schedule_steps],
             "standing": asdict(parts.schedule_progress()),
         }

@@ -7,6 +7,8 @@ import time
 import pytest
 import torch
 
+from mptui.engine.checkpoint import device_copies, snapshots
+from mptui.engine.checkpoint.files import host_copy, read_newest
 from mptui.events import EpochFinished, Warned
 from tests.engine.blots import Blot, Scene
 from tests.engine.small import build_trainer, config, end, losses, of
@@ -85,3 +87,43 @@ def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
     for (loss, metrics), (expected, expected_metrics) in zip(graph_epochs, eager_epochs, strict=True):
         assert loss == pytest.approx(expected, rel=1e-2)
         assert metrics == pytest.approx(expected_metrics, abs=0.1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_save_waits_for_no_copy_and_keeps_its_step(tmp_path, precision, monkeypatch):
+    monkeypatch.setattr(device_copies, "PART", 4096)  # so that there are many parts
+    run = config(
+        training={"batch_size": BATCH, "ema_decay": 0.9},
+        guards={"snapshot_every": 1_000_000},
+        logging={"step_interval_s": 0.05},
+    )
+    trainer, _ = build_trainer(
+        run,
+        tmp_path / "checkpoints",
+        precision=precision,
+        train=BATCH * (WARM_UP + STEPS),
+        cache="device",
+        device=torch.device("cuda"),
+    )
+    trainer.context.begin()
+    trainer.context.enter("training")
+    windows = iter(trainer.context.job.train_loader.windows(0, 1))
+    take(trainer, windows, WARM_UP)
+    state = trainer.state
+    parts = {
+        name: host_copy({key: value for key, value in part.items() if isinstance(value, torch.Tensor)})
+        for name in ("model", "optimizer", "average")
+        for part in [getattr(state, name).state_dict()]
+    }
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.context.saver.save(snapshots.take(state), "time")
+        take(trainer, windows, STEPS)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    end(trainer)
+    found, _ = read_newest(tmp_path / "checkpoints")
+    assert found.step == WARM_UP
+    for name, expected in parts.items():
+        assert found.tensors[name].keys() == expected.keys()
+        assert all(torch.equal(found.tensors[name][key], value) for key, value in expected.items())

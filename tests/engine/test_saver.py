@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import shutil
+import threading
 import time
 import weakref
 
@@ -96,6 +97,26 @@ def test_asked_to_stop_it_is_saved_if_there_is_room_by_then(tmp_path):
         around.saver.save(snapshot(3), "stop", wait=True)
         around.saver.close()
     assert read_newest(tmp_path)[0].step == 3
+
+
+def test_a_deferred_best_leaves_its_device_while_the_disk_is_slow(tmp_path):
+    disk_answers, has_arrived = threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def slow():
+        assert disk_answers.wait(60)
+        yield
+
+    def bring():
+        has_arrived.set()
+        return snapshot(4).tensors
+
+    with Saver(tmp_path, CheckpointConfig, lambda event: None, guard=slow) as saver:
+        saver.save(snapshot(3), "time")
+        saver.offer_best(Snapshot(4, {}, {"cursor": {}}, bring=bring))
+        assert has_arrived.wait(60)
+        disk_answers.set()
+    assert torch.equal(read_checkpoint(tmp_path / "best").tensors["model"]["weight"], torch.full((100,), 4.0))
 
 
 def test_how_a_run_ended_is_not_hidden_by_a_best_that_can_not_be_written(tmp_path):

@@ -1,8 +1,9 @@
 """Decides when to save, and writes checkpoints in a thread while training continues.
 
-A snapshot is a copy in host memory; it is written, hashed and synced in parallel with training. Saves at the
-end of an epoch and of a new best take at most a twentieth of the time: they are deferred if epochs are short.
-A deferred best is kept in memory, and written at the latest when the run ends.
+A snapshot is a copy in host memory, or on its way there from a GPU; it is written, hashed and synced in
+parallel with training. Saves at the end of an epoch and of a new best take at most a twentieth of the time:
+they are deferred if epochs are short. A deferred best is kept in host memory, and written at the latest when
+the run ends.
 
 A disk that is full, read-only, missing, or locked by another process holds the run but does not end it: the
 snapshot stays in memory, and the write is retried until it succeeds. A stop says which steps would be lost,
@@ -90,6 +91,8 @@ class Saver:
         self._hold, self._should_stop, self._guard = hold, should_stop, guard
         self._may_wait = may_wait
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
+        # apart from that: a slow disk must not keep copies on a device
+        self._arrivals = ThreadPoolExecutor(1, thread_name_prefix="mptui-arrive")
         self._writing: tuple[_Save, Future[None]] | None = None
         self._last_end = time.monotonic()
         self._last_cost = 0.0
@@ -140,7 +143,7 @@ class Saver:
 
     def offer_best(self, snapshot: Snapshot) -> None:
         """Save a new best now if allowed, else later or at the end of the run."""
-        self._taken += 1
+        self._take(snapshot)
         self._waiting_best = self._taken, snapshot
         self.write_waiting_best()
 
@@ -175,10 +178,15 @@ class Saver:
         Raises:
             DiskError: This save (with `wait`), or the previous one, could not be written.
         """
-        self._taken += 1
+        self._take(snapshot)
         self._begin(snapshot, reason, self._taken)
         if wait:
             self.settle()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._taken += 1
+        if snapshot.bring is not None:
+            self._arrivals.submit(snapshot.arrive)
 
     def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:
         self.settle()
@@ -262,9 +270,11 @@ class Saver:
             self.settle()
         finally:
             self._thread.shutdown()
+            self._arrivals.shutdown()
 
     def _write(self, save: _Save) -> None:
         started = time.monotonic()
+        save.snapshot.arrive()
         if save.path is None or not os.path.isdir(save.path):  # noqa: PTH112 - pathlib raises
             save.path = write_checkpoint(self._folder, save.snapshot, self._guard)
         if save.reason == "best":

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,18 +59,26 @@ class Snapshot:
     """The state of a run between two optimizer steps, in host memory.
 
     `tensors` maps a group (model, optimizer, average, metrics) to its named tensors; `state` is JSON-ready.
-    `ignored` names what lies in its folder and is not of the checkpoint.
+    `ignored` names what lies in its folder and is not of the checkpoint. `bring` returns the tensors that are
+    still on their way from a device; None: they are here.
     """
 
     step: int
     tensors: dict[str, dict[str, torch.Tensor]]
     state: dict[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    bring: Callable[[], dict[str, dict[str, torch.Tensor]]] | None = None
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for group in self.tensors.values() for t in group.values())
+
+    def arrive(self) -> None:
+        """Wait until the tensors are in host memory. Thread-safe."""
+        if (bring := self.bring) is not None:
+            self.tensors = bring()
+            self.bring = None
 
 
 def host_copy(tensors: Mapping[str, torch.Tensor], *, kept: bool = True) -> dict[str, torch.Tensor]:

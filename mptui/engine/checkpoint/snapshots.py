@@ -12,8 +12,10 @@ import torch
 
 from mptui.config.dump import values_of
 from mptui.config.resume import changed
+from mptui.engine.checkpoint.device_copies import DeviceCopies, fit_beside_a_step
 from mptui.engine.checkpoint.files import Snapshot, host_copy
 from mptui.engine.guards.oom_errors import is_out_of_memory
+from mptui.engine.job import Job
 from mptui.engine.ranks.shards import as_shards, shard_of
 from mptui.engine.state import TrainState
 from mptui.errors import ConfigError, RunDirectoryError
@@ -40,19 +42,17 @@ CHOSEN_FOR = {
 
 
 def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
-    """Copy the state between two optimizer steps to the host. Waits for the device.
+    """Copy the state between two optimizer steps. Waits for the device to reach it.
 
     Args:
         state: State of a run between two steps.
         copy: Copies named tensors to memory that training does not write; None: whole tensors, on the rank
-            that writes them.
+            that writes them, and by way of the device's own memory if that has room.
     """
     state.report.catch_up()
-    ranks = state.job.ranks
-    if copy is None:
-        copy = partial(host_copy, kept=ranks.is_first)
-        if state.job.is_sharded:
-            ranks.meet()  # before tensors are gathered
+    job = state.job
+    if copy is None and job.is_sharded:
+        job.ranks.meet()  # before tensors are gathered
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     values: dict[str, Any] = {"settings": values_of(state.given.config)}
     for name in state.stateful():
@@ -61,7 +61,23 @@ def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
             values |= others
         elif others or not tensors[name]:
             values[name] = others
-    return Snapshot(state.step, {name: copy(group) for name, group in tensors.items() if group}, values)
+    groups = {name: group for name, group in tensors.items() if group}
+    if copy is None:
+        if (copies := _device_copies(job, groups)) is not None:
+            return Snapshot(state.step, {}, values, bring=copies.bring)
+        copy = partial(host_copy, kept=job.ranks.is_first)
+    return Snapshot(state.step, {name: copy(group) for name, group in groups.items()}, values)
+
+
+def _device_copies(job: Job, groups: Mapping[str, Mapping[str, torch.Tensor]]) -> DeviceCopies | None:
+    """Return copies on the device; None if it has no room, or other ranks hold parts of the tensors."""
+    size = sum(tensor.nbytes for group in groups.values() for tensor in group.values())
+    if job.is_sharded or not job.ranks.is_first or not fit_beside_a_step(size, job.device):
+        return None
+    try:
+        return DeviceCopies(groups, job.device)
+    except torch.OutOfMemoryError:  # in gaps between tensors
+        return None
 
 
 def size_of(state: TrainState) -> int:

@@ -20,6 +20,7 @@ from mptui.engine.optim.grad_norm import GradientNorm
 from mptui.engine.precision.amp import Precision
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.shards import shard_of
+from mptui.engine.reporting.late_reads import read_now
 
 Rates = Callable[[int], npt.NDArray[np.float32]]
 
@@ -115,7 +116,7 @@ class Updater:
 
     def position(self) -> int:
         """Return the number of applied steps in the schedule. Waits for the device."""
-        return self._first + int(self._place.item())
+        return self._first + int(read_now(self._place)[0])
 
     def step(self, loss: torch.Tensor) -> None:
         """Take a whole step. `Trainer._step` calls the five parts itself, so that it shows the whole step."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mptui.config.base_tables import GradScalerConfig
+from mptui.engine.reporting.late_reads import read_now
 from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in SIXTEEN_BIT.items()}
@@ -132,11 +133,21 @@ class ScaledPrecision(Precision):
         return self._scaler.scale(self._one) if scale is None else scale
 
     def state_dict(self) -> dict[str, Any]:
-        """Return GradScaler's state: scale, growth tracker and its four settings."""
-        return self._scaler.state_dict()
+        """Return GradScaler's state: scale, growth tracker and its three settings. Waits for the device."""
+        scaler = self._scaler
+        if scaler._scale is None or scaler._growth_tracker is None:
+            return scaler.state_dict()
+        scale, tracker = read_now(scaler._scale, scaler._growth_tracker)
+        return {
+            "scale": scale,
+            "growth_factor": scaler.get_growth_factor(),
+            "backoff_factor": scaler.get_backoff_factor(),
+            "growth_interval": scaler.get_growth_interval(),
+            "_growth_tracker": int(tracker),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the scale and the growth tracker; the four settings stay as configured."""
+        """Restore the scale and the growth tracker; the other settings stay as configured."""
         if state:
             own = self._scaler.state_dict()
             own.update(scale=state["scale"], _growth_tracker=state["_growth_tracker"])

@@ -39,6 +39,13 @@ class HostCopy:
         return iter(self._host)
 
 
+def read_now(*tensors: torch.Tensor) -> list[float]:
+    """Return the values of tensors of one element each. Waits for the device, once."""
+    copy = HostCopy(tensors)
+    copy.wait()
+    return [tensor.item() for tensor in copy]
+
+
 class Moment:
     """Timestamp in a device's work: a CUDA event, or on other devices the host time of its creation."""
 
