@@ -3,6 +3,7 @@ from typing import Any
 
 import pynvml
 import pytest
+import torch
 
 from mptui.errors import ConfigError
 from mptui.hardware.advice import recommend
@@ -10,7 +11,7 @@ from mptui.hardware.describe import device_lines, start_with, torch_line
 from mptui.hardware.devices import Machine, default_reason, describe_machine, select_device
 from mptui.hardware.formats import cuda_formats, rocm_formats
 from mptui.hardware.nvml import read_gpus
-from mptui.hardware.torch_view import TorchDevice, TorchView
+from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
 from tests.hardware.machines import HOST
 
@@ -99,8 +100,12 @@ def test_a_build_without_code_for_the_card_is_told_and_the_card_not_taken(driver
         (torch_with(cuda="14.0"), "too old for torch 2.15.0"),
         (torch_with(), "can't start CUDA: see"),
         (
-            torch_with(refusal="system not yet initialized"),
-            "can't start CUDA (system not yet initialized): see",
+            torch_with(refusal="Error 999: unknown error"),
+            "can't start CUDA (Error 999, unknown error): see",
+        ),
+        (
+            torch_with(refusal="Error 802: system not yet initialized"),
+            "(Error 802, system not yet initialized): start the service nvidia-fabricmanager",
         ),
         (TorchView(problem="torch can't be imported: no libcudart"), "no libcudart"),
     ],
@@ -190,6 +195,18 @@ def test_a_gpu_that_is_no_device_is_no_reason_to_train_on_the_cpu(driver, cards,
 def test_a_machine_without_a_gpu_trains_on_the_cpu(driver, error):
     driver().errors["nvmlInit"] = error
     assert select_device("auto", look(torch_with())).kind == "cpu"
+
+
+def test_what_cuda_says_where_it_shows_no_device_is_told(monkeypatch):
+    def init():
+        raise RuntimeError("Error 802: system not yet initialized\nmore")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert read_torch().refusal == "Error 802: system not yet initialized"
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert read_torch().refusal is None
 
 
 def test_a_rocm_machine_has_no_word_of_nvidia(driver):

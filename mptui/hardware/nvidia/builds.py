@@ -19,6 +19,13 @@ _BLACKWELL = (10, 0)
 """The first cards that builds for CUDA 12.6 have no code for."""
 
 
+_LOOK = "see python -c 'import torch; torch.cuda.init()'"
+_REMEDIES = {
+    "system not yet initialized": "start the service nvidia-fabricmanager, in the version of the driver",
+}
+"""Words of CUDA's errors -> remedy; the first is that of machines with NVSwitch."""
+
+
 def fitting_build(capability: Capability | None, cuda: tuple[int, int] | None) -> str | None:
     """Return the tag (`cu126`) of a build of torch for a GPU whose driver has `cuda`; None: there is none."""
     of_driver = cuda[0] if cuda else _OLDEST_CUDA
@@ -46,9 +53,10 @@ def why_unlisted(report: NvmlReport, torch: TorchView, capability: Capability | 
             f"the driver ({report.driver}, CUDA {driver_cuda}) is too old for torch {torch.version}, "
             f"built for CUDA {torch.cuda}: {remedy}."
         )
-    said = torch.problem or torch.refusal
+    said = torch.problem or torch.refusal or ""
     words = f" ({said.replace(': ', ', ')})" if said else ""
-    return f"torch {torch.version} can't start CUDA{words}: see python -c 'import torch; torch.cuda.init()'."
+    remedy = next((each for sign, each in _REMEDIES.items() if sign in said), _LOOK)
+    return f"torch {torch.version} can't start CUDA{words}: {remedy}."
 
 
 def why_no_code(
