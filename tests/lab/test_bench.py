@@ -171,6 +171,9 @@ class Machine:
         return ShortRunResult(Span(100.0, 1.0), None, self.first_step_s, 2.0, 0.0)
 
 
+COMPILE_S = {"off": 0.0, "default": 100.0}
+
+
 def lab_on(machine, names, *, limit_s=None, **options):
     found = switches(RunConfig(), device("cpu", tf32="no"), cpus=1, precision="fp32")
     chosen = [s for s in found if s.name in names]
@@ -182,7 +185,7 @@ def lab_on(machine, names, *, limit_s=None, **options):
 
 def test_the_time_is_known_beforehand_and_better_after_the_first_round():
     machine = Machine({("speed.compile", "default"): 40.0})
-    lab = lab_on(machine, {"fused", "compile"}, compile_s=100.0)
+    lab = lab_on(machine, {"fused", "compile"}, compile_s=COMPILE_S.__getitem__)
 
     assert lab.expected_s(2) == 2 * 6 * 6.5 + 3 * 100.0  # 3 of 6 variants compile
     lab.round(lambda row: None)
@@ -191,7 +194,7 @@ def test_the_time_is_known_beforehand_and_better_after_the_first_round():
 
 def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told():
     machine = Machine({("speed.compile", "default"): 100.0})
-    lab = lab_on(machine, {"fused", "compile"}, compile_s=100.0, budget_s=60.0)
+    lab = lab_on(machine, {"fused", "compile"}, compile_s=COMPILE_S.__getitem__, budget_s=60.0)
 
     for _ in range(20):
         lab.round(lambda row: None)

@@ -115,6 +115,33 @@ def test_a_tie_keeps_what_is_in_force():
     assert len(changed) <= 0.05 * 100 * len(VALUES)
 
 
+def test_a_mode_that_takes_long_to_compile_gets_its_time_and_the_others_theirs():
+    """Autotuning takes a GPU several times as long as the other modes."""
+    machine = FakeMachine(0, spread=0.0)
+    limits: dict[object, float] = {}
+
+    def run(settings, loss, patience):
+        limits.setdefault(settings["compile"], patience.run_s)
+        return machine.run(settings, loss, patience)
+
+    def modes(best, first):
+        seconds = {"default": 60.0, "max": 300.0}
+        rivals = tuple(
+            Option(mode, {"compile": mode}, seconds[mode]) for mode in seconds if mode != best["compile"]
+        )
+        return [TunedSetting("compile", str(best["compile"]), rivals, 0.3)]
+
+    first = machine.run(START, False, Patience(machine.left()))
+    machine.seconds = 400.0
+    search = Search(
+        START, first, first_s=RUN_S, propose=modes, run=run, clock=machine, tell=lambda line: None
+    )
+    with contextlib.suppress(StoppedError):
+        search.go()
+    assert limits["max"] - limits["default"] == 240.0
+    assert search.best["compile"] == "max"
+
+
 def kept_otherwise(machine):
     return [key for key, value in best_of(machine).best.items() if value != START[key]]
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,11 +133,12 @@ def bench(
 def _ablation(
     request: "Request", plan: "Plan", only: str | None, measurer: "Measurer", seconds: float, budget_s: float
 ) -> "AblationRun":
+    from mptui.engine.compile.start_seconds import estimated_start_s
     from mptui.hardware.advice import choose_precision
     from mptui.hardware.host import usable_cpus
     from mptui.lab.bench.ablation import switches, variants
     from mptui.lab.bench.bench import AblationRun
-    from mptui.lab.bench.measure import COMPILE_S, Effort, endless
+    from mptui.lab.bench.measure import Effort, endless
 
     every = switches(plan.config, plan.device, usable_cpus(), choose_precision("auto", plan.device).used)
     return AblationRun(
@@ -144,7 +146,7 @@ def _ablation(
         variants(by_name(only, {each.name: each for each in every}, "no such switch here"), every),
         effort=Effort(seconds),
         measure=measurer.measure,
-        compile_s=COMPILE_S["cpu" if plan.device.kind == "cpu" else "gpu"],
+        compile_s=partial(estimated_start_s, plan.device.kind),
         budget_s=budget_s,
     )
 

@@ -6,15 +6,14 @@ import torch
 
 from mptui.config.base_tables import CompileMode
 from mptui.engine.autotune.result_cache import CachedResult
+from mptui.engine.compile.start_seconds import estimated_start_s
 from mptui.engine.ranks.group import ALONE, Ranks
 
 AGAIN = 0.15
 """Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
 
-# Cost and gain before any is measured: a ResNet-50's cold start and step on two CPU cores and, for a GPU, the
-# low end of the published range of Inductor on AMP training. Only the order of magnitude matters. A ResNet-50
-# at 224 px in bf16 was still being autotuned after 165 s on an H200 with 16 CPU cores (torch 2.11).
-_COST_S = {"cpu": 110.0, "default": 60.0, "reduce-overhead": 60.0, "max-autotune": 300.0}
+# Gain before any is measured: of a ResNet-50 on two CPU cores and, for a GPU, the low end of the published
+# range of Inductor on AMP training. Only the order of magnitude matters.
 _GAIN = {"cpu": 0.12, "gpu": 0.25}
 
 
@@ -39,9 +38,8 @@ class CompileCost:
         ranks: Ranks = ALONE,
     ) -> None:
         self._own, self._any_network = own, any_network
-        cpu = device.type == "cpu"
-        self._guess_s = _COST_S["cpu"] if cpu else _COST_S.get(mode, 0.0)
-        self._guessed_gain = _GAIN["cpu" if cpu else "gpu"]
+        self._guess_s = estimated_start_s(device.type, mode)
+        self._guessed_gain = _GAIN["cpu" if device.type == "cpu" else "gpu"]
         self._known, self._elsewhere = ranks.broadcast((_loaded(own), _loaded(any_network)))
 
     @property

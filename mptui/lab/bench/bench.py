@@ -30,8 +30,12 @@ _SLOW_STEP, _SLOW_STEP_S = 10.0, 1.0
 _SLOW_STARTS = ("speed.compile", "data.cache", "data.workers")
 
 
+def _compile_mode(variant: Variant) -> str:
+    return str(variant.settings.get("speed.compile", "off"))
+
+
 def _is_compiled(variant: Variant) -> bool:
-    return variant.settings.get("speed.compile", "off") != "off"
+    return _compile_mode(variant) != "off"
 
 
 @dataclass(slots=True)
@@ -81,7 +85,7 @@ class AblationRun:
         variants: The variants; the first is the baseline.
         effort: Effort of each measurement.
         measure: Measures one variant.
-        compile_s: Estimated seconds to compile in the first run of a variant.
+        compile_s: Returns the estimated seconds of compiling in a mode, in the first run of a variant.
         budget_s: Time limit in seconds.
         clock: Monotonic clock, in seconds.
     """
@@ -93,7 +97,7 @@ class AblationRun:
         *,
         effort: Effort,
         measure: Measure,
-        compile_s: float = 0.0,
+        compile_s: Callable[[str], float] = lambda mode: 0.0,
         budget_s: float = inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,7 +123,7 @@ class AblationRun:
         left = rounds - len(row.rounds)
         walls = [wall for each in self.rows for wall in each.seconds[_is_compiled(each.variant) :]]
         usual = row.seconds[-1] if row.seconds else median(walls) if walls else _RUN_S + self._effort.seconds
-        first = self._compile_s if _is_compiled(row.variant) and not row.seconds else 0.0
+        first = self._compile_s(_compile_mode(row.variant)) if not row.seconds else 0.0
         return left * usual + first if left > 0 else 0.0
 
     def measure_rounds(self, rounds: int, tell: Callable[[Row], None]) -> bool:

@@ -28,9 +28,6 @@ from mptui.processes.fork_server import ForkServer
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Plan, Request
 
-COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
-"""Estimated seconds of a cold first step that compiles, by kind of device."""
-
 _INTERVAL_S = 0.1
 _POLL_S = 0.2
 _PATIENCE_S = 10.0

@@ -39,10 +39,17 @@ _CLOSE = 0.93
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One value of a setting: the name to show, and its settings (table.key -> value)."""
+    """One value of a setting.
+
+    Attributes:
+        name: The name to show.
+        settings: Its settings (table.key -> value).
+        first_s: Additional seconds of its first run, for compiling.
+    """
 
     name: str
     settings: Settings
+    first_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,6 @@ class TunedSetting:
         current: Name of the current value.
         options: Its rivals, the most promising first.
         worth: Expected gain, as a fraction of the speed; larger ones are tried first.
-        first_s: Additional seconds of the first run of a rival, for compiling.
         same_start: Whether the first steps of rivals and of the current value are comparable.
         same_batch: Whether the losses of rivals and of the current value are comparable.
     """
@@ -63,7 +69,6 @@ class TunedSetting:
     current: str
     options: tuple[Option, ...]
     worth: float
-    first_s: float = 0.0
     same_batch: bool = True
     same_start: bool = False
 
@@ -86,6 +91,7 @@ class Entry:
     failed: str | None = None
     ratios: list[float] = field(default_factory=list)
     over: Ratio | None = None
+    first_s: float = 0.0
 
     def hold_against(self, other: "Entry") -> None:
         """Compute the ratio to the current value, over the rounds that both have."""
@@ -203,7 +209,7 @@ class Search:
                 continue
             options = self._fitting(axis)
             if options:
-                fitting.append((axis.worth / self._cost(axis, len(options)), axis, options))
+                fitting.append((axis.worth / self._cost(options), axis, options))
         if not fitting:
             return None
         _, axis, options = max(fitting, key=lambda each: each[0])
@@ -212,19 +218,20 @@ class Search:
     def _fitting(self, axis: TunedSetting) -> tuple[Option, ...]:
         confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
         count = len(axis.options)
-        while count and self._cost(axis, count) > self._clock.left() - confirm:
+        while count and self._cost(axis.options[:count]) > self._clock.left() - confirm:
             count -= 1
         return axis.options[:count]
 
-    def _cost(self, axis: TunedSetting, rivals: int) -> float:
+    def _cost(self, rivals: Sequence[Option]) -> float:
         """Return the least seconds that a contest takes, above 0."""
-        return _SURE * (rivals + 1) * self._typical + rivals * axis.first_s + 1e-9
+        compiling = sum(rival.first_s for rival in rivals)
+        return _SURE * (len(rivals) + 1) * self._typical + compiling + 1e-9
 
     def _has_spare_time(self) -> bool:
         """Whether more time is left than all other settings need."""
         tried = {finding.axis.name for finding in self.findings}
         others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
-        return self._clock.left() > sum(self._cost(axis, len(axis.options)) for axis in others)
+        return self._clock.left() > sum(self._cost(axis.options) for axis in others)
 
     @property
     def _typical(self) -> float:
@@ -240,7 +247,10 @@ class Search:
     def _contest(self, axis: TunedSetting) -> None:
         force = Entry(axis.current, {})
         finding = TuneFinding(
-            axis, [Entry(o.name, o.settings) for o in axis.options], self._others(axis), axis.current
+            axis,
+            [Entry(o.name, o.settings, first_s=o.first_s) for o in axis.options],
+            self._others(axis),
+            axis.current,
         )
         self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
         rivals = ", ".join(entry.name for entry in finding.entries)
@@ -273,7 +283,7 @@ class Search:
         """Return the time limits of a run: all time for the current value, a share for a rival."""
         if entry is force:
             return Patience(self._clock.left())
-        run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else axis.first_s)
+        run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else entry.first_s)
         step_s = force.rounds[0].first_step_s if force.rounds and axis.same_start else None
         return Patience(run_s, None if step_s is None else max(_SLOW_STEP_S, _SLOW_STEP * step_s))
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from mptui.config.keys import SETTINGS
+from mptui.engine.compile.start_seconds import estimated_start_s
 from mptui.engine.memory.footprint import footprint
 from mptui.engine.memory.step_trace import UncountableError
 from mptui.hardware.advice import measurable_precisions
-from mptui.lab.bench.measure import COMPILE_S, ShortRunResult
+from mptui.lab.bench.measure import ShortRunResult
 from mptui.lab.tune.search import Option, Settings, TunedSetting
 from mptui.registry.own_code import is_own
 from mptui.runs.planning.plan import Plan
@@ -108,8 +109,11 @@ class Tunable:
         **more: Any,  # noqa: ANN401
     ) -> TunedSetting:
         current = best.get(key)
-        options = tuple(Option(_shown(v), {key: v}) for v in values if v != current)
+        options = tuple(Option(_shown(v), {key: v}, self._first_s(key, v)) for v in values if v != current)
         return TunedSetting(more.pop("name", key), _shown(current), options, worth, **more)
+
+    def _first_s(self, key: str, value: object) -> float:
+        return estimated_start_s(self.plan.device.kind, str(value)) if key == "speed.compile" else 0.0
 
     def _of_the_device(self, best: Settings) -> Iterator[TunedSetting]:
         native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
@@ -129,9 +133,7 @@ class Tunable:
             for key in ("speed.channels_last", "speed.fused"):
                 yield self._axis(key, best, _choices(key), self._gain(key), same_start=True)
             compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
-            yield self._axis(
-                "speed.compile", best, compiled, self._gain("speed.compile"), first_s=COMPILE_S[self._kind]
-            )
+            yield self._axis("speed.compile", best, compiled, self._gain("speed.compile"))
 
     def _of_the_batch(self, best: Settings, first: ShortRunResult) -> Iterator[TunedSetting]:
         batch = int(str(best[BATCH]))
