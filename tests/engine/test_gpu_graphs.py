@@ -10,6 +10,7 @@ from torch._inductor import cudagraph_trees
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.engine.compile.graphs import prepare_thread
+from mptui.engine.compile.phase import enter_training
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command
 from mptui.events import PresetSwitched, Recovered, Step, Validated, Warned
@@ -213,3 +214,32 @@ def test_a_switch_and_its_undo_record_graphs_anew(tmp_path):
     again = {step.step: step.loss for step in steps[:back]}
     assert again[steps[back].step] == pytest.approx(steps[back].loss, rel=3e-2)
     assert trainer.state.step == 24
+
+
+# -- what a step launches
+
+
+def launches_of_a_step(folder, layers):
+    """Return the graphs and the kernels beside them that a step launches, once graphs are replayed."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Conv2d(3, 3, 3, padding=1, bias=False) for _ in range(layers)])
+    model.append(small_net())
+    trainer, _ = build(folder, graphs(), model, train=96, cache="device")
+    trainer.context.begin()
+    enter_training(trainer.context)
+    windows = iter(trainer.context.job.train_loader.windows(0, 1))
+    for _ in range(5):
+        trainer._train_step(next(windows))
+    torch.cuda.synchronize()
+    with torch.profiler.profile() as profile:
+        trainer._train_step(next(windows))
+        torch.cuda.synchronize()
+    end(trainer)
+    calls = {event.key: event.count for event in profile.key_averages()}
+    return calls["cudaGraphLaunch"], sum(n for key, n in calls.items() if "LaunchKernel" in key)
+
+
+def test_a_step_launches_two_graphs_and_no_kernel_for_each_weight(tmp_path):
+    few, many = launches_of_a_step(tmp_path / "few", 2), launches_of_a_step(tmp_path / "many", 10)
+    assert few[0] == 2  # forward and backward
+    assert few == many
