@@ -12,6 +12,10 @@ from tests import decoders, gpus, program, small_cnn
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
 os.environ["OMP_NUM_THREADS"] = "1"
+# no CUDA before the first test: a process that has asked it for its GPUs can't be forked to use one
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+# cuBLAS takes it at its first use in a process, which may be that of a test before a deterministic one
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
@@ -43,8 +47,8 @@ def pytest_cmdline_main(config):
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu") and hasattr(item, "callspec"):
-        gpus.skip_what_it_lacks(item.callspec.params.values())
+    if item.get_closest_marker("gpu"):
+        gpus.skip_what_it_lacks(item.callspec.params.values() if hasattr(item, "callspec") else ())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the log and warnings are caught

@@ -19,6 +19,12 @@ def test_a_gpu_without_bf16_skips_the_tests_of_it_alone(monkeypatch, capability,
         gpus.skip_what_it_lacks(["bf16"])
 
 
+def test_without_a_gpu_its_tests_are_skipped_with_the_reason(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(pytest.skip.Exception, match="there is no GPU"):
+        gpus.skip_what_it_lacks([])
+
+
 @pytest.mark.parametrize(
     ("marks", "alone"),
     [

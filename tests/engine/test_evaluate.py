@@ -5,8 +5,10 @@ import torch
 
 from mptui.engine.epochs import validate
 from mptui.engine.evaluate import worst_classes
+from mptui.events import Validated, Warned
 from tests.engine.blots import Blot, Scene, Unseen
-from tests.engine.small import build_trainer, config, end
+from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
+from tests.gpus import SLOW_CPU
 
 SAMPLES = 21
 
@@ -72,3 +74,49 @@ def test_of_many_classes_the_worst_are_reported():
     assert list(worst["recall"]) == list(worst["f1"])
     assert worst_classes(table, 101) == table
     assert worst_classes({}, 3) == {}
+
+
+TASKS = ["classification", "segmentation", "diffusion"]
+
+
+def trained(folder, task, device, mode="off"):
+    """Train and validate in two epochs; return the losses and what the validations found."""
+    trainer, events = build_trainer(
+        config(training={"lr": 0.01}, speed={"compile": mode}),
+        folder,
+        kind=Scene if task == "segmentation" else Blot,
+        model=diffusion_net() if task == "diffusion" else None,
+        task=task,
+        val=SAMPLES,
+        device=torch.device(device),
+        force_compile=mode != "off",
+    )
+    trainer.train()
+    end(trainer)
+    assert of(events, Warned) == []
+    return losses(events), [(e.loss, e.metrics) for e in of(events, Validated)]
+
+
+@pytest.mark.parametrize("device", SLOW_CPU)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_deterministic_run_of_each_task_measures_the_same_bits_again(tmp_path, task, device):
+    torch.use_deterministic_algorithms(True)
+    steps, validations = trained(tmp_path / "one", task, device)
+    assert len(validations) == 2
+    assert repr((steps, validations)) == repr(trained(tmp_path / "other", task, device))
+
+
+@pytest.mark.parametrize(
+    ("task", "device"),
+    [
+        pytest.param("classification", "cpu", marks=pytest.mark.slow),
+        *(pytest.param(task, "cuda", marks=pytest.mark.gpu) for task in TASKS),
+    ],
+)
+def test_a_compiled_run_of_each_task_measures_what_eager_code_does(tmp_path, task, device):
+    steps, validations = trained(tmp_path / "eager", task, device)
+    compiled_steps, compiled = trained(tmp_path / "compiled", task, device, mode="default")
+    assert compiled_steps == pytest.approx(steps, rel=1e-2)
+    for (loss, metrics), (expected, expected_metrics) in zip(compiled, validations, strict=True):
+        assert loss == pytest.approx(expected, rel=1e-2)
+        assert metrics == pytest.approx(expected_metrics, abs=0.1)

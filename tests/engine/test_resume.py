@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def build(folder, case, workers=0, dropout=0.0):
+def build(folder, case, workers=0, dropout=0.0, device="cpu"):
     precision = "fp16" if case == "fp16" else "fp32"
     model = small_net(dropout=dropout) if case != "diffusion" else diffusion_net()
     run = config(**CASES[case])
@@ -58,22 +58,23 @@ def build(folder, case, workers=0, dropout=0.0):
         workers=workers,
         cache=cache,
         task=task,
+        device=torch.device(device),
     )
 
 
-def undisturbed(folder, case, dropout=0.0):
-    trainer, events = build(folder, case, dropout=dropout)
+def undisturbed(folder, case, dropout=0.0, device="cpu"):
+    trainer, events = build(folder, case, dropout=dropout, device=device)
     trainer.train()
     end(trainer)
     return trainer, events
 
 
-def stopped_again_and_again(folder, case, stop_at, workers=0, dropout=0.0):
+def stopped_again_and_again(folder, case, stop_at, workers=0, dropout=0.0, device="cpu"):
     """Stop at the first event that satisfies `stop_at`, rebuild everything, resume from disk."""
     told: set[int] = set()
     history: list[Event] = []
     while True:
-        trainer, events = build(folder, case, workers, dropout)
+        trainer, events = build(folder, case, workers, dropout, device)
         if history:
             snapshot, complaints = read_newest(folder)
             assert complaints == []
@@ -131,13 +132,21 @@ def assert_the_same(one, other):
     assert repr(second.state) == repr(first.state)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path, case):
-    dropout = 0.5 if case == "adamw" else 0.0
-    trainer, events = undisturbed(tmp_path / "whole", case, dropout)
-    resumed, resumed_events, stops = stopped_again_and_again(
-        tmp_path / "parts", case, each_step, dropout=dropout
-    )
+ON_A_GPU = ["adamw", "average", "fp16", "thawed", "diffusion"]
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        *((case, "cpu") for case in CASES),
+        *(pytest.param(case, "cuda", marks=pytest.mark.gpu) for case in ON_A_GPU),
+    ],
+)
+def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path, case, device):
+    torch.use_deterministic_algorithms(device == "cuda")
+    more = {"dropout": 0.5 if case == "adamw" else 0.0, "device": device}
+    trainer, events = undisturbed(tmp_path / "whole", case, **more)
+    resumed, resumed_events, stops = stopped_again_and_again(tmp_path / "parts", case, each_step, **more)
     assert stops == len(losses(events)) == trainer.state.step
     assert_the_same((trainer, events), (resumed, resumed_events))
 

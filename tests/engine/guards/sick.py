@@ -65,7 +65,7 @@ def bits(trainer: Trainer) -> dict[str, bytes]:
         named |= {f"{key} {names[p]}": t for key, t in state.items() if isinstance(t, torch.Tensor)}  # type: ignore[index]
     if trainer.context.parts.average is not None:
         named |= {f"average {name}": t for name, t in trainer.context.parts.average.state_dict().items()}
-    return {name: t.detach().contiguous().numpy().tobytes() for name, t in named.items()}
+    return {name: t.detach().cpu().contiguous().numpy().tobytes() for name, t in named.items()}
 
 
 class Gain(torch.nn.Module):
