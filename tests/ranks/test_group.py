@@ -9,7 +9,7 @@ from mptui.engine.ranks.group import Ranks, join
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
-from tests.ranks.groups import environs, in_group, started
+from tests.ranks.groups import environs, in_group, own_device, started
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 SRUN = {
@@ -89,14 +89,28 @@ def test_two_processes_are_a_group():
     assert in_group(2, share) == [[*same, True], [*same, False]]
 
 
-def test_no_wait_that_is_meant_ends_a_group(monkeypatch):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+            ],
+        ),
+    ],
+)
+def test_no_wait_that_is_meant_ends_a_group(monkeypatch, kind):
     """A full disk holds rank 0 for hours, its host and so its device; hosts give up first, in words."""
     for name, value in environs(1)[0].items():
         monkeypatch.setenv(name, value)
-    ranks = join(RankPlace(0, 0, 1, 1), torch.device("cpu"))
-    groups = filter(None, (ranks.device_group, ranks.host_group))
-    device, host = (group._get_backend(torch.device("cpu")).options._timeout for group in groups)
+    ranks = join(RankPlace(0, 0, 1, 1), torch.device(kind, 0))
+    both = (kind, ranks.device_group), ("cpu", ranks.host_group)
+    limits = [group._get_backend(torch.device(on)).options._timeout for on, group in both if group]
     ranks.close()
+    device, host = limits
     assert device > host >= timedelta(hours=24)
 
 
@@ -104,7 +118,8 @@ def leave_in_an_operation(ranks, folder):
     """Leave rank 0 by an error, while a sum is under way in which rank 1 never takes part."""
     left = Path(folder) / "left"
     if ranks.is_first:
-        torch.distributed.all_reduce(torch.ones(4), group=ranks.device_group, async_op=True)
+        values = torch.ones(4, device=own_device())
+        torch.distributed.all_reduce(values, group=ranks.device_group, async_op=True)
         leave(ranks, RankError("rank 1 can't be reached", hint=""))
         left.touch()
     until = time.monotonic() + 10

@@ -18,7 +18,7 @@ from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.blots import SIDE
 from tests.engine.small import build_trainer, config, end
-from tests.ranks.groups import in_group
+from tests.ranks.groups import in_group, own_device
 from tests.ranks.training import Fault, told
 
 
@@ -45,19 +45,27 @@ def _trainer(ranks, folder, *, train=42, precision="fp32", **tables):
     torch.manual_seed(3)
     layers = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
     model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(8 * SIDE**2, 3))
-    if not ranks.is_alone:
+    if not ranks.is_alone and own_device().type == "cpu":
         patch = pytest.MonkeyPatch()
         patch.setattr(torch.nn.SyncBatchNorm, "forward", _normalized)
         # it refuses the layers on a CPU
         patch.setattr(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda *_: None)
+    if not ranks.is_alone:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     settings = config(data={"image_size": SIDE}, **tables)
     return build_trainer(
-        settings, Path(folder), model=model, train=train, val=5, precision=precision, ranks=ranks
+        settings,
+        Path(folder),
+        model=model,
+        train=train,
+        val=5,
+        precision=precision,
+        ranks=ranks,
+        device=own_device(),
     )
 
 
-def _train(ranks, folder, options):
+def train_synchronized(ranks, folder, options):
     trainer, events = _trainer(ranks, folder, **options)
     trainer.train()
     end(trainer)
@@ -65,7 +73,7 @@ def _train(ranks, folder, options):
 
 
 def _train_each(ranks, folder, forms):
-    return [_train(ranks, f"{folder}/{number}", form) for number, form in enumerate(forms)]
+    return [train_synchronized(ranks, f"{folder}/{number}", form) for number, form in enumerate(forms)]
 
 
 def _training(**more):
@@ -79,7 +87,7 @@ SPLIT = {**_training(batch_size=7), "memory": {"micro_batch": 3}, "train": 35}
 @pytest.mark.slow
 def test_ranks_take_the_steps_of_one_with_accumulation_and_as_many_passes_as_each_other(tmp_path):
     """The last window of an epoch has a batch of two samples, both of rank 0; SPLIT has 2, 2 and 3."""
-    (alone,) = in_group(1, _train, str(tmp_path / "1"), ACCUMULATED)
+    (alone,) = in_group(1, train_synchronized, str(tmp_path / "1"), ACCUMULATED)
     first, last = in_group(2, _train_each, str(tmp_path / "2"), [ACCUMULATED, SPLIT])
     assert first == last
     for what in ("losses", "weights", "val_losses"):

@@ -39,6 +39,7 @@ from tests.data.test_caching import chosen, dataset
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of
+from tests.ranks.groups import own_device
 
 
 class Double(torch.nn.Module):
@@ -113,6 +114,7 @@ def built(
         kind=Scene if masks else Blot,
         reads_as=reads_as,
         force_compile=force_compile,
+        device=own_device(),
     )
 
 
