@@ -82,13 +82,15 @@ def _no_syncs():
 
 @pytest.fixture(autouse=True)
 def _no_switches_from_before():
-    """Restores torch's global switches after each test."""
+    """Restores torch's global switches after each test, and gives the GPU's memory back."""
     yield
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.autograd.set_detect_anomaly(False)
         if torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(False)  # imports the compiler, of 2 s
+        if torch.cuda.is_initialized():  # what one test has freed, the programs of the next can take
+            torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)
