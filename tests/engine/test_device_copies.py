@@ -1,6 +1,5 @@
 """Copies of a checkpoint leave a device beside training, with a stand-in of `torch.cuda`."""
 
-import re
 import threading
 from contextlib import contextmanager
 
@@ -9,8 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.engine.checkpoint import device_copies, snapshots
-from mptui.engine.checkpoint.device_copies import fit_beside_a_step, to_host
+from mptui.engine.checkpoint.device_copies import Layout, in_parts, row_beside_a_step
 from mptui.engine.checkpoint.files import host_copy, read_newest
+from mptui.engine.guards import rollback
 from tests.engine.small import build_trainer, config, end
 
 GIB = 1 << 30
@@ -29,25 +29,44 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_each_part_is_read_once_it_has_arrived_and_has_room_in_the_buffer():
-    tensors = [
-        torch.randn(7, 11),
-        torch.tensor(True),
-        torch.tensor(1 << 40),
-        torch.randn(3).bfloat16(),
-        torch.empty(0),
-        torch.randn(2, 3, dtype=torch.complex64),
-    ]
-    buffer = torch.empty(40, dtype=torch.uint8)
+def test_each_part_is_read_once_it_has_arrived():
+    row, buffer = torch.arange(95, dtype=torch.uint8), torch.empty(40, dtype=torch.uint8)
     with Copies(buffer) as copies:
 
         def wait():
             copies.seen += "w"
 
-        found = to_host(tensors, buffer, wait)
-    assert all(torch.equal(one, other) for one, other in zip(found, tensors, strict=True))
-    assert all(one.dtype == other.dtype for one, other in zip(found, tensors, strict=True))
-    assert re.fullmatch("(i+wo+){10}", copies.seen)  # 371 bytes
+        assert torch.equal(in_parts(row, buffer, wait), row)
+    assert copies.seen == "iwoiwoiwo"
+
+
+def test_tensors_of_any_kind_lie_in_one_row():
+    groups = {
+        "model": {
+            "planes": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            "part": torch.randn(4, 6)[:, 1:4],
+            "count": torch.tensor(1 << 40),
+            "empty": torch.empty(0, 3),
+        },
+        "other": {
+            "on": torch.tensor([True, False, True]),
+            "half": torch.randn(3).bfloat16(),
+            "one": torch.tensor(1j),
+        },
+        "none": {},
+    }
+    layout = Layout(groups)
+    row = torch.empty(layout.size, dtype=torch.uint8)
+    layout.write(groups, row)
+    found = layout.views(row)
+    assert found.keys() == groups.keys()
+    for name, tensors in groups.items():
+        assert found[name].keys() == tensors.keys()
+        for key, own in tensors.items():
+            assert found[name][key].dtype == own.dtype
+            assert torch.equal(found[name][key], own)
+    planes = found["model"]["planes"]
+    assert planes.stride() == groups["model"]["planes"].stride()  # so that one kernel copies all
 
 
 @pytest.mark.parametrize(
@@ -62,8 +81,9 @@ def test_copies_need_room_beside_the_largest_step_and_in_the_budget(monkeypatch,
         "get_per_process_memory_fraction": share,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    assert fit_beside_a_step(size, torch.device("cuda", 0)) is fits
-    assert not fit_beside_a_step(size, torch.device("cpu"))
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: size)
+    assert row_beside_a_step(size, torch.device("cuda", 0)) == (size if fits else None)
+    assert row_beside_a_step(size, torch.device("cpu")) is None
 
 
 class StandIn:
@@ -80,7 +100,17 @@ class StandIn:
         return call
 
 
-def test_a_save_keeps_its_step_while_training_goes_on(tmp_path, monkeypatch):
+def on_a_device(monkeypatch, module):
+    """Let all tensors count as those of a device that has room for copies of them."""
+    monkeypatch.setattr(module, "split", lambda groups: (groups, {name: {} for name in groups}))
+    monkeypatch.setattr(
+        module, "row_beside_a_step", lambda size, device: torch.empty(size, dtype=torch.uint8, device=device)
+    )
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """The calls of streams and events, and an event until which nothing arrives."""
     calls: list[tuple[str, str]] = []
     may_arrive, empty = threading.Event(), torch.empty
 
@@ -94,15 +124,19 @@ def test_a_save_keeps_its_step_while_training_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", lambda blocking: StandIn(calls))
     monkeypatch.setattr(torch.cuda, "stream", arriving)
     monkeypatch.setattr(torch, "empty", lambda *args, pin_memory=False, **named: empty(*args, **named))
-    monkeypatch.setattr(snapshots, "fit_beside_a_step", lambda size, device: True)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    return calls, may_arrive
+
+
+def test_a_save_keeps_its_step_while_training_goes_on(tmp_path, monkeypatch, stand_ins):
+    calls, may_arrive = stand_ins
+    on_a_device(monkeypatch, snapshots)
     monkeypatch.setattr(device_copies, "PART", 1000)
     trainer, _ = build_trainer(config(training={"ema_decay": 0.9}), tmp_path / "checkpoints")
     state, saver = trainer.state, trainer.context.saver
     expected = host_copy(state.model.state_dict())
     saver.save(snapshots.take(state), "time")
-    with torch.no_grad():
-        for parameter in state.model.parameters():
-            parameter.add_(1)
+    spoil(state.model)
     assert calls == [("record_event", "MainThread")]
     may_arrive.set()
     end(trainer)
@@ -111,3 +145,29 @@ def test_a_save_keeps_its_step_while_training_goes_on(tmp_path, monkeypatch):
     assert all(torch.equal(found.tensors["model"][name], own) for name, own in expected.items())
     assert calls[1] == ("wait_event", "mptui-arrive")
     assert {thread for _, thread in calls[1:]} == {"mptui-arrive"}
+
+
+def spoil(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+
+
+def test_a_rollback_goes_to_what_was_copied_beside_training(tmp_path, monkeypatch, stand_ins):
+    calls, may_arrive = stand_ins
+    may_arrive.set()
+    on_a_device(monkeypatch, rollback)
+    trainer, _ = build_trainer(config(), tmp_path)
+    kept, state = rollback.Rollback(lambda code, message: None), trainer.state
+    for _ in range(2):  # the second time in the memory of the first
+        expected = host_copy(state.model.state_dict())
+        calls.clear()
+        kept.keep(state)
+        assert [name for name, _ in calls] == ["wait_stream", "record_event"]
+        spoil(state.model)
+        kept.go_back(state)
+        assert calls[-1] == ("synchronize", "MainThread")
+        assert all(torch.equal(own, expected[name]) for name, own in state.model.state_dict().items())
+        spoil(state.model)
+        kept.forget()
+    end(trainer)

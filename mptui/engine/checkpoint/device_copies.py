@@ -1,62 +1,116 @@
 """Copies of a run's tensors that leave a GPU while training goes on.
 
-Between two steps the tensors are copied on the device, in its stream; another thread brings the copies to
-host memory, in another stream and in parts, through one pinned buffer. So a save holds up training for a copy
-at the speed of the device's own memory, if it has room for one.
+Between two steps the tensors are copied on the device, in its stream, into one row of bytes. The row goes to
+host memory in another stream: that of a checkpoint in another thread and in parts, through one pinned buffer.
+So training is held up for a copy at the speed of the device's own memory, if it has room for one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from threading import Lock
 
 import torch
+
+from mptui.engine.checkpoint.files import host_copy
 
 PART = 64 << 20
 """Bytes of the pinned buffer."""
 
 _SHARE = 0.9
 """Share of a device's memory that a step and the copies may take; the rest is for gaps between tensors."""
+_ALIGNMENT = 16
 
 Groups = dict[str, dict[str, torch.Tensor]]
+AnyGroups = Mapping[str, Mapping[str, torch.Tensor]]
 
 
-def fit_beside_a_step(size: int, device: torch.device) -> bool:
-    """Whether a device has `size` bytes of memory beside the largest step so far; only CUDA devices tell."""
-    if device.type != "cuda":
-        return False
+def row_beside_a_step(size: int, device: torch.device) -> torch.Tensor | None:
+    """Return `size` bytes of a device, uint8; None if it has no room for them beside the largest step so far.
+
+    Only CUDA devices tell.
+    """
+    if device.type != "cuda" or not _fit_beside_a_step(size, device):
+        return None
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:  # it has, in gaps between tensors
+        return None
+
+
+def _fit_beside_a_step(size: int, device: torch.device) -> bool:
     free, total = torch.cuda.mem_get_info(device)
     budget = torch.cuda.get_per_process_memory_fraction(device) * total
     room = min(free + torch.cuda.memory_reserved(device), budget)
     return torch.cuda.max_memory_allocated(device) + size <= _SHARE * room
 
 
+class Layout:
+    """The places of named tensors in a row of bytes, each with the order of its axes in memory.
+
+    Attributes:
+        size: Bytes of the row.
+    """
+
+    def __init__(self, groups: AnyGroups) -> None:
+        self._forms: dict[str, dict[str, tuple[int, torch.Tensor]]] = {}
+        self.size = 0
+        for group, tensors in groups.items():
+            forms = self._forms[group] = {}
+            for name, tensor in tensors.items():
+                form = torch.empty_like(tensor, device="meta")
+                forms[name] = self.size, form
+                self.size += -(-form.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def views(self, row: torch.Tensor) -> Groups:
+        """Return the tensors in a row of uint8."""
+        return {
+            group: {
+                name: row[place : place + form.nbytes].view(form.dtype).as_strided(form.shape, form.stride())
+                for name, (place, form) in forms.items()
+            }
+            for group, forms in self._forms.items()
+        }
+
+    def write(self, groups: AnyGroups, row: torch.Tensor) -> None:
+        """Copy the tensors into a row, in few kernels if both are on one device."""
+        pairs: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = defaultdict(
+            lambda: ([], [])
+        )
+        for group, views in self.views(row).items():
+            for name, view in views.items():
+                targets, sources = pairs[view.dtype]
+                targets.append(view)
+                sources.append(groups[group][name])
+        for targets, sources in pairs.values():
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
 class DeviceCopies:
     """Copies of the tensors of a checkpoint, on their device at first.
 
     Args:
-        groups: Groups of named tensors; what follows in the device's current stream may write to them.
-        device: A CUDA device.
+        layout: The places of the tensors in the row.
+        row: Copies of tensors on a CUDA device, just written in its current stream.
+        here: The tensors of the same groups in host memory, which are copied at once.
     """
 
-    def __init__(self, groups: Mapping[str, Mapping[str, torch.Tensor]], device: torch.device) -> None:
-        self._groups: Groups = {
-            group: {name: _copied(tensor) for name, tensor in tensors.items()}
-            for group, tensors in groups.items()
-        }
-        self._device, self._lock = device, Lock()
-        self._made: torch.cuda.Event | None = torch.cuda.current_stream(device).record_event()
+    def __init__(self, layout: Layout, row: torch.Tensor, here: AnyGroups) -> None:
+        self._here: Groups = {group: host_copy(tensors) for group, tensors in here.items()}
+        self._layout, self._row, self._lock = layout, row, Lock()
+        self._made: torch.cuda.Event | None = torch.cuda.current_stream(row.device).record_event()
 
     def bring(self) -> Groups:
         """Return the copies in host memory; the first call brings them there, and waits. Thread-safe."""
         with self._lock:
             if self._made is not None:
-                self._bring(self._made)
+                self._row = self._brought(self._made)
                 self._made = None
-        return self._groups
+        brought = self._layout.views(self._row)
+        return {group: brought[group] | tensors for group, tensors in self._here.items()}
 
-    def _bring(self, made: torch.cuda.Event) -> None:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+    def _brought(self, made: torch.cuda.Event) -> torch.Tensor:
+        stream = torch.cuda.Stream(self._row.device)  # type: ignore[no-untyped-call]
         arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # not by keeping a core busy
-        buffer = torch.empty(PART, dtype=torch.uint8, pin_memory=True)
 
         def wait() -> None:
             arrived.record(stream)
@@ -64,58 +118,36 @@ class DeviceCopies:
 
         with torch.cuda.stream(stream):
             stream.wait_event(made)
-            # one group after the other, whose memory on the device is free then
-            for group, tensors in self._groups.items():
-                on_host = to_host(list(tensors.values()), buffer, wait)
-                self._groups[group] = dict(zip(tensors, on_host, strict=True))
+            return in_parts(self._row, torch.empty(PART, dtype=torch.uint8, pin_memory=True), wait)
 
 
-def to_host(
-    tensors: Sequence[torch.Tensor], buffer: torch.Tensor, wait: Callable[[], None]
-) -> list[torch.Tensor]:
-    """Return copies of contiguous tensors in host memory, brought in parts.
+def in_parts(row: torch.Tensor, buffer: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
+    """Return a copy of a row of bytes in host memory.
 
     Args:
-        tensors: On a device, or in host memory.
-        buffer: Bytes of pinned memory, in which each part lies for a moment.
+        row: On a device, uint8.
+        buffer: Pinned memory, in which each part lies for a moment.
         wait: Waits for the copies issued so far.
     """
-    found = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-    pairs = zip(map(_bytes, tensors), map(_bytes, found), strict=True)
-    for part in _parts(pairs, len(buffer)):
-        places = torch.split(buffer[: sum(len(source) for source, _ in part)], [len(own) for own, _ in part])
-        for place, (source, _) in zip(places, part, strict=True):
-            place.copy_(source, non_blocking=True)
+    found = torch.empty(row.shape, dtype=torch.uint8)
+    for part, target in zip(torch.split(row, len(buffer)), torch.split(found, len(buffer)), strict=True):
+        buffer[: len(part)].copy_(part, non_blocking=True)
         wait()
-        for place, (_, target) in zip(places, part, strict=True):
-            target.copy_(place)
+        target.copy_(buffer[: len(part)])
     return found
 
 
-def _parts(
-    pairs: Iterator[tuple[torch.Tensor, torch.Tensor]], most: int
-) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Yield pairs of rows, cut into pieces, in lists of at most `most` bytes."""
-    part: list[tuple[torch.Tensor, torch.Tensor]] = []
-    room = most
-    for source, target in pairs:
-        begin = 0
-        while begin < len(source):
-            end = min(len(source), begin + room)
-            part.append((source[begin:end], target[begin:end]))
-            room -= end - begin
-            begin = end
-            if room == 0:
-                yield part
-                part, room = [], most
-    if part:
-        yield part
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.clone(memory_format=torch.contiguous_format)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+def split(groups: AnyGroups) -> tuple[Groups, Groups]:
+    """Return the tensors on a CUDA device, and all others, in groups of the same names."""
+    plain = {
+        group: {name: tensor.detach().resolve_conj().resolve_neg() for name, tensor in tensors.items()}
+        for group, tensors in groups.items()
+    }
+    there, here = (
+        {
+            group: {name: tensor for name, tensor in tensors.items() if tensor.is_cuda is is_there}
+            for group, tensors in plain.items()
+        }
+        for is_there in (True, False)
+    )
+    return there, here

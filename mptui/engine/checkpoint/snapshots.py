@@ -12,7 +12,14 @@ import torch
 
 from mptui.config.dump import values_of
 from mptui.config.resume import changed
-from mptui.engine.checkpoint.device_copies import DeviceCopies, fit_beside_a_step
+from mptui.engine.checkpoint.device_copies import (
+    AnyGroups,
+    DeviceCopies,
+    Groups,
+    Layout,
+    row_beside_a_step,
+    split,
+)
 from mptui.engine.checkpoint.files import Snapshot, host_copy
 from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.job import Job
@@ -21,7 +28,9 @@ from mptui.engine.state import TrainState
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.registry.own_code import fault_of
 
-Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
+Copy = Callable[[AnyGroups], tuple[Groups, Callable[[], Groups] | None]]
+"""Copies groups of named tensors to memory that training does not write; returns `tensors` and `bring` of a
+`Snapshot`."""
 
 AT_TOP = {
     "hooks": ("guards",),
@@ -46,8 +55,7 @@ def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
 
     Args:
         state: State of a run between two steps.
-        copy: Copies named tensors to memory that training does not write; None: whole tensors, on the rank
-            that writes them, and by way of the device's own memory if that has room.
+        copy: Copies the tensors; None: whole ones, on the rank that writes them.
     """
     state.report.catch_up()
     job = state.job
@@ -62,22 +70,20 @@ def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
         elif others or not tensors[name]:
             values[name] = others
     groups = {name: group for name, group in tensors.items() if group}
-    if copy is None:
-        if (copies := _device_copies(job, groups)) is not None:
-            return Snapshot(state.step, {}, values, bring=copies.bring)
-        copy = partial(host_copy, kept=job.ranks.is_first)
-    return Snapshot(state.step, {name: copy(group) for name, group in groups.items()}, values)
+    copied, bring = (copy or partial(_copied, job))(groups)
+    return Snapshot(state.step, copied, values, bring=bring)
 
 
-def _device_copies(job: Job, groups: Mapping[str, Mapping[str, torch.Tensor]]) -> DeviceCopies | None:
-    """Return copies on the device; None if it has no room, or other ranks hold parts of the tensors."""
-    size = sum(tensor.nbytes for group in groups.values() for tensor in group.values())
-    if job.is_sharded or not job.ranks.is_first or not fit_beside_a_step(size, job.device):
-        return None
-    try:
-        return DeviceCopies(groups, job.device)
-    except torch.OutOfMemoryError:  # in gaps between tensors
-        return None
+def _copied(job: Job, groups: AnyGroups) -> tuple[Groups, Callable[[], Groups] | None]:
+    """Copy whole tensors to host memory, by way of the device's own if that has room."""
+    if job.ranks.is_first and not job.is_sharded:
+        there, here = split(groups)
+        layout = Layout(there)
+        row = row_beside_a_step(layout.size, job.device) if layout.size else None
+        if row is not None:
+            layout.write(there, row)
+            return {}, DeviceCopies(layout, row, here).bring
+    return {name: host_copy(group, kept=job.ranks.is_first) for name, group in groups.items()}, None
 
 
 def size_of(state: TrainState) -> int:

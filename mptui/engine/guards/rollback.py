@@ -1,17 +1,19 @@
 """Snapshots of the last good states of a run in host memory, and rollback to one of them.
 
 Two snapshots are kept if host memory has room. The newer one is good once a later step was good; until then,
-or if a rollback to it did not help, the older one is used. On CUDA they lie in pinned host memory, copied in
-stream order: a copy costs the device only the milliseconds of the transfer.
+or if a rollback to it did not help, the older one is used. On CUDA they lie in pinned host memory, to which a
+copy on the device is transferred beside the next steps; if the device has no room for one, the next step
+waits for the transfer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from mptui import format as fmt
 from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.device_copies import AnyGroups, Groups, Layout, row_beside_a_step, split
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.shards import shard_of
@@ -41,6 +43,7 @@ class Rollback:
         self._newer: Snapshot | None = None
         self._older: Snapshot | None = None
         self._went_to_newer = False
+        self._size = 0
         self._memory = _Memory()
         self._spare = _Memory()
 
@@ -50,16 +53,17 @@ class Rollback:
         Waits for the device.
         """
         if self._newer is None:
-            if not self._has_room(self._memory, snapshots.size_of(state), kept=0):
+            self._size = snapshots.size_of(state)
+            if not self._has_room(self._memory, kept=0):
                 return
         elif self.last_good <= self._newer.step:
             return
-        elif self._has_room(self._spare, self._newer.size_bytes, kept=1):
+        elif self._has_room(self._spare, kept=1):
             self._older = self._newer
             self._memory, self._spare = self._spare, self._memory
         elif self.last_good < state.step:
             return  # faults are pending, and there is no older state to roll back to
-        self._newer = snapshots.take(state, self._memory.begin().copy)
+        self._newer = snapshots.take(state, self._memory.copy)
         self._went_to_newer = False
 
     def forget(self) -> None:
@@ -72,18 +76,18 @@ class Rollback:
         """Whether there is a snapshot to roll back to."""
         return self._newer is not None
 
-    def _has_room(self, memory: "_Memory", size: int, kept: int) -> bool:
-        """Whether `memory` is allocated, or the host has `size` bytes for it; warns once if not."""
+    def _has_room(self, memory: "_Memory", kept: int) -> bool:
+        """Whether `memory` is allocated, or the host has room for it; warns once if not."""
         if not memory.empty:
             return True
         _, free = host_memory()
-        if all(self._ranks.gather(size <= SHARE * free)):
+        if all(self._ranks.gather(self._size <= SHARE * free)):
             return True
         if kept < self._least_warned_of:
             self._least_warned_of = kept
             least = "no snapshot for a rollback, so a divergence ends the run"
             words = "only one snapshot for a rollback instead of two" if kept else least
-            message = f"{words}: each takes {fmt.size(size)}, the host has {fmt.size(free)} free"
+            message = f"{words}: each takes {fmt.size(self._size)}, the host has {fmt.size(free)} free"
             self._warn("snapshot_memory", message)
         return False
 
@@ -94,6 +98,7 @@ class Rollback:
             self._newer, self._older = self._older, None
             self._memory, self._spare = self._spare, self._memory
         self._went_to_newer = True
+        self._newer.arrive()
         # the guards keep their current state
         values = {key: value for key, value in self._newer.state.items() if key != "guards"}
         snapshots.restore(state, replace(self._newer, state=values))
@@ -105,34 +110,61 @@ class _Memory:
 
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
-        self._next = 0
+        self._row: torch.Tensor | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing is allocated yet."""
-        return not self._tensors
+        return not self._tensors and self._row is None
 
-    def begin(self) -> "_Memory":
-        """Start over with the first tensor; tensors of a snapshot come in the same order each time."""
-        self._next = 0
-        return self
-
-    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return copies of `tensors`; on CUDA they are asynchronous, in stream order."""
-        return {
-            name: self._place_for(own).copy_(own, non_blocking=True)
-            for name, own in ((name, shard_of(tensor).detach()) for name, tensor in tensors.items())
+    def copy(self, groups: AnyGroups) -> tuple[Groups, Callable[[], Groups] | None]:
+        """Copy this rank's shards of the tensors, as `snapshots.Copy`; those on CUDA are on their way."""
+        there, here = split(
+            {
+                group: {name: shard_of(own) for name, own in tensors.items()}
+                for group, tensors in groups.items()
+            }
+        )
+        places = iter(self._places_for([tensor for tensors in here.values() for tensor in tensors.values()]))
+        copied = {
+            group: {name: next(places).copy_(own) for name, own in tensors.items()}
+            for group, tensors in here.items()
         }
+        if not any(there.values()):
+            return copied, None
+        pinned, event = self._transferred(there)
 
-    def _place_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._next == len(self._tensors):
-            self._tensors.append(_like(tensor))
-        place = self._tensors[self._next]
-        if place.shape != tensor.shape or place.dtype != tensor.dtype:
-            place = self._tensors[self._next] = _like(tensor)
-        self._next += 1
-        return place
+        def bring() -> Groups:
+            event.synchronize()
+            return {group: tensors | pinned[group] for group, tensors in copied.items()}
 
+        return {}, bring
 
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    def _transferred(self, groups: Groups) -> tuple[Groups, torch.cuda.Event]:
+        """Begin to transfer tensors of a CUDA device; return them as they will be, and when."""
+        device = next(tensor.device for tensors in groups.values() for tensor in tensors.values())
+        layout, training = Layout(groups), torch.cuda.current_stream(device)
+        if self._row is None or len(self._row) != layout.size:
+            self._row = torch.empty(layout.size, dtype=torch.uint8, pin_memory=True)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        row = row_beside_a_step(layout.size, device)
+        if row is None:
+            training.wait_stream(self._stream)  # of an earlier transfer
+            layout.write(groups, self._row)
+            return layout.views(self._row), training.record_event()
+        layout.write(groups, row)
+        self._stream.wait_stream(training)
+        with torch.cuda.stream(self._stream):
+            self._row.copy_(row, non_blocking=True)
+        row.record_stream(self._stream)
+        return layout.views(self._row), self._stream.record_event()
+
+    def _places_for(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return memory for tensors of the host; those of a snapshot come in the same order each time."""
+        for number, tensor in enumerate(tensors):
+            place = self._tensors[number] if number < len(self._tensors) else None
+            if place is None or place.shape != tensor.shape or place.dtype != tensor.dtype:
+                self._tensors[number : number + 1] = [torch.empty_like(tensor, device="cpu")]
+        return self._tensors
