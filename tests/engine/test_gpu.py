@@ -9,6 +9,7 @@ import torch
 
 from mptui.engine.checkpoint import device_copies, snapshots
 from mptui.engine.checkpoint.files import host_copy, read_newest
+from mptui.engine.guards.rollback import Rollback
 from mptui.events import EpochFinished, Warned
 from tests.engine.blots import Blot, Scene
 from tests.engine.small import build_trainer, config, end, losses, of
@@ -90,7 +91,7 @@ def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_save_waits_for_no_copy_and_keeps_its_step(tmp_path, precision, monkeypatch):
+def test_saves_and_snapshots_wait_for_no_copy_and_keep_their_step(tmp_path, precision, monkeypatch):
     monkeypatch.setattr(device_copies, "PART", 4096)  # so that there are many parts
     run = config(
         training={"batch_size": BATCH, "ema_decay": 0.9},
@@ -110,20 +111,29 @@ def test_a_save_waits_for_no_copy_and_keeps_its_step(tmp_path, precision, monkey
     windows = iter(trainer.context.job.train_loader.windows(0, 1))
     take(trainer, windows, WARM_UP)
     state = trainer.state
-    parts = {
-        name: host_copy({key: value for key, value in part.items() if isinstance(value, torch.Tensor)})
-        for name in ("model", "optimizer", "average")
-        for part in [getattr(state, name).state_dict()]
-    }
+    kept = Rollback(lambda code, message: None)
+
+    def tensors():
+        return {
+            name: host_copy({key: value for key, value in part.items() if isinstance(value, torch.Tensor)})
+            for name in ("model", "optimizer", "average")
+            for part in [getattr(state, name).state_dict()]
+        }
+
+    expected = tensors()
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.context.saver.save(snapshots.take(state), "time")
+        kept.keep(state)
         take(trainer, windows, STEPS)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    end(trainer)
+    trainer.context.saver.settle()
     found, _ = read_newest(tmp_path / "checkpoints")
-    assert found.step == WARM_UP
-    for name, expected in parts.items():
-        assert found.tensors[name].keys() == expected.keys()
-        assert all(torch.equal(found.tensors[name][key], value) for key, value in expected.items())
+    kept.go_back(state)
+    assert found.step == state.step == WARM_UP
+    for there in (found.tensors, tensors()):
+        for name, own in expected.items():
+            assert there[name].keys() == own.keys()
+            assert all(torch.equal(there[name][key], value) for key, value in own.items())
+    end(trainer)
