@@ -15,8 +15,8 @@ _64_BITS = 2**64 - 1
 
 def prepare_torch(config: RunConfig, device: torch.device) -> None:
     """Set determinism, the seed and the switches of a run; call once, before the model is built."""
-    if config.training.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # also for a run that is not deterministic: torch reads it once, and a later run of this process may be
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.training.deterministic)
     torch.backends.cudnn.benchmark = not config.training.deterministic
     torch.manual_seed(config.training.seed)

@@ -35,6 +35,14 @@ def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
     assert "training.deterministic=false" in told.hint
 
 
+def test_cublas_that_was_used_before_a_deterministic_run_is_told_with_the_remedy():
+    words = "this operation is not deterministic because it uses CuBLAS: CUBLAS_WORKSPACE_CONFIG=:4096:8"
+    told = not_deterministic(RuntimeError(f"Deterministic behavior was enabled, but {words}"))
+    assert told is not None
+    assert "had used cuBLAS before" in told.message
+    assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in told.hint
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no way"), KeyError("x does not have a deterministic one")])
 def test_other_errors_are_bugs(error):
     assert not_deterministic(error) is None

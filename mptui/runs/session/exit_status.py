@@ -75,12 +75,20 @@ def exit_code(signal: int | None) -> int:
 def not_deterministic(error: BaseException) -> ConfigError | None:
     """Convert torch's error about a non-deterministic operation; None for other errors."""
     operation, _, rest = str(error).partition(" ")
-    if not isinstance(error, RuntimeError) or not rest.startswith("does not have a deterministic"):
+    if not isinstance(error, RuntimeError):
         return None
-    raised = ConfigError(
-        f"training.deterministic: {operation} has no deterministic implementation on this device",
-        hint="choose another --model, or --set training.deterministic=false",
-    )
+    if "CUBLAS_WORKSPACE_CONFIG" in str(error):
+        raised = ConfigError(
+            "training.deterministic: this process had used cuBLAS before it was told to be deterministic",
+            hint="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts, or start a new process",
+        )
+    elif rest.startswith("does not have a deterministic"):
+        raised = ConfigError(
+            f"training.deterministic: {operation} has no deterministic implementation on this device",
+            hint="choose another --model, or --set training.deterministic=false",
+        )
+    else:
+        return None
     raised.__cause__ = error
     return raised
 
