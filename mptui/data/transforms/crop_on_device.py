@@ -7,7 +7,7 @@ done by products with the weights, in some sixty launches for 100 MB of values.
 Shapes: B samples, P pixels of all images, H and W pixels of a crop, S of a view, C bands.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -96,21 +96,31 @@ def cut_on_device(
     """Cut views as `cut_by_products`, by the kernel where there is one."""
     if not has_kernel(pixels_PC.device):
         return cut_by_products(pixels_PC, masks_P, chosen, side, interpolation)
-    cut_BSSC = cut_by_kernel(pixels_PC, chosen.crops(pixels_PC.device), side, interpolation == "bicubic")
+    cut_BSSC = kernel()(pixels_PC, chosen.crops(pixels_PC.device), side, interpolation == "bicubic")
     return cut_BSSC, None if masks_P is None else _nearest(masks_P, chosen, chosen.pixel_boxes(), side)
 
 
-@torch.library.custom_op("mptui::cut_views", mutates_args=())
-def cut_by_kernel(pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool) -> torch.Tensor:
-    """Cut views by `crop_kernel.cut_views`; an operation of torch, so that it runs without storage, too."""
-    from mptui.data.transforms.crop_kernel import cut_views  # imports Triton
+@cache
+def kernel() -> Callable[[torch.Tensor, torch.Tensor, int, bool], torch.Tensor]:
+    """Return `crop_kernel.cut_views` as an operation of torch, so that it runs without storage, too.
 
-    return cut_views(pixels_PC, crops_B7, side, cubic=cubic)
+    Made when it is needed: it takes 20 ms, and Triton longer.
+    """
 
+    @torch.library.custom_op("mptui::cut_views", mutates_args=())
+    def cut(pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool) -> torch.Tensor:
+        from mptui.data.transforms.crop_kernel import cut_views
 
-@cut_by_kernel.register_fake
-def _without_storage(pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool) -> torch.Tensor:
-    return pixels_PC.new_empty((len(crops_B7), side, side, pixels_PC.shape[1]), dtype=torch.float32)
+        with torch.cuda.device(pixels_PC.device):  # Triton launches on the current one
+            return cut_views(pixels_PC, crops_B7, side, cubic=cubic)
+
+    @cut.register_fake
+    def without_storage(
+        pixels_PC: torch.Tensor, crops_B7: torch.Tensor, side: int, cubic: bool
+    ) -> torch.Tensor:
+        return pixels_PC.new_empty((len(crops_B7), side, side, pixels_PC.shape[1]), dtype=torch.float32)
+
+    return cut
 
 
 @cache
@@ -127,7 +137,7 @@ def has_kernel(device: torch.device) -> bool:
         chosen = Views(
             np.array([0]), *sizes, np.array([[0.1, 0.0, 1.0, 0.9]]), np.array([[True, False, True]])
         )
-        found = cut_by_kernel(pixels_PC, chosen.crops(device), 4, False)
+        found = kernel()(pixels_PC, chosen.crops(device), 4, False)
         expected, _ = cut_by_products(pixels_PC, None, chosen, 4)
         return torch.allclose(found, expected, atol=0.5)
     except Exception:  # noqa: BLE001 - whatever a compiler raises, the products need none
