@@ -46,6 +46,13 @@ def pytest_cmdline_main(config):
         config.option.numprocesses = 0
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Reads no files without tests for a GPU if those are asked for, nor what such files import."""
+    if gpus.asked_for(config.option.markexpr) and not gpus.are_tested_in(collection_path):
+        return True
+    return None
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu"):
         gpus.skip_what_it_lacks(item.callspec.params.values() if hasattr(item, "callspec") else ())

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
+_NEED = re.compile(r"mark\.gpu|tests\.gpus")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = ["cpu", GPU]
 """Devices of a test that a CPU runs in a moment, too."""
@@ -15,6 +17,12 @@ SLOW_CPU = [pytest.param("cpu", marks=pytest.mark.slow), GPU]
 def asked_for(marks: str) -> bool:
     """Whether an expression of marks (`-m`) selects tests that need a GPU, and none that don't."""
     return re.fullmatch(r"gpu( and .*)?", marks.strip()) is not None
+
+
+def are_tested_in(path: Path) -> bool:
+    """Whether a file, or a file of a folder, may have tests that need a GPU."""
+    files = path.rglob("test_*.py") if path.is_dir() else [path]
+    return any(_NEED.search(file.read_text("utf-8")) for file in files)
 
 
 def skip_what_it_lacks(parameters: Iterable[object]) -> None:

@@ -37,3 +37,13 @@ def test_without_a_gpu_its_tests_are_skipped_with_the_reason(monkeypatch):
 )
 def test_tests_that_need_a_gpu_run_in_one_process(marks, alone):
     assert gpus.asked_for(marks) == alone
+
+
+def test_only_files_with_tests_that_need_a_gpu_are_read_for_them(tmp_path):
+    (tmp_path / "with" / "in_it").mkdir(parents=True)
+    (tmp_path / "without").mkdir()
+    files = [tmp_path / "with" / "in_it" / "test_one.py", tmp_path / "without" / "test_two.py"]
+    for file, words in zip(files, ("@pytest.mark.gpu", "import a_package_that_is_absent"), strict=True):
+        file.write_text(words)
+    paths = [*files, tmp_path / "with", tmp_path / "without", tmp_path]
+    assert [gpus.are_tested_in(path) for path in paths] == [True, False, True, False, True]
