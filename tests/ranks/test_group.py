@@ -9,6 +9,7 @@ from mptui.engine.ranks.group import Ranks, join
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
+from tests.gpus import DEVICES
 from tests.ranks.groups import environs, in_group, own_device, started
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
@@ -89,19 +90,7 @@ def test_two_processes_are_a_group():
     assert in_group(2, share) == [[*same, True], [*same, False]]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", DEVICES)
 def test_no_wait_that_is_meant_ends_a_group(monkeypatch, kind):
     """A full disk holds rank 0 for hours, its host and so its device; hosts give up first, in words."""
     for name, value in environs(1)[0].items():
