@@ -8,6 +8,7 @@ from torch._dynamo.exc import InternalTorchDynamoError
 from torch._inductor import cudagraph_trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mptui.engine.compile import phase
 from mptui.engine.compile.graphs import leave_recording, prepare_thread
 from mptui.engine.compile.phase import enter_training
 from mptui.engine.compile.policy import Compiler
@@ -94,6 +95,16 @@ def test_a_compiler_that_fails_at_the_batch_cut_to_fit_is_one_warning(tmp_path):
     assert [e.problem for e in of(events, Recovered)] == ["out of memory"]
     assert "compile_failed" in [w.code for w in of(events, Warned)]
     assert trainer.state.step == 10
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_memory_that_eager_steps_have_cached_is_free_for_graphs(tmp_path, monkeypatch, graphs):
+    """While a graph is warmed up, torch frees no cached memory: the batch would not fit."""
+    freed = []
+    monkeypatch.setattr(Compiler, "static_shapes", property(lambda self: self.active and graphs))
+    monkeypatch.setattr(phase, "release", lambda device: freed.append(device.type))
+    run(tmp_path, failing_in(GRAPHS, 0), force_compile=True)
+    assert freed == ["cpu", "cpu"] * graphs  # before the first step, and before the first validation
 
 
 class Launches(TorchDispatchMode):

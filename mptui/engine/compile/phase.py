@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from mptui.data.core.batch import Window
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
+from mptui.engine.guards.oom_errors import release
 from mptui.engine.hooks import Hook, Recovery
 
 
@@ -89,5 +90,8 @@ def end_validation_batch(context: TrainContext) -> None:
 def _open_early_exit(context: TrainContext) -> None:
     context.saver.write_waiting_best(force=True)
     context.saver.save(snapshots.take(context.state), "compile", wait=True)
+    if context.parts.compiler.static_shapes:
+        # CUDA graphs have memory of their own, for which torch does not free what eager steps have cached
+        release(context.device)
     context.mailbox.check_stop()
     context.mailbox.early_exit.open()
