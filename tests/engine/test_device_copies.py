@@ -72,17 +72,24 @@ def test_tensors_of_any_kind_lie_in_one_row():
 @pytest.mark.parametrize(
     ("size", "share", "fits"), [(1 * GIB, 1.0, True), (4 * GIB, 1.0, False), (1 * GIB, 0.7, False)]
 )
-def test_copies_need_room_beside_the_largest_step_and_in_the_budget(monkeypatch, size, share, fits):
+@pytest.mark.parametrize("name", ["cuda:0", "cuda"])
+def test_copies_need_room_beside_the_largest_step_and_in_the_budget(monkeypatch, name, size, share, fits):
     """Of 16 GiB, others hold 2, and a step takes 11 at most."""
-    for name, value in {
+
+    def fraction(device):
+        torch.cuda._utils._get_device_index(device)  # refuses one without an index, as the real function
+        return share
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", fraction)
+    for function, value in {
         "mem_get_info": (2 * GIB, 16 * GIB),
         "memory_reserved": 12 * GIB,
         "max_memory_allocated": 11 * GIB,
-        "get_per_process_memory_fraction": share,
     }.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+        monkeypatch.setattr(torch.cuda, function, lambda device, value=value: value)
     monkeypatch.setattr(torch, "empty", lambda size, dtype, device: size)
-    assert row_beside_a_step(size, torch.device("cuda", 0)) == (size if fits else None)
+    assert row_beside_a_step(size, torch.device(name)) == (size if fits else None)
     assert row_beside_a_step(size, torch.device("cpu")) is None
 
 

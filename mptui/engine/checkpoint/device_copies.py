@@ -39,7 +39,8 @@ def row_beside_a_step(size: int, device: torch.device) -> torch.Tensor | None:
 
 def _fit_beside_a_step(size: int, device: torch.device) -> bool:
     free, total = torch.cuda.mem_get_info(device)
-    budget = torch.cuda.get_per_process_memory_fraction(device) * total
+    index = torch.cuda.current_device() if device.index is None else device.index
+    budget = torch.cuda.get_per_process_memory_fraction(index) * total
     room = min(free + torch.cuda.memory_reserved(device), budget)
     return torch.cuda.max_memory_allocated(device) + size <= _SHARE * room
 
