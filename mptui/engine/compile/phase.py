@@ -20,8 +20,10 @@ class CompileFallback(Hook):
         self._context = context
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
-        """Continue eagerly after an error of the compiler."""
-        return (lambda: None) if self._context.parts.compiler.gave_up_on(error, phase) else None
+        """Continue eagerly, or without CUDA graphs, after an error of the compiler."""
+        context = self._context
+        gave_up = context.parts.compiler.gave_up_on(error, phase)
+        return (lambda: release(context.device)) if gave_up else None
 
 
 def enter_training(context: TrainContext) -> None:

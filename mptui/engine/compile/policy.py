@@ -85,6 +85,7 @@ class Compiler:
         self._warn = warn
         self.cost = CompileCost(mode, device) if cost is None else cost
         self._ranks, self._graphs = ranks, graphs
+        self._why_no_graphs = "are not used with several processes or memory.activation_checkpointing"
         self._eager: list[float] = []
         self._compiled: list[float] = []
         self._began: float | None = None
@@ -185,8 +186,7 @@ class Compiler:
             mode = _WITHOUT_GRAPHS[mode]
             self._warn(
                 "compile_graphs",
-                f"speed.compile = {self._mode}: compiled without CUDA graphs, which are not used with "
-                "several processes or memory.activation_checkpointing",
+                f"speed.compile = {self._mode}: compiled without CUDA graphs, which {self._why_no_graphs}",
             )
         compile_in_place(self._model, mode)
         self.active = self._settled = True
@@ -235,22 +235,32 @@ class Compiler:
             self._model._compiled_call_impl = None
             torch._dynamo.reset()
         self.active = self.undecided = False
+        self._began = None
         self._calls.clear()
 
     def gave_up_on(self, error: Exception, phase: str) -> bool:
         """Turn compilation off if `error` is the compiler's and compiled code of `phase` is not proven.
 
-        CUDA graphs may be recorded again at any time: an error of theirs is always the compiler's.
+        CUDA graphs may be recorded again at any time: an error of theirs is always the compiler's. If they
+        alone do not fit beside what an eager step needs, compiled code goes on without them.
 
         Args:
             error: The exception that was caught.
             phase: training or validating; each has its own compiled code.
 
         Returns:
-            Whether compilation was turned off.
+            Whether compilation, or its graphs, was turned off.
         """
         if self.static_shapes:
             leave_recording(self._device)
+            eager_fits = phase == "training" and bool(
+                self._eager
+            )  # in validation, smaller pieces cost nothing
+            if eager_fits and self.on_probation and is_out_of_memory(error):
+                self.undo()
+                self._graphs, self._why_no_graphs = False, "need more memory than there is beside it"
+                self.start()
+                return True
         forgiven = not self.is_proven(phase) or (self.static_shapes and is_of_graphs(error))
         if not (self.active and forgiven and _from_the_compiler(error)):
             return False
