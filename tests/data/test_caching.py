@@ -10,7 +10,8 @@ from mptui.data.core.types import Dataset, Sides
 from mptui.data.loading import cache_policy
 from mptui.data.loading.cache_policy import choose_cache, memory_room
 from mptui.registry.samples import SampleKind
-from tests.data.samples import Samples
+from tests.data.loaders import segmentation
+from tests.data.samples import Masked, Samples
 
 GIB = 1 << 30
 CPU = torch.device("cpu")
@@ -121,3 +122,11 @@ def test_a_card_gives_a_fifth_of_its_memory_unasked_and_four_fifths_asked(
 def test_memory_gives_a_half_of_what_is_free_unasked_and_four_fifths_asked(memory: list[int]) -> None:
     assert "in 30,720 MiB of memory" in chosen(dataset(20_000)).reason
     assert "in 49,152 MiB of memory" in chosen(dataset(20_000), "ram").reason
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_masks_alone_are_those_of_the_batches(cache):
+    with segmentation(Samples(20, Masked), cache=cache) as data:
+        for window in data.windows(1, 2):
+            alone = [window.targets(number).long() for number in range(window.batches)]
+            assert all(torch.equal(one, batch.targets) for one, batch in zip(alone, window, strict=True))

@@ -23,7 +23,7 @@ from mptui.data.loading.device_cache import LOAD_AHEAD, in_batches, load_batch
 from mptui.data.loading.prefetcher import HostBatch, Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish, colours
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.transforms.crop_on_device import Ints, Views, cut_on_device
+from mptui.data.transforms.crop_on_device import Ints, Views, cut_masks, cut_on_device
 from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resize import most_pixels, resized_pixels
 from mptui.errors import ConfigError, cleaned_up_by
@@ -215,7 +215,7 @@ class WholePass:
     def targets(self, first: int, last: int) -> torch.Tensor:
         """Return the labels, or the masks of the views, at positions `first` to `last` of the order."""
         if self.images.masks_P is not None:
-            return self.gather(first, last)[1]
+            return cut_masks(self.images.masks_P, self._chosen(first, last), self._geometry.side)
         return self.images.labels_N.index_select(0, self._rows[first:last])
 
     def targets_of(self, parts: Sequence[range], number: int) -> torch.Tensor:
@@ -235,15 +235,20 @@ class WholePass:
             images_BSSC (in their type on a CPU, else float32), labels_B or masks_BSS, and colours_B43 if
             they are jittered.
         """
+        chosen, geometry = self._chosen(first, last), self._geometry
+        images_BSSC, masks_BSS = cut(self.images, chosen, geometry.side, geometry.interpolation)
+        targets = self.targets(first, last) if masks_BSS is None else masks_BSS
+        colour_B43 = None if self._colour_N43 is None else self._colour_N43[self._in_drawn(first, last)]
+        return images_BSSC, targets, colour_B43
+
+    def _chosen(self, first: int, last: int) -> Views:
         if first not in self._drawn or last > self._drawn.stop:
             self._draw(first, max(last, min(first + _DRAWN_AT_ONCE, len(self.indices))))
         assert self._views is not None
-        drawn = slice(first - self._drawn.start, last - self._drawn.start)
-        chosen, side = self._views.part(drawn), self._geometry.side
-        images_BSSC, masks_BSS = cut(self.images, chosen, side, self._geometry.interpolation)
-        targets = self.targets(first, last) if masks_BSS is None else masks_BSS
-        colour_B43 = None if self._colour_N43 is None else self._colour_N43[drawn]
-        return images_BSSC, targets, colour_B43
+        return self._views.part(self._in_drawn(first, last))
+
+    def _in_drawn(self, first: int, last: int) -> slice:
+        return slice(first - self._drawn.start, last - self._drawn.start)
 
     def _draw(self, first: int, last: int) -> None:
         rows, indices = self._order[first:last], self.indices[first:last]

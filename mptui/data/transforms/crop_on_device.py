@@ -97,7 +97,7 @@ def cut_on_device(
     if not has_kernel(pixels_PC.device):
         return cut_by_products(pixels_PC, masks_P, chosen, side, interpolation)
     cut_BSSC = kernel()(pixels_PC, chosen.crops(pixels_PC.device), side, interpolation == "bicubic")
-    return cut_BSSC, None if masks_P is None else _nearest(masks_P, chosen, chosen.pixel_boxes(), side)
+    return cut_BSSC, None if masks_P is None else cut_masks(masks_P, chosen, side)
 
 
 @cache
@@ -170,9 +170,7 @@ def cut_by_products(
         cut_BSSC = torch.cat(
             [_products(pixels_PC, chosen.part(p), boxes_B4[p], side, interpolation) for p in parts]
         )
-    if masks_P is None:
-        return cut_BSSC, None
-    return cut_BSSC, _nearest(masks_P, chosen, boxes_B4, side)
+    return cut_BSSC, None if masks_P is None else cut_masks(masks_P, chosen, side)
 
 
 @contextmanager
@@ -258,9 +256,9 @@ def _cubic(distance: torch.Tensor) -> torch.Tensor:
     return torch.where(distance < 1.0, near, far * (distance < 2.0))
 
 
-def _nearest(masks_P: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
-    """Cut the same views from masks, with the same bits as `cut_mask`."""
-    left_B1, top_B1, right_B1, bottom_B1 = boxes_B4.T[:, :, None]
+def cut_masks(masks_P: torch.Tensor, chosen: Views, side: int) -> torch.Tensor:
+    """Cut views from masks alone, with the same bits as `cut_mask`; return masks_BSS."""
+    left_B1, top_B1, right_B1, bottom_B1 = chosen.pixel_boxes().T[:, :, None]
     transposed_B1, mirrored_x_B1, mirrored_y_B1 = chosen.flips_B3.T[:, :, None]
     centres_S = (np.arange(side) + 0.5) / side
     columns_BS = (left_B1 + centres_S * (right_B1 - left_B1)).astype(np.int64)
