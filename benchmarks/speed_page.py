@@ -170,6 +170,8 @@ def _gpu() -> Iterator[Figure]:
     command = "benchmarks.gpu"
     for network, wanted in targets.GPU.items():
         name = f"GPU, {NETWORKS[network]}: "
+        eager = f"{name}`mptui run` over a bare loop, in bf16, eager, images/s"
+        yield Figure(eager, "gpu", f"{network}/over_bare/bf16 off", command, targets.LOOP)
         for what, path, goal in (
             ("AMP's share of the floor", "floor_share", wanted.floor_share),
             ("AMP over FP32 with TF32", "amp_over_tf32", wanted.over_tf32),

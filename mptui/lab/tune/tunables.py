@@ -117,9 +117,9 @@ class Tunable:
 
     def _of_the_device(self, best: Settings) -> Iterator[TunedSetting]:
         native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
-        modes = [mode for mode in map(str, _choices("precision.mode")) if mode in measurable]
+        modes = [str(mode) for mode in _choices("precision.mode")]
         fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
-        slow = [mode for mode in modes if mode not in fast]
+        slow = [mode for mode in modes if mode in measurable and mode not in fast]
         yield self._axis("precision.mode", best, fast, self._gain("precision.mode"), same_start=True)
         # emulated formats are nearly always slower, so they are tried last
         yield self._axis(
