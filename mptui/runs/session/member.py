@@ -74,6 +74,7 @@ class Member:
             leave(self._ranks, None)
         except Stopped as stop:
             self._code = exit_code(stop.signal)
+            leave(self._ranks, None)  # gloo's threads can abort a process that ends with a group
         except BaseException as error:  # noqa: BLE001 - raised again by the main thread
             self._end_by(error)
 
