@@ -313,7 +313,7 @@ def kills(scene: Scene) -> Found:
     ran = scene.command("kills", ["python", "-m", "mptui", *words])
     if ran.code != 0:
         return _failed(ran, "mptui selftest")
-    table = dict(re.findall(r"^(\w[\w ]*\w) {2,}(\S+)", ran.output, re.MULTILINE))
+    table = dict(re.findall(r"^(\w[\w ]*\w) {2,}(\d\S*)", ran.output, re.MULTILINE))
     return Found(
         "right", f"{table.get('kills')} kills, {table.get('runs that differ')} runs that differ", table
     )
