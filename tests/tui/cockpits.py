@@ -1,6 +1,5 @@
 """The whole program on a terminal in memory, with fake runs that record their commands."""
 
-import time
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.machine_scan import scan_machine
 from tests.tui.events import MemorySource
-from tests.tui.frames import DEADLINE_S, frame, shown
+from tests.tui.frames import frame, seen
 
 GIB = 1024**3
 
@@ -54,7 +53,4 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
 
 async def until(app, pilot, words):
     """Wait until `words` are shown; slow work happens in threads."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not shown(app, words):
-        assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"
-        await pilot.pause(0.03)
+    assert await seen(app, pilot, words), f"never shown: {words}\n{frame(app)}"

@@ -30,7 +30,7 @@ from mptui.tui.screens.setup.selection_page import SelectionPage
 from mptui.tui.setup.explained import in_a_paragraph
 from mptui.tui.setup.last_selection import save_last
 from mptui.tui.setup.memory_fit import Fit, filling_batch
-from mptui.tui.setup.selection import every_profile, rate_rule, resolved, to_save, values
+from mptui.tui.setup.selection import rate_rule, resolved, to_save, values
 from mptui.tui.setup.suggesters import DataSuggester, ModelSuggester
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.setup.outline import Outline
@@ -114,7 +114,7 @@ class PickerScreen(SelectionPage):
 
     def _refresh_profiles(self) -> None:
         names = [info.name for info in self._profiles]
-        _, faults = every_profile(self._profiles, self._picks, self._data_task, self._environ)
+        _, faults = self.every_profile()
         too_much = {name for name, fit in self._fits.items() if not (isinstance(fit, Fit) and fit.fits)}
         profiles = self.query_one("#profiles", KeyedList)
         edited = [self.picked.profile] if self.picked.edits else []

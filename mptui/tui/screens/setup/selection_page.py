@@ -55,6 +55,8 @@ class SelectionPage(Page):
         self._fits: dict[str, Fit | str] = {}
         self._counting: object = None
         self._counted = False
+        self._every_of: object = None
+        self._every: tuple[dict[str, Resolved], dict[str, str]] = {}, {}
         self._asked: dict[str, Any] | None = None
         self._preview: DataPreview | None = None
 
@@ -86,10 +88,20 @@ class SelectionPage(Page):
             self._asked, self._preview = asked, None
             self._look_into_data(self._resolved, asked)
         classes = None if self._preview is None else self._preview.classes or None
-        counting = [self._picks.of(info.name) for info in self._profiles], self._data_task, classes
+        counting = self._selections(), classes
         if counting != self._counting:
             self._fits, self._counting, self._counted = {}, counting, False
             self._count(counting, classes)
+
+    def every_profile(self) -> tuple[dict[str, Resolved], dict[str, str]]:
+        """Resolve each profile, once for each selection: the valid ones, and the faults of the others."""
+        if (selections := self._selections()) != self._every_of:
+            self._every_of = selections
+            self._every = every_profile(self._profiles, self._picks, self._data_task, self._environ)
+        return self._every
+
+    def _selections(self) -> tuple[list[Picked], str | None]:
+        return [self._picks.of(info.name) for info in self._profiles], self._data_task
 
     def faults(self) -> dict[str, str]:
         """Return known reasons that the run can't start, by field, or "" for none of them."""
@@ -115,7 +127,7 @@ class SelectionPage(Page):
     async def _count(self, counting: object, classes: int | None) -> None:
         """Estimate the memory of each profile, for data with this many classes (None: not known)."""
         await asyncio.sleep(TYPING_PAUSE_S)
-        runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
+        runs, _ = self.every_profile()
         device, ranks = self._device, len(self._devices)
         counted = await in_background(
             lambda: (
