@@ -204,13 +204,17 @@ def test_the_run_is_the_one_that_took_the_gentler_setting_at_the_snapshot(tmp_pa
 
     # the same by hand: stopped there, resumed at half the rate without the batch of step 8
     if back_at:
-        first, told = exploding(tmp_path / "b", bad=[], **updated)
-        told.then = lambda event: (
-            first.context.mailbox.stop(None) if isinstance(event, Step) and event.step == back_at else None
-        )
+        first, _ = exploding(tmp_path / "b", bad=[], **updated)
+
+        def stop_after_this_step(model, _):
+            if model.training and first.state.step == back_at - 1:
+                first.context.mailbox.stop(None)
+
+        first.context.model.register_forward_pre_hook(stop_after_this_step)
         with pytest.raises(Stopped):
             first.train()
         end(first)
+        assert first.state.step == back_at
     half = {**FLAT, "lr": RATE / 2}
     second, _ = exploding(tmp_path / "b", bad=[], training=half, **updated)
     if back_at:
