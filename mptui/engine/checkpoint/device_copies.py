@@ -6,7 +6,7 @@ So training is held up for a copy at the speed of the device's own memory, if it
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 
 import torch
@@ -53,37 +53,42 @@ class Layout:
     """
 
     def __init__(self, groups: AnyGroups) -> None:
-        self._forms: dict[str, dict[str, tuple[int, torch.Tensor]]] = {}
-        self.size = 0
+        self._groups = list(groups)
+        self._names: dict[torch.dtype, list[tuple[str, str]]] = defaultdict(list)
+        self._forms: dict[torch.dtype, list[tuple[torch.Size, tuple[int, ...]]]] = defaultdict(list)
+        self._lengths: dict[torch.dtype, list[int]] = defaultdict(list)
         for group, tensors in groups.items():
-            forms = self._forms[group] = {}
             for name, tensor in tensors.items():
-                form = torch.empty_like(tensor, device="meta")
-                forms[name] = self.size, form
-                self.size += -(-form.nbytes // _ALIGNMENT) * _ALIGNMENT
+                dense = tensor if tensor.is_contiguous() else torch.empty_like(tensor, device="meta")
+                bytes_held = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+                self._names[tensor.dtype].append((group, name))
+                self._forms[tensor.dtype].append((tensor.shape, dense.stride()))
+                self._lengths[tensor.dtype].append(bytes_held // tensor.itemsize)
+        self.size = sum(dtype.itemsize * sum(lengths) for dtype, lengths in self._lengths.items())
 
     def views(self, row: torch.Tensor) -> Groups:
         """Return the tensors in a row of uint8."""
-        return {
-            group: {
-                name: row[place : place + form.nbytes].view(form.dtype).as_strided(form.shape, form.stride())
-                for name, (place, form) in forms.items()
-            }
-            for group, forms in self._forms.items()
-        }
+        found: Groups = {group: {} for group in self._groups}
+        for names, views in self._parts(row):
+            for (group, name), view in zip(names, views, strict=True):
+                found[group][name] = view
+        return found
 
     def write(self, groups: AnyGroups, row: torch.Tensor) -> None:
-        """Copy the tensors into a row, in few kernels if both are on one device."""
-        pairs: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = defaultdict(
-            lambda: ([], [])
-        )
-        for group, views in self.views(row).items():
-            for name, view in views.items():
-                targets, sources = pairs[view.dtype]
-                targets.append(view)
-                sources.append(groups[group][name])
-        for targets, sources in pairs.values():
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+        """Copy the tensors into a row: in a few kernels, if both are on one device."""
+        for names, views in self._parts(row):
+            sources = [groups[group][name] for group, name in names]
+            torch._foreach_copy_(views, sources, non_blocking=True)
+
+    def _parts(self, row: torch.Tensor) -> Iterator[tuple[list[tuple[str, str]], list[torch.Tensor]]]:
+        """Yield the names and the tensors of each type."""
+        begin = 0
+        for dtype, lengths in self._lengths.items():
+            end = begin + dtype.itemsize * sum(lengths)
+            pieces = row[begin:end].view(dtype).split_with_sizes(lengths)
+            forms = zip(pieces, self._forms[dtype], strict=True)
+            yield self._names[dtype], [piece.as_strided(shape, stride) for piece, (shape, stride) in forms]
+            begin = end
 
 
 class DeviceCopies:

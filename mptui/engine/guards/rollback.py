@@ -133,18 +133,20 @@ class _Memory:
         }
         if not any(there.values()):
             return copied, None
-        pinned, event = self._transferred(there)
+        layout = Layout(there)
+        pinned, event = self._transferred(there, layout)
 
         def bring() -> Groups:
             event.synchronize()
-            return {group: tensors | pinned[group] for group, tensors in copied.items()}
+            arrived = layout.views(pinned)
+            return {group: tensors | arrived[group] for group, tensors in copied.items()}
 
         return {}, bring
 
-    def _transferred(self, groups: Groups) -> tuple[Groups, torch.cuda.Event]:
-        """Begin to transfer tensors of a CUDA device; return them as they will be, and when."""
+    def _transferred(self, groups: Groups, layout: Layout) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """Begin to transfer tensors of a CUDA device; return the row that they will be in, and when."""
         device = next(tensor.device for tensors in groups.values() for tensor in tensors.values())
-        layout, training = Layout(groups), torch.cuda.current_stream(device)
+        training = torch.cuda.current_stream(device)
         if self._row is None or len(self._row) != layout.size:
             self._row = torch.empty(layout.size, dtype=torch.uint8, pin_memory=True)
         if self._stream is None:
@@ -153,13 +155,13 @@ class _Memory:
         if row is None:
             training.wait_stream(self._stream)  # of an earlier transfer
             layout.write(groups, self._row)
-            return layout.views(self._row), training.record_event()
+            return self._row, training.record_event()
         layout.write(groups, row)
         self._stream.wait_stream(training)
         with torch.cuda.stream(self._stream):
             self._row.copy_(row, non_blocking=True)
         row.record_stream(self._stream)
-        return layout.views(self._row), self._stream.record_event()
+        return self._row, self._stream.record_event()
 
     def _places_for(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return memory for tensors of the host; those of a snapshot come in the same order each time."""
