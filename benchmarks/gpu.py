@@ -24,7 +24,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import cache
@@ -79,28 +79,40 @@ def measure(
             side, left = by_place[name], left_s()
             if results.has_failed(side):
                 continue
-            before = [found["seconds"] for found in results.rounds_of(side).values()]
-            expected = (
-                before[-1] if before else side.expected_s(bounds[side.part]["images_per_second"], compiled)
-            )
-            if left is not None and expected > left:
-                results.leave_out(side, f"about {expected:.0f} s were expected and {max(0, left):.0f} s left")
+            expected = needed = _expected_s(side, results, bounds, compiled)
+            bare = by_place.get(f"{side.part}: {side.partner}", side)
+            if bare is not side and not results.rounds_of(bare):  # one without the other tells little
+                needed += _expected_s(bare, results, bounds, {*compiled, side.code})
+            if left is not None and needed > left:
+                results.leave_out(side, f"about {needed:.0f} s were expected and {max(0, left):.0f} s left")
                 continue
-            began = time.monotonic()
-            try:
-                found = get(side)
-            except (RuntimeError, OSError) as error:
-                results.leave_out(side, str(error)[-ERROR_CHARACTERS:], failed=True)
-                print(
-                    f"{time.monotonic() - began:6.0f} s  {name:<40} failed: {str(error).strip()[-300:]}",
-                    flush=True,
-                )
-                continue
+            _measure(side, number, get, results, expected)
             compiled.add(side.code)
-            seconds = round(time.monotonic() - began, 1)
-            results.add(side, number, {**found, "seconds": seconds, "expected_s": round(expected, 1)})
-            rate = side.case.batch / float(found["wall_s"])
-            print(f"{seconds:6.0f} s  {name:<40} {rate:10.1f} images/s", flush=True)
+
+
+def _measure(side: Measurement, number: int, get: Get, results: Results, expected: float) -> None:
+    began, name = time.monotonic(), f"{side.part}: {side.name}"
+    try:
+        found = get(side)
+    except (RuntimeError, OSError) as error:
+        results.leave_out(side, str(error)[-ERROR_CHARACTERS:], failed=True)
+        told = f"failed: {str(error).strip()[-300:]}"
+    else:
+        seconds = round(time.monotonic() - began, 1)
+        results.add(side, number, {**found, "seconds": seconds, "expected_s": round(expected, 1)})
+        told = f"{side.case.batch / float(found['wall_s']):10.1f} images/s"
+    print(f"{time.monotonic() - began:6.0f} s  {name:<40} {told}", flush=True)
+
+
+def _expected_s(
+    side: Measurement,
+    results: Results,
+    bounds: Mapping[str, Mapping[str, float]],
+    compiled: Iterable[tuple[str, str, str]],
+) -> float:
+    """Returns the seconds that a side took before; else the expected ones."""
+    before = [float(found["seconds"]) for found in results.rounds_of(side).values()]
+    return before[-1] if before else side.expected_s(bounds[side.part]["images_per_second"], compiled)
 
 
 def as_asked(found: dict[str, Any]) -> dict[str, Any]:
