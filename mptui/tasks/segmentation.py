@@ -82,21 +82,21 @@ class Segmentation:
         truth_BKHW = _one_hot(targets_BHW, num_classes=log_p_BKHW.shape[1]).float()
         over_pixels = over_images = log_p_BKHW.new_zeros(())
         if self._over_pixels:
-            over_pixels = self._pixel_losses(log_p_BKHW, truth_BKHW).sum()
+            over_pixels = -self._pixel_gains(log_p_BKHW, truth_BKHW).sum()
         if self._dice:
             valid_B1HW = (targets_BHW != IGNORE).unsqueeze(1).float()
             first = _first_foreground(self.classes)
             over_images = _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
         return over_pixels, over_images
 
-    def _pixel_losses(self, log_p_BKHW: torch.Tensor, truth_BKHW: torch.Tensor) -> torch.Tensor:
-        """Weighted losses of each pixel and class, 0 but for the true one."""
+    def _pixel_gains(self, log_p_BKHW: torch.Tensor, truth_BKHW: torch.Tensor) -> torch.Tensor:
+        """Negative weighted losses of each pixel and class, 0 but for the true one."""
         weights_K = self._weights.on(log_p_BKHW.device)
         # not nll_loss, which is not deterministic for images on CUDA
-        losses_BKHW = -(log_p_BKHW * truth_BKHW)
+        gains_BKHW = log_p_BKHW * truth_BKHW
         if self._focal:
-            losses_BKHW = losses_BKHW * (1 - log_p_BKHW.exp()) ** _FOCUS
-        return losses_BKHW if weights_K is None else losses_BKHW * weights_K[:, None, None]
+            gains_BKHW = gains_BKHW * (1 - log_p_BKHW.exp()) ** _FOCUS
+        return gains_BKHW if weights_K is None else gains_BKHW * weights_K[:, None, None]
 
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """See `Task.made_up_batch`; all pixels are of class 0."""
