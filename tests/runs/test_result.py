@@ -86,9 +86,10 @@ def test_who_else_holds_the_memory_of_the_gpu_is_told(monkeypatch, driver, proce
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="mine"))
-    hint = out_of_memory(torch.OutOfMemoryError("CUDA out of memory.")).hint
-    assert hint.startswith(told or "use a smaller --batch-size")
-    assert "use a smaller --batch-size" in hint
+    raised = out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert raised is not None
+    assert raised.hint.startswith(told or "use a smaller --batch-size")
+    assert "use a smaller --batch-size" in raised.hint
 
 
 def test_full_memory_is_told_with_the_setting_that_would_be_enough():
