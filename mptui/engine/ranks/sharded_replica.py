@@ -5,9 +5,10 @@ A block's weights are gathered before it computes and freed after it, forward an
 summed to the rank that holds the weight.
 
 Weights are sharded, gathered and summed in fp32, and autocast chooses the format of each operation, as
-without sharding. torch's `MixedPrecisionPolicy` would gather them in 16 bits, with half the communication,
-but norms would get 16-bit weights too, so that results would not be those of DistributedDataParallel, and the
-format is fixed by the first step, where a run may change it: by a switch or after a divergence.
+without sharding. torch's `MixedPrecisionPolicy` would gather them in 16 bits, with half the communication.
+Where the norms, which need fp32, are groups of their own, outputs and gradients are the same bits, but a
+block then takes twice as many operations (`benchmarks.shard_formats`); and the format is fixed by the first
+step, whereas a run may change it: by a switch or after a divergence.
 """
 
 import contextlib
