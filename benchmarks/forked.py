@@ -54,6 +54,11 @@ class Forks:
     ) -> "subprocess.CompletedProcess[str]":
         """Runs a command line to its end.
 
+        Args:
+            words: `python -m MODULE ARGUMENTS`; MODULE has a `main`.
+            environ: Its whole environment.
+            limit_s: Seconds after which it is killed; None: no limit.
+
         Raises:
             TimeoutError: It took more than `limit_s` seconds, and was killed.
         """

@@ -17,7 +17,7 @@ are written after each. A side that fails is told with its error, and the others
 expected to end in the time that is left is not begun, and is named.
 """
 
-import contextlib
+import argparse
 import json
 import os
 import random
@@ -35,6 +35,7 @@ import numpy as np
 import psutil
 import torch
 from PIL import Image
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks.common import RESULTS, parser_of, turn
 from benchmarks.forked import Forks
@@ -44,6 +45,7 @@ from benchmarks.peers import floor
 from benchmarks.sides import SIDES, environment, figures, missing
 from benchmarks.subjects import ON_GPU, Case
 from benchmarks.targets import GPU
+from mptui.engine.compile.cache import VARIABLE
 from mptui.hardware.nvml import read_gpus
 
 Get = Callable[[Measurement], dict[str, Any]]
@@ -158,9 +160,7 @@ def _device(forks: Forks, case: Case) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Measures and writes results/gpu.json."""
-    began = psutil.Process().create_time()
+def _arguments() -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, help="a smoke: 1, else 5")
     parser.add_argument("--minutes", type=float, help="time for all; unset: no limit")
@@ -171,62 +171,76 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.smoke and not torch.cuda.is_available():
         parser.error("there is no GPU; --smoke tries the commands on a CPU")
-    named = "-".join(filter(None, ("gpu", arguments.only, "smoke" if arguments.smoke else None)))
-    path = arguments.out or (Path(tempfile.gettempdir()) if arguments.smoke else RESULTS) / f"{named}.json"
-    rounds = arguments.rounds or (1 if arguments.smoke else 5)
-    mode = arguments.compile or ("off" if arguments.smoke else "default")
+    smoke = arguments.smoke
+    named = "-".join(filter(None, ("gpu", arguments.only, "smoke" if smoke else None)))
+    arguments.out = arguments.out or (Path(tempfile.gettempdir()) if smoke else RESULTS) / f"{named}.json"
+    arguments.rounds = arguments.rounds or (1 if smoke else 5)
+    arguments.compile = arguments.compile or ("off" if smoke else "default")
+    return arguments
+
+
+def main() -> None:
+    """Measures and writes results/gpu.json."""
+    began = psutil.Process().create_time()
+    arguments = _arguments()
+    smoke, mode, minutes = arguments.smoke, arguments.compile, arguments.minutes
+    cases = SMOKE if smoke else {name: replace(ON_GPU[name], device="cuda") for name in GPU}
     peers = [side for side in SIDES if side not in {"bare", "lightning-logging"}]
     left_out = {side: absent for side in peers if (absent := missing([side]))}
-    cases = SMOKE if arguments.smoke else {name: replace(ON_GPU[name], device="cuda") for name in GPU}
 
     def left_s() -> float | None:
-        return None if arguments.minutes is None else 60 * arguments.minutes - (time.time() - began)
+        return None if minutes is None else 60 * minutes - (time.time() - began)
 
     with ExitStack() as stack:
-        stack.enter_context(_compiled_code())
-        forks = stack.enter_context(Forks("cpu" if arguments.smoke else "cuda:0"))
+        stack.enter_context(compiled_code())
+        forks = stack.enter_context(Forks("cpu" if smoke else "cuda:0"))
         device = _device(forks, cases["resnet50"])
         cases = {name: fitting(case, device["free_bytes"]) for name, case in cases.items()}
         bounds = {
             name: floor(replace(case, precision=AMP[0]), device["ceilings"]) for name, case in cases.items()
         }
         bounds["photos"] = bounds["resnet50"]
-        sides = plan(cases, mode, [side for side in peers if side not in left_out], device["half"])
         head = {
-            "asked": {"rounds": rounds, "minutes": arguments.minutes, "compile": mode},
+            "asked": {"rounds": arguments.rounds, "minutes": minutes, "compile": mode},
             "device": {**device, **_driver()},
             "cases": {name: asdict(case) for name, case in cases.items()},
             "left_out": left_out,
         }
-        results = Results(path, head, bounds, mode)
+        results = Results(arguments.out, head, bounds, mode)
         results.write()
 
         @cache
         def photos() -> str:
-            return stack.enter_context(_folder(cases["resnet50"], 64 if arguments.smoke else 360))
+            return stack.enter_context(_folder(cases["resnet50"], 64 if smoke else 360))
 
         def get(side: Measurement) -> dict[str, Any]:
             case = replace(side.case, folder=photos()) if side.part == "photos" else side.case
             found = as_asked(figures(side.program, case, 0, side.flags, left_s(), forks.run))
             return {**found, "load": forks.load}
 
-        if arguments.smoke:  # to compile takes a CPU minutes, and to start loaders seconds
+        sides = plan(cases, mode, [side for side in peers if side not in left_out], device["half"])
+        if smoke:  # to compile takes a CPU minutes, and to start loaders seconds
             sides = [each for each in sides if each.case.compile == mode]
             os.environ["MPTUI_DATA_WORKERS"] = "0"
         chosen = [each for each in sides if arguments.only in {None, each.part}]
-        measure(chosen, get, results, bounds, rounds=rounds, left_s=left_s)
+        measure(chosen, get, results, bounds, rounds=arguments.rounds, left_s=left_s)
     _tell(results.document())
-    print(f"written: {path}")
+    print(f"written: {arguments.out}")
 
 
 @contextmanager
-def _compiled_code() -> Iterator[None]:
+def compiled_code() -> Iterator[None]:
     """Keeps compiled code for the sides of this call alone, unless the environment names a folder."""
-    with contextlib.ExitStack() as stack:
-        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
-            stack.callback(os.environ.pop, "TORCHINDUCTOR_CACHE_DIR")
+    before = os.environ.get(VARIABLE)
+    if before not in {None, default_cache_dir()}:  # which torch itself sets on import
         yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[VARIABLE] = folder
+        try:
+            yield
+        finally:
+            os.environ[VARIABLE] = default_cache_dir()
 
 
 def _driver() -> dict[str, Any]:

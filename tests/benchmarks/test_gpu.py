@@ -1,11 +1,13 @@
 """The plan, the limits and the results of `benchmarks.gpu`, with figures as its processes would tell them."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks import gpu, gpu_results
 from benchmarks.forked import MODULES, Forks, load_of
@@ -14,6 +16,7 @@ from benchmarks.gpu_results import Results
 from benchmarks.sides import environment, train
 from benchmarks.subjects import ON_GPU
 from benchmarks.targets import OnGpu
+from mptui.engine.compile.cache import VARIABLE
 from mptui.events import DeviceSample
 
 CASES = {**SMOKE, "resnet50": replace(SMOKE["unet"], batch=2)}
@@ -119,6 +122,17 @@ def test_a_run_that_went_on_otherwise_than_asked_is_no_measurement(change):
     with pytest.raises(RuntimeError, match="otherwise than asked"):
         gpu.as_asked({"warnings": [], "recoveries": [], **change})
     assert gpu.as_asked({"warnings": [{"code": "other", "message": "no"}]})
+
+
+@pytest.mark.parametrize("named", [None, default_cache_dir(), "/a/folder"])
+def test_the_sides_share_compiled_code_that_is_no_other_programs(monkeypatch, named):
+    monkeypatch.setenv(VARIABLE, named or "")
+    if named is None:
+        monkeypatch.delenv(VARIABLE)
+    with gpu.compiled_code():
+        folder = os.environ[VARIABLE]
+        assert (folder == named) == (named == "/a/folder")
+        assert folder != default_cache_dir()
 
 
 @pytest.mark.parametrize(("free", "batches"), [(79 * GIB, (256, 16)), (15 * GIB, (64, 4)), (None, (256, 16))])
