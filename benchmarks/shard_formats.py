@@ -48,9 +48,8 @@ def sharded(network: nn.Module, mesh: DeviceMesh, *, in_16_bits: bool) -> nn.Mod
     """Returns `network`, each of its blocks and the rest sharded."""
     policy = IN_16_BITS if in_16_bits else MixedPrecisionPolicy()
     for part in (*blocks_of(network), network):
-        norms = [
-            each for each in part.modules() if type(each) is nn.BatchNorm2d
-        ]  # those sharded have another
+        modules = part.modules()
+        norms: list[nn.Module] = [each for each in modules if type(each) is nn.BatchNorm2d]  # not yet sharded
         if in_16_bits and norms:
             fully_shard(norms, mesh=mesh)
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=part is not network)

@@ -13,7 +13,6 @@ makes up for them (`mptui.engine.ranks.lockstep`).
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -25,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from mptui.engine.ranks.beats import Beats
-from mptui.engine.ranks.rank_failure import PeerOutOfMemoryError, RankFailure, RetryError, lost
+from mptui.engine.ranks.rank_failure import PeerOutOfMemoryError, RankFailure, RetryError, leave_at_once, lost
 from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.errors import ConfigError, MptuiError, RankError
 from mptui.processes.own_devices import check_own_devices
@@ -38,7 +37,6 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 """Longest wait for the other ranks at the start."""
 
 _LOOK_S = 0.1
-_ABORT_S = 30.0
 
 HOST_TIMEOUT = timedelta(days=1)
 """Longest wait of a host for another: a disk that is full may hold rank 0 for hours. The end of a process
@@ -247,18 +245,16 @@ class Ranks:
         """Leave the group; the other ranks find out at their next exchange.
 
         Args:
-            at_once: Give up the operations under way, which may never end: torch waits for them otherwise.
+            at_once: Give up the operations under way, which may never end: torch would wait for them.
         """
         self.end_beats()
-        group, self.device_group, self.host_group = self.device_group, None, None
-        if group is None:
+        if self.device_group is None:
             return
-        if not at_once:
+        self.device_group = self.host_group = None
+        if at_once:
+            leave_at_once()
+        else:
             dist.destroy_process_group()
-            return
-        abort = threading.Thread(target=group.abort, daemon=True)  # nccl's may hang itself
-        abort.start()
-        abort.join(_ABORT_S)
 
 
 ALONE = Ranks.alone()

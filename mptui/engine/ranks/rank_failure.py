@@ -1,9 +1,12 @@
-"""The failure of one rank, as the others raise it."""
+"""The failure of one rank, as the others raise it, and how it leaves them."""
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import torch.distributed as dist
 
 from mptui import errors
 from mptui.engine.guards.oom_errors import is_memory_full
@@ -13,6 +16,8 @@ from mptui.text import clean, clean_lines
 
 _LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "ProcessGroup", "TCPStore")
 """Words of torch's errors about a group whose processes have ended."""
+
+_ABORT_S = 5.0
 
 
 class RetryError(Exception):
@@ -70,3 +75,18 @@ def as_lost(error: BaseException) -> RankError | None:
         f"another process of the run has ended or can't be reached: {clean(words, 200)}",
         hint="read what the other processes say, then go on from the last save: mptui resume RUN",
     )
+
+
+def leave_at_once() -> None:
+    """Leave the group of this process, and give up operations that don't end in some seconds."""
+    # in this thread, the last reference to the group would wait for its operations
+    leaving = threading.Thread(target=_abort, daemon=True)
+    leaving.start()
+    leaving.join(_ABORT_S)
+
+
+def _abort() -> None:
+    with contextlib.suppress(RuntimeError):
+        if dist.group.WORLD is not None:
+            dist.group.WORLD.abort()  # nccl gives up its operations, gloo has no such thing
+        dist.destroy_process_group()  # gloo's threads can abort a process that ends with a group
