@@ -1,5 +1,6 @@
-"""Describes a device in a few lines, for the detection screen and `mptui detect`."""
+"""Describes a device in a few lines, and who holds its memory."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from mptui.hardware.devices import Device, Machine
 from mptui.hardware.formats import Support
 from mptui.hardware.host import Host
 from mptui.hardware.nvidia.gpus import GpuInfo
+from mptui.hardware.nvml import read_gpus
 
 _FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # fp8 is explained in a note
 _SUPPORT_WORDS: dict[Support, str] = {
@@ -20,6 +22,8 @@ _SUPPORT_WORDS: dict[Support, str] = {
     "no": "no",
 }
 _GAP = "   "
+_MUCH = 0.05
+"""Share of a device's memory from which others who hold it are named."""
 
 
 def device_title(device: Device) -> str:
@@ -161,3 +165,31 @@ def _formats(device: Device) -> list[str]:
     if device.kind != "cuda":
         names = [name for name in names if device.native[name] != "no"]
     return [f"{_FORMAT_NAMES[name]} {_SUPPORT_WORDS[device.native[name]]}" for name in names]
+
+
+def held_by_others() -> str:
+    """Return who else holds memory of the current CUDA device, in words.
+
+    Empty if nobody holds much, or if it can't be told: a container shows other PIDs than the driver.
+    """
+    import torch
+
+    if torch.version.cuda is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ""
+    try:
+        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    except RuntimeError:  # it does not answer any more
+        return ""
+    gpu = next((gpu for gpu in read_gpus().gpus if (gpu.uuid or "").endswith(uuid)), None)
+    processes = (gpu.processes if gpu is not None else None) or []
+    others = [process for process in processes if process.pid != os.getpid()]
+    held = sum(process.memory or 0 for process in others)
+    if gpu is None or len(others) == len(processes) or held < _MUCH * (gpu.memory_total or 0):
+        return ""
+    return f"{others_on(others)} on this GPU"
+
+
+def hint_of_others() -> str:
+    """Return the part of a hint for memory that others hold, as `held_by_others`."""
+    others = held_by_others()
+    return others and f"{others}: end it, or choose another GPU with --device cuda:N; or "

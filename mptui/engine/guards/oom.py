@@ -13,8 +13,6 @@ from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
 from mptui.engine.guards.microbatch import in_pieces
 from mptui.engine.guards.oom_errors import (
-    held_by_others,
-    hint_of_others,
     is_host_full,
     is_out_of_memory,
     is_too_few_for_norm,
@@ -24,6 +22,7 @@ from mptui.engine.hooks import Hook, Recovery
 from mptui.engine.memory.owners import owners_in_words
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
+from mptui.hardware.describe import held_by_others, hint_of_others
 from mptui.models.layers import has_batch_norm
 
 

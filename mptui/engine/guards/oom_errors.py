@@ -2,14 +2,10 @@
 
 import errno
 import gc
-import os
 import re
 
 import torch
 import torch.distributed as dist
-
-from mptui.hardware.describe import others_on
-from mptui.hardware.nvml import read_gpus
 
 _FULL = re.compile(
     "out of memory|can't allocate memory"
@@ -22,8 +18,6 @@ _PERHAPS_FULL = re.compile(
     "|CUBLAS_STATUS_NOT_INITIALIZED"  # its handle has no memory; or the context is broken
 )
 _IN_A_WORKER = re.compile(r"\bMemoryError")  # in the traceback of a worker; OutOfMemoryError is a device's
-_MUCH = 0.05
-"""Share of a device's memory from which others who hold it are named."""
 _NEARLY = 0.1
 """Share of a device's memory below which an error that has other causes, too, is taken for one of memory."""
 
@@ -74,32 +68,6 @@ def is_host_full(error: BaseException | None) -> bool:
 def is_memory_full(error: BaseException) -> bool:
     """Whether the memory of the device or of the host is full."""
     return is_out_of_memory(error) or is_host_full(error)
-
-
-def held_by_others() -> str:
-    """Return who else holds memory of the current CUDA device, in words.
-
-    Empty if nobody holds much, or if it can't be told: a container shows other PIDs than the driver.
-    """
-    if torch.version.cuda is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return ""
-    try:
-        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    except RuntimeError:  # it does not answer any more
-        return ""
-    gpu = next((gpu for gpu in read_gpus().gpus if (gpu.uuid or "").endswith(uuid)), None)
-    processes = (gpu.processes if gpu is not None else None) or []
-    others = [process for process in processes if process.pid != os.getpid()]
-    held = sum(process.memory or 0 for process in others)
-    if gpu is None or len(others) == len(processes) or held < _MUCH * (gpu.memory_total or 0):
-        return ""
-    return f"{others_on(others)} on this GPU"
-
-
-def hint_of_others() -> str:
-    """Return the part of a hint for memory that others hold, as `held_by_others`."""
-    others = held_by_others()
-    return others and f"{others}: end it, or choose another GPU with --device cuda:N; or "
 
 
 def release(device: torch.device) -> None:

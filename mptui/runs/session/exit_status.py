@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.config.schema import ModelConfig
-from mptui.engine.guards.oom_errors import hint_of_others, is_host_full, is_out_of_memory
+from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.trainer import Trainer
 from mptui.errors import (
@@ -17,6 +17,7 @@ from mptui.errors import (
     OwnCodeError,
     RankError,
 )
+from mptui.hardware.describe import hint_of_others
 from mptui.processes.rank_place import is_of_launcher, restarts_left
 from mptui.registry.own_code import fault_in_library, fault_of, is_own
 
