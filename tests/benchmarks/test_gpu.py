@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks import gpu, gpu_results
@@ -177,13 +176,3 @@ def test_a_fork_may_use_the_gpu_and_a_late_one_is_ended():
         assert json.loads(forks.run((sys.executable, "-m", code), environment(0)).stdout) is False
         with pytest.raises(TimeoutError, match="not done after"):
             forks.run((sys.executable, "-m", code, "wait"), environment(0), 0.5)
-
-
-@pytest.fixture(autouse=True)
-def _torch_as_it_was():
-    """The sides set torch's global switches, since their processes end with them."""
-    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    precision = torch.get_float32_matmul_precision()
-    yield
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
-    torch.set_float32_matmul_precision(precision)

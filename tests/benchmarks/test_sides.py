@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 
 import psutil
 import pytest
-import torch
 
 from benchmarks import peers
 from benchmarks.common import rotate
@@ -123,13 +122,3 @@ def test_a_side_that_fails_is_told_with_what_it_said_and_none_is_left(monkeypatc
     with pytest.raises(RuntimeError, match=r"(?s)recipe failed.*no such thing"):
         relay(TINY, ["bare", "recipe"], turns=1, block=1, threads=1, clock="wall")
     assert set(psutil.Process().children()) <= others
-
-
-@pytest.fixture(autouse=True)
-def _torch_as_it_was():
-    """The sides set torch's global switches, since their processes end with them."""
-    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    precision = torch.get_float32_matmul_precision()
-    yield
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
-    torch.set_float32_matmul_precision(precision)
