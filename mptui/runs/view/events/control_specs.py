@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mptui.events import Advice, CommandAnswered, PresetSwitched, RunStarted
-from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.log_lines import LogLine, Tone, rate_words
 from mptui.runs.view.view_state import OPEN_COMMANDS, OpenAlert, ViewState
 from mptui.text import clean
@@ -122,24 +122,15 @@ CONTROL = (
         handle=_advise,
         log_lines=_advice_log,
         console_lines=_advice_lines,
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=CommandAnswered,
         handle=_answer,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
         is_progress=False,
     ),
     EventSpec(
         event=PresetSwitched,
         handle=_switch,
         log_lines=_switch_log,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
     ),
 )

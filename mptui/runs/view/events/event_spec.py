@@ -11,14 +11,14 @@ from mptui.runs.view.view_state import ViewState
 E = TypeVar("E", bound=Event)
 
 
-def nothing(*_: object) -> tuple[()]:
+def _nothing(*_: object) -> tuple[()]:
     """Do nothing and return nothing, for readers that ignore a kind of event."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSpec(Generic[E]):
-    """One kind of event. The five functions have no default; pass `nothing` if there is nothing to do.
+    """One kind of event, and what its readers do with it; by default only the state on screens changes.
 
     Args:
         event: The event's class; its `kind` is the name in `events.jsonl`.
@@ -35,10 +35,10 @@ class EventSpec(Generic[E]):
 
     event: type[E]
     handle: Callable[[ViewState, E], object]
-    log_lines: Callable[[E], Iterable[tuple[str, Tone]]]
-    console_lines: Callable[[E], Sequence[str]]
-    summarize: Callable[[dict[str, Any], E], object]
-    scalars: Callable[[E], Iterable[tuple[str, float | None]]]
+    log_lines: Callable[[E], Iterable[tuple[str, Tone]]] = _nothing
+    console_lines: Callable[[E], Sequence[str]] = _nothing
+    summarize: Callable[[dict[str, Any], E], object] = _nothing
+    scalars: Callable[[E], Iterable[tuple[str, float | None]]] = _nothing
     thinned: Literal["some", "last", "none"] = "some"
     shown_at_once: bool = True
     is_progress: bool = True

@@ -7,7 +7,7 @@ from mptui.events import Paused, PhaseChanged, Progress, Resumed, RunFinished, R
 from mptui.registry.precisions import SIXTEEN_BIT
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
-from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.labels import PHASE_WORDS, ranks_words
 from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
@@ -169,23 +169,16 @@ LIFECYCLE = (
         log_lines=_start_log,
         console_lines=start_lines,
         summarize=_summarize_start,
-        scalars=nothing,
     ),
     EventSpec(
         event=PhaseChanged,
         handle=_enter_phase,
         log_lines=_phase_log,
         console_lines=_phase_lines,
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=Progress,
         handle=_progress,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
         thinned="none",
         shown_at_once=False,
     ),
@@ -193,24 +186,15 @@ LIFECYCLE = (
         event=Paused,
         handle=_pause,
         log_lines=lambda event: [(f"paused at step {event.step:,}", "plain")],
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=Resumed,
         handle=_go_on,
         log_lines=lambda _: [("training continues", "plain")],
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=RunFinished,
         handle=_finish,
         log_lines=_end_log,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
     ),
 )

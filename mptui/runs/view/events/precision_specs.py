@@ -4,7 +4,7 @@ from typing import Any
 
 from mptui import format as fmt
 from mptui.events import LossScale, Numerics, PrecisionChanged, StepSkipped
-from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
 
@@ -61,30 +61,18 @@ PRECISION = (
         log_lines=_precision_log,
         console_lines=lambda e: [f"precision: {e.previous} -> {e.precision}: {e.reason}"],
         summarize=_summarize_precision,
-        scalars=nothing,
     ),
     EventSpec(
         event=StepSkipped,
         handle=_skip,
         log_lines=_skip_log,
         console_lines=_skip_lines,
-        summarize=nothing,  # each step event has the total
-        scalars=nothing,
+        # not in the summary: each step event has the total
     ),
     EventSpec(
         event=LossScale,
         handle=_scale,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,  # each step event has the scale
+        # no value for trackers: each step event has the scale
     ),
-    EventSpec(
-        event=Numerics,
-        handle=_probe,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
-    ),
+    EventSpec(event=Numerics, handle=_probe),
 )

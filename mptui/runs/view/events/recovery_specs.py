@@ -3,7 +3,7 @@
 from typing import Any
 
 from mptui.events import Alert, Diagnosed, Recovered, Warned
-from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
 
@@ -69,7 +69,6 @@ RECOVERY = (
         log_lines=lambda event: [(event.message, "warn")],
         console_lines=lambda event: [f"warning: {event.message}"],
         summarize=_summarize_warning,
-        scalars=nothing,
         is_progress=False,
     ),
     EventSpec(
@@ -77,16 +76,12 @@ RECOVERY = (
         handle=_alert,
         log_lines=lambda event: [(event.message, "good" if event.over else "bad")],
         console_lines=lambda event: [f"alert: {event.message}"],
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=Diagnosed,
         handle=_diagnose,
         log_lines=_diagnosis_log,
-        console_lines=nothing,  # the recovery or the error that follows has a line
-        summarize=nothing,
-        scalars=nothing,
+        # no line on a console: the recovery or the error that follows has one
     ),
     EventSpec(
         event=Recovered,
@@ -94,6 +89,5 @@ RECOVERY = (
         log_lines=lambda event: [(f"{event.problem}: {event.action}", "warn")],
         console_lines=lambda event: [f"{event.problem}: {event.action}"],
         summarize=_summarize_recovery,
-        scalars=nothing,
     ),
 )

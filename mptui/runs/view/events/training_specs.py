@@ -21,7 +21,7 @@ from mptui.events import (
     Validated,
 )
 from mptui.registry.tasks import VAL_LOSS
-from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, MEMORY, TRAIN, VALIDATION, shown
 from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
@@ -272,27 +272,17 @@ def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:
 
 
 TRAINING = (
-    EventSpec(
-        event=EpochStarted,
-        handle=_start_epoch,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
-    ),
+    EventSpec(event=EpochStarted, handle=_start_epoch),
     EventSpec(
         event=LayersThawed,
         handle=_thaw,
         log_lines=lambda event: [(_thaw_words(event), "plain")],
         console_lines=lambda event: [_thaw_words(event)],
-        summarize=nothing,
-        scalars=nothing,
     ),
     EventSpec(
         event=Step,
         handle=_step,
-        log_lines=nothing,
-        console_lines=nothing,  # the console prints the figures of a step every ten seconds, or in its bar
+        # the console prints the figures of a step by itself: every ten seconds, or in its bar
         summarize=_summarize_step,
         scalars=_step_scalars,
         shown_at_once=False,
@@ -300,8 +290,6 @@ TRAINING = (
     EventSpec(
         event=Validated,
         handle=_validate,
-        log_lines=nothing,
-        console_lines=nothing,
         summarize=_summarize_validation,
         scalars=_validation_scalars,
     ),
@@ -318,44 +306,25 @@ TRAINING = (
         handle=_generate,
         log_lines=lambda event: [(words, "plain") for words in _image_words(event)],
         console_lines=_image_words,
-        summarize=nothing,
-        scalars=nothing,
     ),
-    EventSpec(
-        event=CheckpointSaved,
-        handle=_save,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
-    ),
+    EventSpec(event=CheckpointSaved, handle=_save),
     EventSpec(
         event=DeviceSample,
         handle=_sample,
-        log_lines=nothing,
-        console_lines=nothing,
         summarize=_summarize_sample,
-        scalars=nothing,
         shown_at_once=False,
         is_progress=False,
     ),
     EventSpec(
         event=MemorySample,
         handle=_sample_memory,
-        log_lines=nothing,
-        console_lines=nothing,
-        summarize=nothing,
-        scalars=nothing,
         shown_at_once=False,
         is_progress=False,
     ),
     EventSpec(
         event=RanksSampled,
         handle=_sample_ranks,
-        log_lines=nothing,
-        console_lines=nothing,  # advice names a slow rank
-        summarize=nothing,
-        scalars=nothing,
+        # no line on a console: advice names a slow rank
         thinned="last",
         shown_at_once=False,
         is_progress=False,
