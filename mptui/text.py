@@ -77,3 +77,14 @@ def _escaped(character: str) -> str:
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     return character
+
+
+def ranges(values: Sequence[int]) -> list[str]:
+    """Return ascending values as text, those in a row as a range: `0-7`."""
+    rows: list[list[int]] = []
+    for value in values:
+        if rows and value == rows[-1][-1] + 1:
+            rows[-1].append(value)
+        else:
+            rows.append([value])
+    return [str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows]

@@ -12,9 +12,8 @@ from mptui.data.core.predictions import ValidationPictures
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.evaluate import ValidationResult
-from mptui.engine.guards.microbatch import MicroBatches
+from mptui.engine.guards.microbatch import MicroBatches, Recovery
 from mptui.engine.guards.rollback import Rollback
-from mptui.engine.hooks import Recovery
 from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.progress import Outcome

@@ -11,11 +11,9 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.engine.evaluate import ValidationResult
+from mptui.engine.guards.microbatch import Recovery
 from mptui.engine.job import Job
 from mptui.engine.reporting.device_buffer import StepRow
-
-Recovery = Callable[[], None]
-"""Prepares a retry of a failed operation; called after the `except` block."""
 
 
 class Hook:

@@ -3,7 +3,7 @@
 from torch import nn
 
 from mptui.errors import ConfigError
-from mptui.registry.own_code import call, load
+from mptui.registry import own_code
 
 
 def build_own(name: str, num_classes: int) -> nn.Module:
@@ -17,10 +17,10 @@ def build_own(name: str, num_classes: int) -> nn.Module:
         ConfigError: There is no such function, or it returns something else.
         Exception: Whatever the person's code raises.
     """
-    make = load(name)
+    make = own_code.load(name)
     if not callable(make):
         raise ConfigError(f"{name} is no function", hint="write one: def make(num_classes): return NETWORK")
-    model = call(name, make, num_classes=num_classes)
+    model = own_code.call(name, make, num_classes=num_classes)
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"{name} returned {type(model).__name__}, not a network",

@@ -7,6 +7,7 @@ from mptui.data.core.reading import LeftOut, Reading
 from mptui.data.core.types import IGNORE, Problem
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.folder_format import Found
+from mptui.text import ranges
 
 _BUILT_IN = "built in"
 _OWN = "its own"
@@ -74,14 +75,3 @@ def _phrases(coding: MaskCoding) -> Iterator[str]:
         if codes[index]:
             texts = [f"#{code:06x}" for code in codes[index]] if coding.by_colour else ranges(codes[index])
             yield f"{', '.join(texts)}: {name}"
-
-
-def ranges(values: Sequence[int]) -> list[str]:
-    """Return ascending values as text, those in a row as a range: `0-7`."""
-    rows: list[list[int]] = []
-    for value in values:
-        if rows and value == rows[-1][-1] + 1:
-            rows[-1].append(value)
-        else:
-            rows.append([value])
-    return [str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows]

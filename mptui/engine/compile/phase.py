@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from mptui.data.core.batch import Window
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
+from mptui.engine.guards.microbatch import Recovery
 from mptui.engine.guards.oom_errors import release
-from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.hooks import Hook
 
 
 class CompileFallback(Hook):

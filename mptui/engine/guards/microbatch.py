@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from mptui.data.core.batch import Batch, Window
-from mptui.engine.hooks import Recovery
+
+Recovery = Callable[[], None]
+"""Prepares a retry of a failed operation; called after the `except` block."""
 
 
 class MicroBatches:

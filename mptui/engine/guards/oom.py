@@ -11,14 +11,14 @@ from typing import Any
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
-from mptui.engine.guards.microbatch import in_pieces
+from mptui.engine.guards.microbatch import Recovery, in_pieces
 from mptui.engine.guards.oom_errors import (
     is_host_full,
     is_out_of_memory,
     is_too_few_for_norm,
     release,
 )
-from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.hooks import Hook
 from mptui.engine.memory.owners import owners_in_words
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered

@@ -9,8 +9,9 @@ import torch
 
 from mptui.data.core.batch import Window
 from mptui.engine.context import TrainContext
+from mptui.engine.guards.microbatch import Recovery
 from mptui.engine.guards.oom_errors import is_out_of_memory, release
-from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.hooks import Hook
 from mptui.engine.ranks.group import Standing
 from mptui.engine.ranks.rank_failure import RankFailure, RetryError, as_lost
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox

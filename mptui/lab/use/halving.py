@@ -6,9 +6,8 @@ from functools import partial
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.engine.guards.microbatch import in_pieces
+from mptui.engine.guards.microbatch import Recovery, in_pieces
 from mptui.engine.guards.oom_errors import is_out_of_memory, release
-from mptui.engine.hooks import Recovery
 from mptui.errors import MemoryExhaustedError
 
 

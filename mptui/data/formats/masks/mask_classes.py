@@ -8,11 +8,11 @@ from pathlib import Path
 
 from mptui.data.core.types import IGNORE
 from mptui.data.decode.mask import MAX_CLASSES, MAX_CODES, MaskCoding, MaskSurvey
-from mptui.data.formats.build_reading import ranges
 from mptui.data.formats.masks.class_file import CLASS_FILE, EXAMPLE, read_class_file
 from mptui.data.formats.masks.instance_numbers import instance_notes
 from mptui.data.formats.masks.value_clusters import find_clusters, look_smoothed
 from mptui.errors import DataError, TwoReadingsError
+from mptui.text import ranges
 
 BINARY = ("background", "foreground")
 

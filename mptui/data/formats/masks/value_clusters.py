@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mptui.data.decode.mask import MaskSurvey
-from mptui.data.formats.build_reading import ranges
+from mptui.text import ranges
 
 _EVEN = 0.05
 """Share of a class's pixels that are even, at least."""
