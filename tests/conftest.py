@@ -10,6 +10,8 @@ import pytest
 from mptui.registry import own_code
 from tests import decoders, gpus, program, small_cnn
 
+pytest.register_assert_rewrite("mptui.testing")
+
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
 os.environ["OMP_NUM_THREADS"] = "1"
 # no CUDA before the first test: a process that has asked it for its GPUs can't be forked to use one

@@ -10,6 +10,8 @@ from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
+from mptui.registry.optimizers import OPTIMIZERS
+from mptui.testing import OptimizerContract
 
 STEPS = 40
 LR, DECAY = 0.01, 0.1
@@ -121,11 +123,6 @@ def built(case):
     return model, optimizer, lr
 
 
-def bits(model, optimizer):
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    return [t.detach().clone().numpy().tobytes() for t in (*model.parameters(), *states)]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_it_takes_the_steps_of_its_authors(case):
     ours, optimizer, lr = built(case)
@@ -166,19 +163,24 @@ def assert_close(ours, theirs):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_refused_step_moves_no_bit(case):
-    model, optimizer, _ = built(case)
-    for number in range(4):
-        before = bits(model, optimizer)
-        backward(model, number)
-        for p, value in zip(model.parameters(), (torch.nan, torch.inf, 3e38) * 9, strict=False):
-            p.grad[0] = value
-        optimizer.update(REFUSED)
-        assert bits(model, optimizer) == before
-        backward(model, number)
-        optimizer.update(GOOD)
-        assert bits(model, optimizer) != before
+ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in OPTIMIZERS},
+    "nesterov": ("sgd", {"nesterov": True}),
+}
+
+
+class TestEntries(OptimizerContract):
+    @pytest.fixture(params=ENTRIES)
+    def entry(self, request):
+        return ENTRIES[request.param]
+
+    @pytest.fixture
+    def spec(self, entry):
+        return OPTIMIZERS[entry[0]]
+
+    @pytest.fixture
+    def settings(self, entry):
+        return entry[1]
 
 
 def test_muon_moves_a_network_in_channels_last_as_it_does_another():

@@ -2,45 +2,20 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 
-from mptui.config.base_tables import GradScalerConfig
 from mptui.config.schema import ModelConfig, TrainingConfig
-from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer
 from mptui.engine.optim.param_groups import lr_scales, parameter_groups
-from mptui.engine.precision.amp import build_precision
 from mptui.models.layers import layers_of
 from mptui.models.zoo import build
-from tests.engine.blots import SIDE
-from tests.engine.small import CPU, small_net
+from tests.engine.small import small_net
 
 
 def built(name, side=64):
     with torch.device("meta"):
         task = "segmentation" if name == "unet" else "classification"
         return build(ModelConfig(name=name), num_classes=3, task=task, side=side)
-
-
-def stepped(training, *, fused):
-    """Take one step of a network; return its weights by name."""
-    model, lr = small_net(), torch.zeros(())
-    updater = Updater(
-        model,
-        build_optimizer(model, training, lr, fused=fused),
-        build_precision("fp32", CPU, GradScalerConfig()),
-        lr=lr,
-        rates=lambda applied: np.full(2, training.lr, np.float32),
-        clip_grad_norm=None,
-        average=None,
-    )
-    images = torch.randn(4, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    loss = model(images).square().mean()
-    loss.backward()
-    updater.step(loss.detach())
-    return dict(model.named_parameters())
 
 
 def rates(name, **training):
@@ -85,18 +60,6 @@ def test_without_factors_there_are_two_groups():
     assert all(p.ndim >= 2 for p in decaying["params"])
     assert {p.ndim for p in others["params"]} == {1}
     assert {group["lr_scale"] for group in (decaying, others)} == {1.0}
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_weight_moves_as_with_its_own_learning_rate(optimizer, fused):
-    training = TrainingConfig(optimizer=optimizer, lr=0.01, weight_decay=0.1)
-    scaled = training.model_copy(update={"layer_decay": 0.5, "head_lr_scale": 10.0})
-    start, moved = dict(small_net().named_parameters()), stepped(scaled, fused=fused)
-    for name, factor in {"0.weight": 0.25, "1.bias": 0.25, "3.weight": 0.5, "7.weight": 10.0}.items():
-        alone = stepped(training.model_copy(update={"lr": 0.01 * factor}), fused=fused)
-        assert not torch.equal(moved[name], start[name])
-        torch.testing.assert_close(moved[name], alone[name], rtol=1e-6, atol=1e-7)
 
 
 class Tokens(torch.nn.Module):
