@@ -15,9 +15,9 @@ import random
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +139,13 @@ def _mark(root, statements):
     for name, nodes in by_file.items():
         source = (root / name).read_bytes()
         for number, node in sorted(nodes, key=lambda one: -one[1].lineno):
-            source = _marked(source, number, node)
+            source = marked(source, number, node)
         compile(source, name, "exec")
         (root / name).write_bytes(source)
 
 
-def _marked(source, number, node):
+def marked(source, number, node):
+    """Return the source with the call of `reached.at` before the statement, or in the test of an `elif`."""
     starts = places.line_starts(source)
     begin = starts[node.lineno - 1] + node.col_offset
     call = f'__import__("reached").at({number})'
@@ -165,29 +166,35 @@ def run(map_file, output, limit_s, jobs):
     known = json.loads(map_file.read_text(encoding="utf-8"))
     if missing := [site.key for site in there if site.key not in known["sites"]]:
         raise SystemExit(f"{map_file} is of other sites: record again. The first: {missing[0]}")
-    begun, results, queue = time.monotonic(), [], list(there.items())
+    begun = time.monotonic()
+    results = [{**vars(site), "end": "gone"} for site in gone]
+    queue = iter(there.items())
+
+    def answer():
+        ordered = sorted(results, key=lambda one: (ROOMS.index(one["room"]), one["function"]))
+        return {
+            "took_s": round(time.monotonic() - begun),
+            "recorded_s": known["took_s"],
+            "results": ordered,
+        }
 
     def serve():
         with copied_tree() as (root, environ):
             worker = Worker(root, environ)
-            while queue:
-                site, (statement, mutation) = queue.pop(0)
-                result = _tried(worker, site, statement, mutation, known, limit_s)
-                results.append(result)
-                print(f"{len(results)}/{len(there)} {result['end']}: {site.key[:150]}", flush=True)
+            for site, (statement, mutation) in queue:  # of all workers
+                results.append(_tried(worker, site, statement, mutation, known, limit_s))
+                print(
+                    f"{len(results)}/{len(there) + len(gone)} {results[-1]['end']}: {site.key[:150]}",
+                    flush=True,
+                )
+                if output:
+                    output.write_text(json.dumps(answer(), indent=1) + "\n", encoding="utf-8")
             worker.close()
 
-    threads = [threading.Thread(target=serve) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results += [{**vars(site), "end": "gone"} for site in gone]
-    results.sort(key=lambda one: (ROOMS.index(one["room"]), one["function"]))
-    answer = {"took_s": round(time.monotonic() - begun), "recorded_s": known["took_s"], "results": results}
-    if output:
-        output.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-    print(report(answer))
+    with ThreadPoolExecutor(jobs) as threads:
+        for served in [threads.submit(serve) for _ in range(jobs)]:
+            served.result()
+    print(report(answer()))
 
 
 def _tried(worker, site, statement, mutation, known, limit_s):
