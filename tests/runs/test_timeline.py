@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptui.events import Event, Paused, PhaseChanged, Resumed, RunFinished
-from mptui.runs.view.run_timeline import HAPPENINGS, SLICES, STATES, Timeline
+from mptui.runs.view.history import HAPPENINGS, SLICES, STATES, Timeline
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, demo, device_sample, run_started, step_event
 
@@ -85,7 +85,7 @@ def test_a_moment_keeps_its_place_while_the_run_goes_on(chance):
     timeline = view.timeline
     moment = timeline.moment_in(70, 100)
     assert timeline.column_of(moment, 100) == 70
-    share = moment.elapsed / (timeline.used * timeline._slice_s)
+    share = moment.elapsed / (timeline.used * timeline.saved().slice_s)
     for hour in range(1, 50):
         view.handle(step_event(14_297 + hour, view.time + 1800, chance))
     assert timeline.column_of(moment, 100) < 10

@@ -4,7 +4,7 @@ import pytest
 
 from mptui.events import Alert, Paused, PhaseChanged
 from mptui.runs.listing.fork_parent import ForkWords
-from mptui.runs.view.run_timeline import RunMoment
+from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.live.header import headline
 from tests.tui.events import run_started

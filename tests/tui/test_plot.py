@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.runs.view.metric_history import History
+from mptui.runs.view.history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.cursor import moved, nearest

@@ -13,8 +13,8 @@ from html import escape
 import numpy as np
 
 from mptui import format as fmt
+from mptui.runs.view.history import Floats, History, end_of_values
 from mptui.runs.view.labels import is_percent
-from mptui.runs.view.metric_history import Floats, History, end_of_values
 
 COLUMNS = {True: 1024, False: 400}
 """Points of a curve: of a single run, and of one of several."""

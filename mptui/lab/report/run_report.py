@@ -25,8 +25,8 @@ from mptui.runs.store.directory import (
     status_of,
 )
 from mptui.runs.store.index import read_run
+from mptui.runs.view.history import SLICES
 from mptui.runs.view.log_lines import metric_words
-from mptui.runs.view.run_timeline import SLICES
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
 

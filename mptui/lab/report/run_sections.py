@@ -10,9 +10,9 @@ import numpy as np
 
 from mptui import format as fmt
 from mptui.events import NumericsLayer
+from mptui.runs.view.history import SLICES
 from mptui.runs.view.labels import shown
 from mptui.runs.view.log_lines import numerics_advice
-from mptui.runs.view.run_timeline import SLICES
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from mptui import format as fmt
-from mptui.runs.view.run_timeline import HAPPENINGS, STATES, Floats, Happening, TimeColumns
+from mptui.runs.view.history import HAPPENINGS, STATES, Floats, Happening, TimeColumns
 from mptui.runs.view.run_view import RunView
 
 COLUMNS = 360

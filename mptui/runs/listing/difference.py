@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mptui import format as fmt
+from mptui.runs.view.history import CAPACITY, Floats, History
 from mptui.runs.view.labels import LOSS, TRAIN
-from mptui.runs.view.metric_history import CAPACITY, Floats, History
 from mptui.runs.view.run_view import RunView
 
 STEPS = 20

@@ -7,8 +7,8 @@ from mptui.runs.listing.difference import STEPS, difference
 from mptui.runs.listing.forking import forked_from, parent_of
 from mptui.runs.listing.run_curves import RunCurves
 from mptui.runs.store.directory import read_summary
+from mptui.runs.view.history import History
 from mptui.runs.view.labels import DEVICE, MEMORY
-from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 
 Curves = dict[str, dict[str, History]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mptui.runs.store import journal
 from mptui.runs.store.index import read_run
+from mptui.runs.view.history import History
 from mptui.runs.view.labels import LOSS, TRAIN, VALIDATION
-from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 
 MOST = 8

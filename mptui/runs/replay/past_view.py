@@ -10,9 +10,8 @@ from pathlib import Path
 from mptui.runs.replay.journal_search import first_lines, lines_until
 from mptui.runs.store import journal
 from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.history import History, RunMoment
 from mptui.runs.view.labels import GRADIENT_NORM
-from mptui.runs.view.metric_history import History
-from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
 
 SEARCHED = 4 << 20

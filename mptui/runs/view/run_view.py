@@ -6,8 +6,8 @@ The same view serves a run of this process, a run of another one, and a journal.
 from mptui.events import Event, PhaseChanged, RunStarted
 from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.history import State
 from mptui.runs.view.labels import LOSS
-from mptui.runs.view.run_timeline import State
 from mptui.runs.view.view_state import ViewState
 
 _STATES: dict[str, State] = {

@@ -13,9 +13,8 @@ from mptui.events import Event
 from mptui.fields import as_time, reader_of
 from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.eta import Pace
+from mptui.runs.view.history import History, SavedHistory, SavedTimeline, Timeline
 from mptui.runs.view.log_lines import LogLine, Tone
-from mptui.runs.view.metric_history import History, SavedHistory
-from mptui.runs.view.run_timeline import SavedTimeline, Timeline
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.view_state import (
     EPOCHS_KEPT,

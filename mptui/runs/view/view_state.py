@@ -24,10 +24,9 @@ from mptui.events import (
     Validated,
 )
 from mptui.runs.view.eta import Pace
+from mptui.runs.view.history import History, Timeline
 from mptui.runs.view.labels import shown
 from mptui.runs.view.log_lines import LogLine, Tone
-from mptui.runs.view.metric_history import History
-from mptui.runs.view.run_timeline import Timeline
 from mptui.text import clean
 
 LOG_LINES = 500

@@ -15,7 +15,7 @@ from mptui.lab.learn.exercises import EXERCISES, LearnChoices, with_model
 from mptui.lab.learn.lesson import Lesson, Line
 from mptui.lab.learn.number_formats import parsed
 from mptui.registry.own_code import fault_of
-from mptui.runs.view.metric_history import History
+from mptui.runs.view.history import History
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings

@@ -9,7 +9,7 @@ from mptui.errors import MptuiError
 from mptui.runs.listing.fork_parent import ForkWords, ParentReader, fork_words
 from mptui.runs.planning.profile_diff import RunPosition
 from mptui.runs.replay.past_view import completed, folded_until
-from mptui.runs.view.run_timeline import RunMoment
+from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.screens.page import Page
 from mptui.tui.sources.source import RunSource

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from mptui.runs.view.metric_history import History
+from mptui.runs.view.history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.themes import style_on

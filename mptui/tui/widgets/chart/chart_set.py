@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.listing.fork_parent import Curves
+from mptui.runs.view.history import History
 from mptui.runs.view.labels import (
     DEVICE,
     FROM_ZERO,
@@ -15,7 +16,6 @@ from mptui.runs.view.labels import (
     is_noisy,
     is_percent,
 )
-from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.curve_shape import Series, StepWindow

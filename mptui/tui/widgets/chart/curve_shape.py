@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from mptui.runs.view.metric_history import Columns, History
+from mptui.runs.view.history import Columns, History
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

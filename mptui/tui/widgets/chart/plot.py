@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from mptui import format as fmt
+from mptui.runs.view.history import History, end_of_values
 from mptui.runs.view.labels import VALIDATION
-from mptui.runs.view.metric_history import History, end_of_values
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace

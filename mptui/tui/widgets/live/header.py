@@ -5,8 +5,8 @@ from textual.widgets import Static
 
 from mptui import format as fmt
 from mptui.runs.listing.fork_parent import ForkWords
+from mptui.runs.view.history import RunMoment
 from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS, ranks_words
-from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from mptui.runs.view.run_timeline import (
+from mptui.runs.view.history import (
     STATES,
     Floats,
     Happening,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mptui.runs.listing.run_curves import Curve, histories_of
+from mptui.runs.view.history import History
 from mptui.runs.view.labels import is_percent
-from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.widgets.chart.chart import Chart
