@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from mptui.lab.crash.run_server import MAIN
 from mptui.processes import fork_server
 from mptui.processes.child import end_with_parent, function_of, mptui_command
 from mptui.processes.fork_server import ForkServer
+from mptui.processes.run_server import MAIN
 from tests.program import Program, server
 
 FORKING = "tests.forks:main"

@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
-from mptui.lab.crash.run_server import MAIN, RunServer
 from mptui.processes import fork_server
+from mptui.processes.run_server import MAIN, RunServer
 from tests.spare import Spare
 
 DEADLINE_S = 300

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.lab.crash.kills import outcome_of
+from mptui.lab.selftest import outcome_of
 from tests.chaos.runs import UNET, finished
 from tests.program import server
 from tests.runs.conftest import chance

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.events import Event, PhaseChanged, Step
-from mptui.lab.crash.run_server import Child, RunServer
+from mptui.processes.run_server import Child, RunServer
 from mptui.runs.store.journal import NAME
 from mptui.runs.store.journal_reader import read_events
+from tests.tools.faulty_disk import run_on_disk
 
 LIMIT_S = 300.0
 """Timeout well above the time of any of these runs on a busy machine, in seconds."""
@@ -82,11 +83,10 @@ def started(
 ) -> Child:
     """Start or resume a run."""
     folder.mkdir(exist_ok=True)
-    return server.run(
-        case.arguments(folder, name),
-        output or folder / f"{name}.out",
-        disk=None if disk is None else {"folder": str(folder / name / "checkpoints"), **disk},
-    )
+    arguments, output = case.arguments(folder, name), output or folder / f"{name}.out"
+    if disk is None:
+        return server.run(arguments, output)
+    return run_on_disk(server, {"folder": str(folder / name / "checkpoints"), **disk}, arguments, output)
 
 
 def finished(server: RunServer, case: Case, folder: Path, name: str) -> Path:

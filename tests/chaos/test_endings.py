@@ -19,7 +19,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import Step
-from mptui.lab.crash.run_server import MAIN, Child
+from mptui.processes.run_server import MAIN, Child
 from mptui.runs.remote import control_socket
 from mptui.runs.remote.attached_run import Connection
 from mptui.runs.store.journal import read_journal

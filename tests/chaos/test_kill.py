@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from mptui.events import RunStarted
-from mptui.lab.crash.kills import Killer
+from mptui.lab.selftest import Killer
 from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import RESNET, UNET
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from mptui.events import RunStarted, Warned
-from mptui.lab.crash.kills import outcome_of
+from mptui.lab.selftest import outcome_of
 from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, SHUFFLENET, Case, finished, started, stepped, wait_for
 from tests.data.images import class_folders

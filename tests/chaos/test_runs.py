@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mptui.events import RunStarted, Step, Warned
-from mptui.lab.crash.kills import outcome_of
+from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for

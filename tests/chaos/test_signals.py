@@ -10,7 +10,7 @@ import pytest
 from mptui.engine.checkpoint.files import checkpoints, read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.events import CheckpointSaved, EpochFinished, Step
-from mptui.lab.crash.kills import outcome_of
+from mptui.lab.selftest import outcome_of
 from mptui.runs.remote.attached_run import Connection
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal

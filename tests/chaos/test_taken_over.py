@@ -13,6 +13,7 @@ import pytest
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.lock import PRIVATE
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
+from tests.tools.faulty_disk import run_on_disk
 
 
 def frozen(child, run):
@@ -122,7 +123,7 @@ def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server,
     while True:
         run = tmp_path / "run"
         disk = {"folder": str(run), "at": at, "error": "stop", "only": ["fsync"], "name": name}
-        sleeper = fork_server.run(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
+        sleeper = run_on_disk(fork_server, disk, ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out")
         stands_still(sleeper)
         if can_be_taken(run):
             break

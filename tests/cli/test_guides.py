@@ -12,9 +12,9 @@ import mptui
 from mptui.cli.main import app
 from mptui.cli.options import request_of
 from mptui.config.merge import resolve
-from mptui.lab.crash.run_server import MAIN
 from mptui.models.latent.autoencoder import Autoencoder
 from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
+from mptui.processes.run_server import MAIN
 from tests.data.images import class_folders
 from tests.forks import FORKING
 from tests.program import run_to_end

@@ -19,8 +19,8 @@ import psutil
 import pyte
 
 from mptui.events import Event
-from mptui.lab.crash.run_server import MAIN
 from mptui.processes import child as processes
+from mptui.processes.run_server import MAIN
 from mptui.runs.store.journal import NAME
 from mptui.runs.store.journal_reader import read_events
 from tests.program import server

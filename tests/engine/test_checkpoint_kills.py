@@ -18,8 +18,9 @@ from mptui.engine.checkpoint.files import (
 )
 from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError
-from mptui.lab.crash.faults import Fault, failing, faulty_disk
+from mptui.lab.selftest import Fault, faulty_disk
 from tests.engine.checkpoints import same, snapshot
+from tests.tools.faulty_disk import failing
 
 
 class Killed(BaseException):

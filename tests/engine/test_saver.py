@@ -28,7 +28,8 @@ from mptui.engine.checkpoint.pointers import target_of
 from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
-from mptui.lab.crash.faults import Fault, failing, faulty_disk
+from mptui.lab.selftest import Fault, faulty_disk
+from tests.tools.faulty_disk import failing
 
 
 def snapshot(step):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mptui.errors import ConfigError
-from mptui.lab.crash import kills
-from mptui.lab.crash.kills import Killer
+from mptui.lab import selftest
+from mptui.lab.selftest import Killer
 from tests.chaos.conftest import fork_server
 from tests.chaos.runs import UNET
 from tests.program import run_to_end
@@ -45,7 +45,7 @@ def test_a_run_that_fails_is_told_in_its_own_words(fork_server, tmp_path):
 
 def test_a_run_that_ends_otherwise_is_found(fork_server, tmp_path, monkeypatch):
     """Negative control: a resume that changes one bit of the weights is detected."""
-    whole, seen = kills.outcome_of, 0
+    whole, seen = selftest.outcome_of, 0
 
     def garbled(run):
         nonlocal seen
@@ -56,7 +56,7 @@ def test_a_run_that_ends_otherwise_is_found(fork_server, tmp_path, monkeypatch):
             outcome.weights["model"][name] = bytes([content[0] ^ 1]) + content[1:]
         return outcome
 
-    monkeypatch.setattr(kills, "outcome_of", garbled)
+    monkeypatch.setattr(selftest, "outcome_of", garbled)
     tally = Killer(fork_server, lambda name: UNET.arguments(tmp_path, name), tmp_path).run(0)
     assert tally.differing == ["again"]
     assert not tally.sound

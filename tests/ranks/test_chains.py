@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mptui.events import CheckpointSaved, RunStarted, Step, Warned
-from mptui.lab.crash.kills import outcome_of
+from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.program import run_to_end

@@ -106,10 +106,10 @@ def _catch_signals(stop: "Stop") -> None:
 
 
 def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool) -> "list[TrainingResult]":
-    from mptui.lab.crash.run_server import RUN_MODULES
     from mptui.lab.parity.pieces import train
     from mptui.lab.parity.result import read_outcome
     from mptui.processes.fork_server import ForkServer
+    from mptui.processes.run_server import RUN_MODULES
 
     outcomes: list[TrainingResult] = []
     total = 2 * len(comparison.seeds)

@@ -10,8 +10,7 @@ from mptui.cli.output import console, print_json, print_next
 from mptui.errors import RunDirectoryError
 
 if TYPE_CHECKING:
-    from mptui.lab.crash.kills import Tally
-    from mptui.lab.crash.selftest import SelftestReport
+    from mptui.lab.selftest import SelftestReport, Tally
 
 Kills = Annotated[int, typer.Option("--kills", metavar="N", min=2, help="Number of kills.")]
 
@@ -31,7 +30,7 @@ def selftest(
 
     Half of the kills happen inside a save.
     """
-    from mptui.lab.crash.selftest import selftest as run_it
+    from mptui.lab.selftest import selftest as run_it
 
     report = run_it(runs_dir, device or "auto", kills, lambda tally: _progress(tally, kills))
     document = _document(report)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.lab.bench.run_listener import LOSS_AT, RunListener
 from mptui.lab.bench.stats import Span
-from mptui.lab.crash.run_server import RUN_MODULES
 from mptui.processes.child import exit_code_name
 from mptui.processes.fork_server import ForkServer
+from mptui.processes.run_server import RUN_MODULES
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Plan, Request

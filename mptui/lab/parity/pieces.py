@@ -24,10 +24,10 @@ from mptui.errors import (
     RunDirectoryError,
 )
 from mptui.hardware.devices import Machine, find_machine
-from mptui.lab.crash.run_server import MAIN
 from mptui.lab.parity.noise import MOST_SEEDS
 from mptui.processes.child import exit_code_name
 from mptui.processes.fork_server import ForkedChild, ForkServer
+from mptui.processes.run_server import MAIN
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.store import directory
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mptui.lab.crash.run_server import MAIN
 from mptui.processes.child import function_of
+from mptui.processes.run_server import MAIN
 from mptui.tui.screens import detection
 from tests.hardware.fake_nvml import FakeNvml, h200
 from tests.tui.cockpits import quick_scan

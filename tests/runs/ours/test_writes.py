@@ -28,7 +28,7 @@ RULES = {
     "io/safetensors.py": ({"write_synced"}, WAY),
     "io/user_cache.py": ({"open", "replacing"}, CACHE),
     "io/written_files.py": ({"LineFile"}, OWNED),
-    "lab/crash/run_server.py": ({"open"}, FRESH),
+    "processes/run_server.py": ({"open"}, FRESH),
     "lab/look/read_data.py": ({"replace_file"}, CHECKED),
     "lab/parity/pieces.py": ({"write_text"}, FRESH),
     "lab/use/export/export.py": ({"write_text"}, FRESH),

@@ -1,16 +1,11 @@
-"""Real runs in separate processes, which can be killed at any moment or at a chosen call of a save."""
+"""Runs in processes of their own, forked from one that has imported all that a run needs."""
 
-import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from mptui.lab.crash.faults import Fault, failing, faulty_disk, kill_this_process, stop_this_process
-from mptui.processes.child import function_of
 from mptui.processes.fork_server import ForkedChild, ForkServer
 
 MAIN = "mptui.cli.main:main"
@@ -33,7 +28,7 @@ class RunServer(ForkServer):
         output: Path,
         *,
         environ: Mapping[str, str] | None = None,
-        disk: Mapping[str, Any] | None = None,
+        call: str = MAIN,
     ) -> "Child":
         """Start `mptui ARGUMENTS`.
 
@@ -41,14 +36,13 @@ class RunServer(ForkServer):
             arguments: Arguments as in the shell.
             output: File for stdout and stderr.
             environ: Additions to the environment.
-            disk: Disk fault: `folder`, and `at`, `when`, `error` (None kills the process, "stop" stops it),
-                `count`, `only`, `name` of a `Fault`.
+            call: What is called with these arguments, as `module:function`.
         """
-        words = [str(argument) for argument in arguments]
-        call = (MAIN, *words) if disk is None else (f"{__name__}:with_faulty_disk", json.dumps(disk), *words)
         with output.open("wb") as file:
             streams = (None, file.fileno(), file.fileno())
-            child = self.start(*call, streams=streams, environ={**os.environ, **(environ or {})})
+            child = self.start(
+                call, *map(str, arguments), streams=streams, environ={**os.environ, **(environ or {})}
+            )
         return Child(child, output)
 
 
@@ -84,23 +78,3 @@ class Child:
     def output(self) -> str:
         """Return the output on stdout and stderr so far."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
-
-
-def with_faulty_disk() -> None:
-    """Run `mptui` on the faulty disk described in JSON by the first of `argv`."""
-    disk = json.loads(sys.argv.pop(1))
-    with faulty_disk(Path(disk["folder"]), fault_of(disk)):
-        function_of(MAIN)()
-
-
-def fault_of(disk: Mapping[str, Any]) -> Fault | None:
-    """Return the fault that a request describes; None if it only counts calls."""
-    if "at" not in disk:
-        return None
-    error = disk["error"]
-    strike = _STRIKES[error] if error in _STRIKES else failing(error)
-    options = {name: disk[name] for name in ("count", "only", "name") if name in disk}
-    return Fault(disk["at"], disk.get("when", "before"), strike, **options)
-
-
-_STRIKES: dict[str | None, Callable[[], None]] = {None: kill_this_process, "stop": stop_this_process}

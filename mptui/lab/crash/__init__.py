@@ -1,1 +1,0 @@
-"""Kills and damages runs on purpose, to test their recovery."""
