@@ -7,8 +7,9 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers import tracker_process
+from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers import toys
-from tests.runs.trackers.journals import course, end, scalars_in, write
+from tests.runs.trackers.journals import end
 
 pytestmark = pytest.mark.slow  # each starts an interpreter
 

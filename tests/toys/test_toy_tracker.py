@@ -11,11 +11,21 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.trackers import tracker_process
+from mptui.testing import TrackerContract
+from mptui.testing.tracker import scalars_in
 from tests.runs.trackers import toys
-from tests.runs.trackers.journals import scalars_in
 from tests.toys.training import LIMIT_S, SMALL, losses
 
 TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
+
+
+class TestLines(TrackerContract):
+    @pytest.fixture
+    def spec(self):
+        return toys.TOYS["lines"]
+
+    def read(self, run):
+        return toys.lines_of(run, "lines")
 
 
 @pytest.fixture

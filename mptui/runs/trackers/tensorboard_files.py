@@ -12,7 +12,8 @@ from mptui.runs.trackers.growing_file import GrowingFile
 FOLDER = "tensorboard"
 _VERSION = "brain.Event:2"
 """First record of a file; from this version on, readers heed `SessionLog.START`."""
-_NAME = re.compile(r"events\.out\.tfevents\.[0-9]{1,12}\.[A-Za-z0-9._+-]{1,128}")
+_NAME = re.compile(r"events\.out\.tfevents\.[0-9]{1,12}\.[^/\0]+")
+"""What this writes, in its own folder; it ends with the name of the run's folder, which may be any."""
 
 
 class TensorBoard:

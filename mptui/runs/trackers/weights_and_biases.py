@@ -26,7 +26,8 @@ class WeightsAndBiases:
     def __init__(self, run: Path, config: Mapping[str, Any], kept: Kept) -> None:
         import wandb
 
-        self._exit_code = kept.get("exit_code", _NOT_ENDED)
+        exit_code = kept.get("exit_code")
+        self._exit_code = exit_code if isinstance(exit_code, int) else _NOT_ENDED
         self._run = wandb.init(
             project=config["logging"]["wandb_project"],
             name=config["logging"]["wandb_name"] or run.resolve().name,

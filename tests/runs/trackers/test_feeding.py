@@ -9,7 +9,8 @@ from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.trackers.feeder import scalars_of
 from mptui.runs.trackers.tracker_state import NAME, TrackerState, feeding_lock, token_of
-from tests.runs.trackers.journals import course, feed, scalars_in, step, write
+from mptui.testing.tracker import course, scalars_in, write
+from tests.runs.trackers.journals import feed, step
 
 STEP = step(3, loss=0.5)
 FULL_STEP = replace(

@@ -7,14 +7,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mptui.events import Step
+from mptui.registry.trackers import TRACKERS
 from mptui.runs.store.journal import read_journal
 from mptui.runs.trackers import csv_file
 from mptui.runs.trackers.tensorboard_files import FOLDER
 from mptui.runs.trackers.tracker_state import TrackerState
-from tests.runs.trackers.journals import course, feed, scalars_in, write
+from mptui.testing import TrackerContract
+from mptui.testing.tracker import course, scalars_in, write
+from tests.runs.trackers.journals import feed
 from tests.tui.events import run_started
-
-BOTH = ["csv", "tensorboard"]
 
 
 def csv_of(run):
@@ -27,33 +28,36 @@ def csv_of(run):
 def tensorboard_of(run):
     (_,) = (run / FOLDER).iterdir()  # one file over all resumes
     read = EventAccumulator(str(run / FOLDER), size_guidance={"scalars": 0}).Reload()
-    return {
-        (name, point.wall_time, point.step, point.value)
+    return sorted(
+        (point.wall_time, point.step, name, point.value)
         for name in read.Tags()["scalars"]
         for point in read.Scalars(name)
-    }
+    )
 
 
 def in_float32(entries):
-    return {(name, time, step, float(np.float32(value))) for time, step, name, value in entries}
+    return sorted((*entry[:3], float(np.float32(entry[3]))) for entry in entries)
 
 
-def test_they_equal_the_journal_over_resumes_and_a_lost_state(tmp_path, monkeypatch):
-    write(tmp_path, *course(1, 10))
-    feed(tmp_path, trackers=BOTH)
-    write(tmp_path, *course(11, 20))
+class TestCsv(TrackerContract):
+    @pytest.fixture
+    def spec(self):
+        return TRACKERS["csv"]
 
-    def full(*_):
-        raise OSError("no space left")
+    def read(self, run):
+        return csv_of(run)
 
-    with monkeypatch.context() as patch:  # as a kill after the file and before its size is written
-        patch.setattr(TrackerState, "store", full)
-        assert {kind for kind, *_ in feed(tmp_path, trackers=BOTH)} == {"failed"}
-    assert len(csv_of(tmp_path)) == len(scalars_in(tmp_path))
-    write(tmp_path, *course(21, 25))
-    feed(tmp_path, trackers=BOTH)
-    assert csv_of(tmp_path) == scalars_in(tmp_path)
-    assert tensorboard_of(tmp_path) == in_float32(scalars_in(tmp_path))
+
+class TestTensorBoard(TrackerContract):
+    @pytest.fixture
+    def spec(self):
+        return TRACKERS["tensorboard"]
+
+    def read(self, run):
+        return tensorboard_of(run)
+
+    def stored(self, value):
+        return float(np.float32(value))
 
 
 @pytest.mark.parametrize("removed", ["file", "state"])
@@ -70,9 +74,9 @@ def test_tensorboard_shows_steps_that_a_resume_repeats_once(tmp_path):
     write(tmp_path, *course(1, 8), run_started(step=5, resumed_from_step=5), *course(6, 9))
     feed(tmp_path, trackers=["tensorboard"])
     last = {event.step: event.loss for event in read_journal(tmp_path) if isinstance(event, Step)}
-    shown = {step: value for name, _, step, value in tensorboard_of(tmp_path) if name == "train/loss"}
+    shown = {step: value for _, step, name, value in tensorboard_of(tmp_path) if name == "train/loss"}
     assert shown == {step: float(np.float32(loss)) for step, loss in last.items()}
-    assert len([1 for name, *_ in tensorboard_of(tmp_path) if name == "train/loss"]) == 9
+    assert len([1 for entry in tensorboard_of(tmp_path) if entry[2] == "train/loss"]) == 9
 
 
 def test_no_link_is_followed(tmp_path):

@@ -11,9 +11,12 @@ from importlib.util import find_spec
 import pytest
 from sqlalchemy import Engine, event
 
+from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers.tracker_state import token_of
 from mptui.runs.trackers.weights_and_biases import STEP
-from tests.runs.trackers.journals import BEGAN, course, end, feed, scalars_in, step, write
+from mptui.testing import TrackerContract
+from mptui.testing.tracker import course, scalars_in, write
+from tests.runs.trackers.journals import end, feed, step
 from tests.runs.trackers.test_local_files import in_float32, tensorboard_of
 
 pytestmark = pytest.mark.slow  # importing each package takes seconds
@@ -51,8 +54,8 @@ def _no_network(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A run with a journal, and the environment of trackers that keep all on this disk."""
+def service(tmp_path, monkeypatch):
+    """The environment of trackers that keep all on this disk."""
     for name, value in {
         "WANDB_MODE": "offline",
         "WANDB_SILENT": "true",
@@ -63,6 +66,11 @@ def run(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+
+
+@pytest.fixture
+def run(tmp_path, service):
+    """A run with a journal."""
     run = tmp_path / "run"
     write(run, *course(1, 30), end(30, "stopped"))
     return run
@@ -111,11 +119,11 @@ def wandb_of(run):
 
 
 def mlflow_of(run):
-    """(time, step, name, value) in MLflow's database, and the status of its runs."""
+    """(time, step, name, value) of a run in MLflow's database, and the status of it and its like."""
     from mlflow import MlflowClient
 
     client = MlflowClient()
-    runs = client.search_runs(["0"])
+    runs = [each for each in client.search_runs(["0"]) if each.info.run_name == run]
     found = [
         (point.timestamp / 1000, point.step, name, point.value)
         for each in runs
@@ -125,11 +133,11 @@ def mlflow_of(run):
     return found, [each.info.status for each in runs]
 
 
-def trackio_of(project):
-    """(time, step, name, value) in Trackio's database."""
+def trackio_of(project, name):
+    """(time, step, name, value) of a run in Trackio's database."""
     from trackio.sqlite_storage import SQLiteStorage
 
-    (name,) = SQLiteStorage.get_runs(project)
+    assert SQLiteStorage.get_runs(project).count(name) == 1
     return [
         (datetime.fromisoformat(str(row["timestamp"])).timestamp(), row["step"], key, value)
         for row in SQLiteStorage.get_logs(project, name)
@@ -150,12 +158,15 @@ def test_a_run_tracked_by_all_at_once_is_in_each_what_it_is_in_the_journal(run):
     found, rows = wandb_of(run)
     assert sorted((*entry[:3], float(entry[3])) for entry in found) == expected
     assert rows == list(range(44))
-    found, statuses = mlflow_of(run)
+    found, statuses = mlflow_of(run.name)
     most = sys.float_info.max  # MLflow's infinity
     assert sorted(found) == [(*entry[:3], min(entry[3], most)) for entry in expected]
     assert statuses == ["FINISHED"]
     if HAS_TRACKIO:
-        assert sorted((*entry[:3], float(entry[3])) for entry in trackio_of(run.parent.name)) == expected
+        assert (
+            sorted((*entry[:3], float(entry[3])) for entry in trackio_of(run.parent.name, run.name))
+            == expected
+        )
     assert tensorboard_of(run) == in_float32(expected)
 
 
@@ -168,16 +179,27 @@ def test_a_resume_continues_the_same_run_at_wandb(run):
     assert set(runs) == {token_of(run)}
 
 
-@pytest.mark.parametrize("name", ["mlflow", pytest.param("trackio", marks=needs_trackio)])
-def test_events_that_come_again_after_a_kill_are_there_once(run, name):
-    chosen = {"trackers": [name], "trackio_project": run.parent.name if name == "trackio" else None}
-    feed(run, **chosen)
-    state = run / "trackers.json"
-    before = json.loads(state.read_text())
-    write(run, *course(31, 40))
-    feed(run, **chosen)
-    state.write_text(json.dumps(before))  # as a kill before it was written
-    feed(run, **chosen)
-    found = mlflow_of(run)[0] if name == "mlflow" else trackio_of(run.parent.name)
-    assert sorted(found) == sorted(scalars_in(run))
-    assert all(time >= BEGAN for time, *_ in found)
+class TestMlflow(TrackerContract):
+    @pytest.fixture
+    def spec(self, service):
+        return TRACKERS["mlflow"]
+
+    def read(self, run):
+        return mlflow_of(run.name)[0]
+
+    def stored(self, value):
+        return min(value, sys.float_info.max)
+
+
+@needs_trackio
+class TestTrackio(TrackerContract):
+    @pytest.fixture
+    def spec(self, service):
+        return TRACKERS["trackio"]
+
+    @pytest.fixture
+    def logging(self):
+        return {"trackio_project": "contract"}
+
+    def read(self, run):
+        return [(*entry[:3], float(entry[3])) for entry in trackio_of("contract", run.name)]

@@ -15,8 +15,9 @@ from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers import tracker_process
 from mptui.runs.trackers.sending import send_missing
 from mptui.runs.trackers.tracker_process import RunTrackers
+from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers import toys
-from tests.runs.trackers.journals import config, course, end, scalars_in, write
+from tests.runs.trackers.journals import config, end
 
 LIMIT_S = 120.0
 

@@ -5,8 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers.tracker_state import token_of
-from tests.runs.trackers.journals import course, end, feed, step, write
+from mptui.runs.trackers.weights_and_biases import STEP
+from mptui.testing import TrackerContract
+from mptui.testing.tracker import course, write
+from tests.runs.trackers.journals import end, feed, step
 
 
 class FakeWandb:
@@ -15,6 +19,7 @@ class FakeWandb:
     def __init__(self):
         self.offline, self.fails = False, False
         self.opened, self.steps, self.finished = [], [], []
+        self.rows = {}
         self.Settings = SimpleNamespace
 
     def init(self, **options):
@@ -26,6 +31,7 @@ class FakeWandb:
 
     def log(self, scalars, step):
         self.steps.append(step)
+        self.rows.setdefault((self.opened[-1]["id"], step), scalars)  # it drops those that it has
 
     def finish(self, exit_code):
         if self.fails:
@@ -41,6 +47,26 @@ def wandb(monkeypatch):
     module = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", module)
     return module
+
+
+class TestWandb(TrackerContract):
+    @pytest.fixture
+    def spec(self, wandb):
+        self.service = wandb
+        return TRACKERS["wandb"]
+
+    @pytest.fixture
+    def logging(self):
+        return {"wandb_project": "p"}
+
+    def read(self, run):
+        assert all(type(code) is int for code in self.service.finished)
+        return [
+            (row["_timestamp"], row[STEP], name, value)
+            for (id, _), row in self.service.rows.items()
+            for name, value in row.items()
+            if id == token_of(run) and name not in {"_timestamp", STEP}
+        ]
 
 
 def test_a_resume_goes_on_as_the_same_run_with_the_next_step(tmp_path, wandb):

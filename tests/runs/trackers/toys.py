@@ -8,10 +8,12 @@ import socket
 import sys
 from pathlib import Path
 
+from mptui.config.base_tables import LoggingConfig
+from mptui.config.schema import RunConfig
 from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.trackers import feeder, tracker_process
+from mptui.runs.trackers.growing_file import GrowingFile
 from mptui.runs.trackers.tracker_process import RunTrackers
-from tests.runs.trackers.journals import config
 
 CALL = "tests.runs.trackers.toys:main"
 PORT = "TOY_PORT"
@@ -23,16 +25,15 @@ class Lines:
     name = "lines"
 
     def __init__(self, run, config, kept):
-        self._path, self._waiting = run / f"{self.name}.jsonl", []
+        self._file = GrowingFile(run / f"{self.name}.jsonl", kept)
 
     def log(self, event, scalars):
-        self._waiting += [json.dumps([event.time, event.step, *item]) + "\n" for item in scalars.items()]
+        for item in scalars.items():
+            self._file.write(json.dumps([event.time, event.step, *item]).encode() + b"\n")
 
     def flush(self):
-        with self._path.open("a") as file:
-            file.write("".join(self._waiting))
-        self._waiting = []
-        return {}
+        self._file.flush()
+        return {"size": self._file.size}
 
     def close(self):
         return self.flush()
@@ -102,7 +103,7 @@ def run_with_toys():
     TRACKERS.update(TOYS)
     tracker_process.FEEDER = CALL
     trackers = RunTrackers(Path(sys.argv[1]), lambda *_: None)
-    trackers.start(config(trackers=["blocked"]))
+    trackers.start(RunConfig(logging=LoggingConfig(trackers=["blocked"])))
     assert trackers._process is not None
     print(trackers._process.pid, flush=True)
     signal.pause()

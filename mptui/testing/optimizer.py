@@ -1,10 +1,4 @@
-"""Tests that whoever adds an optimizer, a tracker, a format of data or a task can inherit.
-
-Each class tests what a run relies on. A subclass in a test file of pytest gives, as fixtures, the entry of
-its registry and what is particular to it; mptui's own entries are tested by the same classes
-(`CONTRIBUTING.md`). To see the values in an assertion that fails, begin `conftest.py` with
-`pytest.register_assert_rewrite("mptui.testing")`.
-"""
+"""What a run relies on from an optimizer, as tests; see `mptui.testing`."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +25,7 @@ _NAME = "contract"
 _LR, _STEPS = 0.01, 100
 
 
-class _HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts how often the host reads the value of a tensor, which would wait for a device."""
 
     def __init__(self) -> None:
@@ -48,9 +42,6 @@ class _HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero, torch.ops.aten.equal
         self.count += func.overloadpacket in reads
         return func(*args, **(kwargs or {}))
-
-
-# -- optimizers
 
 
 class _Trained:
@@ -272,7 +263,7 @@ class OptimizerContract:
             kinds.append(isinstance(one.optimizer, FusedOptimizer))
             one.updater.buffers.sync = False  # as on a device, where it would have to be waited for
             loss = one.backward(0)
-            with _HostReads() as reads:
+            with HostReads() as reads:
                 one.updater.step(loss)
             assert reads.count == 0 or not kinds[-1]
         assert kinds in ([False], [True], [False, True])
