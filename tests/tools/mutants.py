@@ -6,7 +6,7 @@
 
 A place is found again in a later tree by its room, function and statement; what is gone is replaced by
 the next of its room. `record` takes as long as the tests, `run` some 20 s a fault. A fault is caught when a
-test fails with it, fails with it once more alone, and passes alone without it.
+test fails with it, fails with it once more alone, and passes without it.
 """
 
 import argparse
@@ -30,6 +30,10 @@ CHOSEN = Path(__file__).with_name("mutants.json")
 MAP = Path(tempfile.gettempdir()) / "mptui-mutants-map.json"
 _FEWEST = 2
 """Sites of a room."""
+_FIRST_TESTS = 30
+"""Tests that are tried first: to collect many files takes longer than most tests."""
+_ALL_S = 1800
+"""Seconds after which a run of many tests is given up."""
 _SPARES = 10
 """Further sites of a room, for those that are gone."""
 _NOT_REACHING_S = 30
@@ -167,89 +171,111 @@ def run(map_file, output, limit_s, jobs):
     if missing := [site.key for site in there if site.key not in known["sites"]]:
         raise SystemExit(f"{map_file} is of other sites: record again. The first: {missing[0]}")
     begun = time.monotonic()
-    results = [{**vars(site), "end": "gone"} for site in gone]
-    queue = iter(there.items())
+    results: dict[Site, dict[str, Any]] = {site: {"end": "gone"} for site in gone}
 
     def answer():
-        ordered = sorted(results, key=lambda one: (ROOMS.index(one["room"]), one["function"]))
-        return {
-            "took_s": round(time.monotonic() - begun),
-            "recorded_s": known["took_s"],
-            "results": ordered,
-        }
+        ordered = sorted(results, key=lambda site: (ROOMS.index(site.room), site.function))
+        told = [{**vars(site), **results[site]} for site in ordered]
+        took_s = round(time.monotonic() - begun)
+        return {"took_s": took_s, "recorded_s": known["took_s"], "limit_s": limit_s, "results": told}
 
-    def serve():
+    def serve(sites):
         with copied_tree() as (root, environ):
-            worker = Worker(root, environ)
-            for site, (statement, mutation) in queue:  # of all workers
-                results.append(_tried(worker, site, statement, mutation, known, limit_s))
-                print(
-                    f"{len(results)}/{len(there) + len(gone)} {results[-1]['end']}: {site.key[:150]}",
-                    flush=True,
-                )
+            worker, catching = Worker(root, environ), set()
+            for site in sites:
+                statement, mutation = there[site]
+                results[site] = _tried(worker, site, statement, mutation, known, limit_s)
+                catching.add(results[site]["by"])
+                print(f"{len(results)}: {results[site]['end']}: {site.key[:150]}", flush=True)
                 if output:
                     output.write_text(json.dumps(answer(), indent=1) + "\n", encoding="utf-8")
+            failing = _failing_alone(worker, sorted(catching - {None}))
             worker.close()
+        return failing
 
-    with ThreadPoolExecutor(jobs) as threads:
-        for served in [threads.submit(serve) for _ in range(jobs)]:
-            served.result()
+    queue, failing = iter(there), {""}
+    while failing:
+        with ThreadPoolExecutor(jobs) as threads:
+            served = [threads.submit(serve, queue) for _ in range(jobs)]  # each takes the next of the queue
+            failing = set().union(*(one.result() for one in served))
+        for tests in (known["seconds"], *known["sites"].values()):
+            for test in failing & set(tests):
+                tests.pop(test) if tests is known["seconds"] else tests.remove(test)
+        queue = iter([site for site in there if results[site]["by"] in failing])
     print(report(answer()))
+
+
+def _failing_alone(worker, tests):
+    """Return the tests that fail without a fault, too."""
+    failing = set()
+    while tests and (failed := worker.first_failing(tests, _ALL_S)) in tests:
+        if worker.first_failing([failed], _ALL_S):
+            failing.add(failed)
+        tests = tests[tests.index(failed) + 1 :]
+    return failing
 
 
 def _tried(worker, site, statement, mutation, known, limit_s):
     reaching = known["sites"][site.key]
-    tests, cut = _ordered(reaching, site.room, known["seconds"], limit_s)
+    tests, cut = _ordered(reaching, site.room, statement.path.stem.strip("_"), known["seconds"], limit_s)
     line = f"{statement.path.relative_to(ROOT)}:{mutation.node.lineno}"
-    result = {**vars(site), "line": line, "to": mutation.text, "reaching": len(reaching), "doubtful": []}
+    doubtful: list[str] = []
     begun = time.monotonic()
-    result["end"], result["by"] = _end_of(worker, statement, mutation, tests, 3 * limit_s, result["doubtful"])
-    if result["end"] == "survived" and not reaching:
-        result["end"] = "not reached"
-    return {**result, "left_out": cut, "took_s": round(time.monotonic() - begun, 1)}
+    end, by = _end_of(worker, statement, mutation, tests, 3 * limit_s, doubtful)
+    return {
+        "line": line,
+        "to": mutation.text,
+        "end": "not reached" if end == "survived" and not reaching else end,
+        "by": by,
+        "reaching": len(reaching),
+        "left_out": cut,
+        "doubtful": doubtful,
+        "took_s": round(time.monotonic() - begun, 1),
+    }
 
 
 def _end_of(worker, statement, mutation, tests, limit_s, doubtful):
-    end = time.monotonic() + limit_s
+    """Return what becomes of the fault, and the test that fails: a few are tried first."""
+    end, number = time.monotonic() + limit_s, _FIRST_TESTS
     while tests:
         with worker.changed(statement, mutation):
-            failed = worker.first_failing(tests, max(end - time.monotonic(), 1))
-            if failed in (None, "timed out"):
-                break
-            again = worker.first_failing([failed], limit_s)
-        if again and not worker.first_failing([failed], limit_s):
-            return "caught", failed
-        doubtful.append(failed)
-        tests = tests[tests.index(failed) + 1 :]
-    else:
-        failed = None
-    return failed or "survived", None
+            failed = worker.first_failing(tests[:number], max(end - time.monotonic(), 1))
+            if failed == "timed out":
+                return failed, None
+            if failed and worker.first_failing([failed], limit_s):
+                return "caught", failed
+        if failed:
+            doubtful.append(failed)
+            tests = tests[tests.index(failed) + 1 :]
+        else:
+            tests, number = tests[number:], len(tests)
+    return "survived", None
 
 
-def _ordered(reaching, room, seconds, limit_s):
-    """Return the tests to run, those first that cost little and are of the room, how many have no time."""
+def _ordered(reaching, room, subject, seconds, limit_s):
+    """Return the tests to run, those first that cost little and are of the room, and how many are cut."""
 
     def place(test):
-        same = test.startswith(f"tests/{room}/")
-        cost = seconds[test]
-        return (cost > 3, cost > 0.5, not same, test.partition("::")[0], cost)
+        file = test.partition("::")[0]
+        same = file.startswith(f"tests/{room}/")
+        return (seconds[test] > 3, seconds[test] > 0.5, not same, subject not in file, file, seconds[test])
 
-    tests: list[str] = []
-    left = limit_s
-    for test in sorted(reaching, key=place):
-        if seconds[test] <= left or not tests:
-            tests.append(test)
-            left -= seconds[test]
+    def with_time(tests):
+        nonlocal limit_s
+        for test in tests:
+            if seconds[test] <= limit_s:
+                limit_s -= seconds[test]
+                yield test
+
+    tests = list(with_time(sorted(reaching, key=place)))
     cut = len(reaching) - len(tests)
-    files, left = {test.partition("::")[0] for test in reaching}, min(left, _NOT_REACHING_S)
+    files = {test.partition("::")[0] for test in reaching}
     near = [test for test in seconds if test.partition("::")[0] in files or test.startswith(f"tests/{room}/")]
-    for test in sorted(
+    limit_s = min(limit_s, _NOT_REACHING_S)
+    others = sorted(
         set(near) - set(reaching), key=lambda one: (one.partition("::")[0] not in files, place(one))
-    ):
-        if seconds[test] <= left:
-            tests.append(test)
-            left -= seconds[test]
-    return tests, cut
+    )
+    return [*tests, *with_time(others)], cut
 
 
 def report(answer):

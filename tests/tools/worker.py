@@ -91,8 +91,8 @@ def _in_a_fork(tests, limit_s):
     end = time.monotonic() + limit_s
     while code is None and time.monotonic() < end:
         time.sleep(0.05)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        code = os.waitstatus_to_exitcode(status) if ended else None
+        ended, status = os.waitpid(-1, os.WNOHANG)  # orphans of tests, too, as init does
+        code = os.waitstatus_to_exitcode(status) if ended == pid else None
     _end_children()
     lines = [json.loads(line) for line in progress.read_text().splitlines()] if progress.exists() else []
     if failed := next((line["failed"] for line in lines if "failed" in line), None):
