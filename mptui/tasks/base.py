@@ -32,7 +32,10 @@ class Metrics(Protocol):
         """Start again without batches."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The accumulated sums, for a checkpoint. Those of several processes add up; `scores` concatenate."""
+        """The accumulated sums, for a checkpoint.
+
+        Those of several processes add up, where a missing one counts as 0; `scores` concatenate.
+        """
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restore the sums from `state`."""

@@ -171,7 +171,8 @@ class TrackerContract:
         write(run, *course(1, 3))
         self._feed(run)
         own = TrackerState(run).of(_NAME).keys() - {"position", "id"}
-        for number, value in enumerate([None, -1, [], {"a": 1}]):
+        values: list[object] = [None, -1, [], {"a": 1}]
+        for number, value in enumerate(values):
             other = run.with_name(f"{run.name} {number}")
             write(other, *course(1, 3))
             TrackerState(other).store(_NAME, dict.fromkeys(own, value))

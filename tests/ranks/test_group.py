@@ -6,11 +6,16 @@ import pytest
 import torch
 
 from mptui.engine.ranks.group import Ranks, join
+from mptui.engine.ranks.metrics import summed_state
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
+from mptui.tasks.own_loss import OwnMetrics
 from tests.gpus import DEVICES
 from tests.ranks.groups import environs, in_group, own_device, started
+from tests.tasks.batches import labelled
+
+CPU = torch.device("cpu")
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 SRUN = {
@@ -88,6 +93,26 @@ def share(ranks):
 def test_two_processes_are_a_group():
     same = [[1, 10], {"rank": 0}, [0, 1]]
     assert in_group(2, share) == [[*same, True], [*same, False]]
+
+
+def right_answers(ranks):
+    """Measure by metrics of a person's own, of which only rank 0 has samples."""
+
+    def metrics():
+        return OwnMetrics(
+            "mine", lambda outputs, targets: {"right": outputs == targets}, "right", CPU, finite_only=False
+        )
+
+    own, whole = metrics(), metrics()
+    if ranks.is_first:
+        own.update(torch.tensor([0.0, 1.0, 1.0, 1.0]), labelled([0, 1, 1, 0]))
+    whole.load_state_dict(summed_state(own, ranks, CPU))
+    return [whole.compute()["right"], float(ranks.sum_(torch.ones(())))]
+
+
+@pytest.mark.slow
+def test_a_rank_without_samples_adds_none_to_metrics_of_ones_own():
+    assert in_group(2, right_answers) == [[0.75, 2.0]] * 2
 
 
 @pytest.mark.parametrize("kind", DEVICES)

@@ -65,16 +65,23 @@ class SummedMetrics:
 
 
 def summed_state(metrics: Metrics, ranks: Ranks, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the state of the metrics of all ranks, from those of this rank on `device`."""
+    """Return the state of the metrics of all ranks, from those of this rank on `device`.
+
+    A rank that has had no sample may lack a sum that others have, where a task finds its metrics by them.
+    """
     state = metrics.state_dict()
-    sums = {name: tensor.to(device, copy=True) for name, tensor in state.items() if name != SCORES}
     ranks.meet()
+    for forms in ranks.exchange({name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}):
+        for name, (shape, dtype) in forms.items():
+            state.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))
+    names = sorted(state)  # the order of the others
+    sums = {name: state[name].to(device, copy=True) for name in names if name != SCORES}
     ranks.sum_all_(sums.values())
     return {
-        name: sums[name].to(tensor.device)
+        name: sums[name].to(state[name].device)
         if name in sums
-        else torch.cat(ranks.exchange(tensor.cpu())).to(tensor.device)
-        for name, tensor in state.items()
+        else torch.cat(ranks.exchange(state[name].cpu())).to(state[name].device)
+        for name in names
     }
 
 
