@@ -1,5 +1,6 @@
 """Fixtures of all tests: isolation from the user's settings."""
 
+import asyncio
 import atexit
 import gc
 import os
@@ -10,6 +11,7 @@ import pytest
 from mptui.registry import own_code
 from tests import decoders, gpus, program, small_cnn
 
+pytest_plugins = ["pytester", "tests.cpu_time"]
 pytest.register_assert_rewrite("mptui.testing")
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
@@ -19,6 +21,7 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 # cuBLAS takes it at its first use in a process, which may be that of a test before a deterministic one
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
+_TIERS = ("screen", "program", "slow", "chaos", "gpu")
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
 
@@ -38,6 +41,10 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if asyncio.iscoroutinefunction(item.obj):  # it waits for an app
+            item.add_marker("screen")
+        if not any(item.get_closest_marker(tier) for tier in _TIERS):
+            item.add_marker("unit")
         if item.get_closest_marker("chaos"):
             item.add_marker(pytest.mark.timeout(_LONG_S))
 

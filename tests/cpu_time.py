@@ -1,0 +1,133 @@
+"""Processor time of each test: a table at the end of a run, and a limit for unit tests.
+
+It is the time of this process and of children that it has waited for: a busy machine fails nobody. A fixture
+of several tests has a row of its own, and the first import of a module is charged to nobody.
+"""
+
+import resource
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+REPORTED_S = 0.25
+REFUSED_S = 60.0
+ROWS = 20
+
+
+class Meter:
+    """Seconds of the test that runs, and of fixtures that it is the first to ask for."""
+
+    def __init__(self):
+        self.by_name = {}
+        self._others_s = 0.0
+        self._start_s = 0.0
+        self._importing = threading.local()
+
+    def start(self):
+        self.by_name = {}
+        self._start_s = self._now()
+
+    def seconds(self):
+        return self._now() - self._start_s
+
+    def shared(self, name):
+        """Charges what is spent until the generator goes on to a name."""
+        start = self._now()
+        try:
+            return (yield)
+        finally:
+            self.by_name[name] = spent = self._now() - start
+            self._others_s += spent
+
+    def without(self, exec_module):
+        """A loader's `exec_module` that is charged to nobody."""
+
+        def run(module):
+            if getattr(self._importing, "now", False):  # it is part of the time of the module that imports it
+                return exec_module(module)
+            self._importing.now, start = True, time.thread_time()
+            try:
+                return exec_module(module)
+            finally:
+                self._importing.now = False
+                self._others_s += time.thread_time() - start
+
+        return run
+
+    def _now(self):
+        usages = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages) - self._others_s
+
+
+METER = Meter()
+
+
+class TimedImports:
+    """A finder that asks the others."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        for finder in sys.meta_path:
+            if finder is not TimedImports and (spec := finder.find_spec(name, path, target)) is not None:
+                loader: Any = spec.loader
+                if "exec_module" not in getattr(loader, "__dict__", ("exec_module",)):
+                    loader.exec_module = METER.without(loader.exec_module)
+                return spec
+        return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    METER.start()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    if fixturedef.scope == "function":
+        return (yield)
+    return (yield from METER.shared(f"{fixturedef.baseid}: fixture {fixturedef.argname}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    seconds = METER.seconds()
+    if report.when == "call" and report.passed and seconds >= REFUSED_S and item.get_closest_marker("unit"):
+        report.outcome = "failed"
+        report.longrepr = f"{seconds:.1f} s of processor time: a unit test takes less than {REFUSED_S:g} s"
+    if report.when == "teardown":
+        report.user_properties.append(("processor_s", {item.nodeid: seconds, **METER.by_name}))
+    return report
+
+
+class Table:
+    """What the reports of all processes say, at the end of a run."""
+
+    def __init__(self):
+        self._seconds = {}
+
+    def pytest_runtest_logreport(self, report):
+        for name, seconds in dict(report.user_properties).get("processor_s", {}).items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds  # each process has its fixtures
+
+    def pytest_terminal_summary(self, terminalreporter):
+        rows = sorted(self._seconds.items(), key=lambda row: -row[1])
+        dear = [row for row in rows if row[1] >= REPORTED_S]
+        if not dear:
+            return
+        terminalreporter.section("processor time")
+        for name, seconds in dear[:ROWS]:
+            terminalreporter.write_line(f"{seconds:7.2f} s  {name}")
+        whole, part = sum(self._seconds.values()), sum(seconds for _, seconds in dear)
+        terminalreporter.write_line(
+            f"{whole:7.1f} s  all; {part:.1f} s the {len(dear)} of {REPORTED_S} s or more"
+        )
+
+
+def pytest_configure(config):
+    sys.meta_path.insert(0, TimedImports)
+    config.pluginmanager.register(Table())
