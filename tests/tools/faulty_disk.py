@@ -5,14 +5,17 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from mptui.lab.selftest import Fault, faulty_disk, kill_this_process
 from mptui.processes.child import function_of
-from mptui.processes.run_server import MAIN
+from mptui.processes.run_server import MAIN, Child, RunServer
 
 
-def run_on_disk(server, disk, arguments, output):
+def run_on_disk(
+    server: RunServer, disk: dict[str, object], arguments: Sequence[object], output: Path
+) -> Child:
     """Start `mptui ARGUMENTS`.
 
     `disk` has the fault: its `folder`, what a `Fault` takes, and `error`: None kills the process, "stop"

@@ -1,5 +1,7 @@
 """A session without checkpoints, for measured runs."""
 
+from pathlib import Path
+
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.runs.planning.build import PreparedRun
@@ -26,8 +28,8 @@ class UnsavedSession(Session):
 
     measures_costs = False
 
-    def _saver(self) -> Saver:
-        return NoCheckpoints(self.run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
+    def _saver(self, run: Path) -> Saver:
+        return NoCheckpoints(run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
 
     def _check_space(self, prepared: PreparedRun) -> None:
         """Require no space."""

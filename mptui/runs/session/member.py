@@ -1,21 +1,23 @@
-"""A rank of a run that is not the first: it trains, and rank 0 tells of it."""
+"""What every rank of a run does, and a rank that is not the first: it trains, and rank 0 tells of it."""
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mptui.data.core.learned import LearnedData
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import Dataset, Problem
+from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.follower import Follower
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.ranks_mailbox import RanksMailbox
+from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import MptuiError, cleaned_up_by
 from mptui.events import Event
@@ -33,8 +35,10 @@ POLL_S = 1.0
 Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
 
 
-class Member:
-    """The training of one rank.
+class RankTraining:
+    """What every rank of a run does: it prepares, restores the newest checkpoint, and trains.
+
+    Rank 0 adds what a run writes and tells (`Session`).
 
     Args:
         plan: The plan of the run, on this rank's device.
@@ -42,13 +46,91 @@ class Member:
         force_compile: Compile even if the run is too short to repay it.
 
     Attributes:
+        plan: The plan in force.
         mailbox: Receives the signals of this process.
     """
 
     def __init__(self, plan: Plan, ranks: Ranks, *, force_compile: bool) -> None:
-        self._plan, self._ranks, self._force_compile = plan, ranks, force_compile
-        self.mailbox = Mailbox()
-        self._agreed = RanksMailbox(ranks, self.mailbox)
+        self.plan, self.mailbox = plan, Mailbox()
+        self._ranks, self._force_compile = ranks, force_compile
+        self._agreed = mailbox_of(ranks, self.mailbox)
+        self._trainer: Trainer | None = None
+
+    def _train_from(self, begun: "Beginning", decide: Decide, on_bad: Callable[[Problem], None]) -> None:
+        """Prepare the run as all ranks know of its beginning, and train it to its end.
+
+        Args:
+            begun: What rank 0 has told.
+            decide: What decides the `auto` settings, on rank 0.
+            on_bad: Called with each sample that is left out.
+        """
+        prepared = prepare(
+            self.plan,
+            emit=self._emit,
+            mailbox=self._agreed,
+            on_bad=on_bad,
+            force_compile=self._force_compile,
+            decide=decided_by_first(self._ranks, decide),
+            goes_on=begun.goes_on,
+            learned=begun.learned,
+            read_before=begun.read_before,
+            ranks=self._ranks,
+        )
+        self.plan = prepared.loaders.plan  # values that depend on the data are chosen now
+        self._note_prepared(prepared)
+        with self._saver(begun.run) as saver:
+            trainer = self._trainer = Trainer(
+                prepared.job,
+                emit=self._emit,
+                mailbox=self._agreed,
+                saver=saver,
+                rebuild=partial(self._rebuild, prepared, begun.run / CHECKPOINTS),
+                **self._outputs(),
+            )
+            with cleaned_up_by(trainer.close):
+                resumed = self._restore(trainer, prepared, begun)
+                self._agreed.poll()  # nothing to save yet
+                self._train_on(trainer, prepared, begun, resumed)
+
+    def _rebuild(self, prepared: PreparedRun, folder: Path, command: Command) -> ProfileSwitch:
+        assert self._trainer is not None, "it asks for this"
+        job = self._trainer.context.job
+        plan, switch = build_switch(self.plan, prepared, job, command, folder, self._emit)
+        return replace(switch, accept=partial(self._accept, plan))
+
+    # -- what rank 0 does otherwise
+
+    def _emit(self, event: Event) -> None:
+        """Drop an event: those of rank 0 are the run's."""
+
+    def _note_prepared(self, prepared: PreparedRun) -> None:
+        """Do nothing once the run is prepared."""
+
+    def _saver(self, run: Path) -> Saver:
+        return Follower(run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
+
+    def _outputs(self) -> dict[str, Any]:
+        """Return what a trainer calls with its results, by its arguments."""
+        return {}
+
+    def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: "Beginning") -> int | None:
+        """Restore the newest checkpoint of a resumed run; return the step it goes on from."""
+        return take_up(trainer, begun.run, None, lambda code, message: None) if begun.resume else None
+
+    def _train_on(
+        self, trainer: Trainer, prepared: PreparedRun, begun: "Beginning", resumed: int | None
+    ) -> None:
+        trainer.train()
+
+    def _accept(self, plan: Plan) -> None:
+        self.plan = plan
+
+
+class Member(RankTraining):
+    """The training of one rank that is not the first; its arguments are those of `RankTraining`."""
+
+    def __init__(self, plan: Plan, ranks: Ranks, *, force_compile: bool) -> None:
+        super().__init__(plan, ranks, force_compile=force_compile)
         self._code = 0
         self._error: BaseException | None = None
 
@@ -81,7 +163,7 @@ class Member:
     @contextlib.contextmanager
     def _sampled(self) -> Iterator[None]:
         """Tell rank 0 of the device of this rank, from a thread of its own."""
-        device = self._plan.device
+        device = self.plan.device
         sampler = DeviceSampler(device.torch_name, uuid=device.uuid)
         sampler.start()
         if self._ranks.beats is not None:
@@ -100,49 +182,9 @@ class Member:
         leave(self._ranks, error)
 
     def _train(self) -> None:
-        begun = self._ranks.broadcast(Beginning(told(self._plan)))  # its own is replaced by that of rank 0
-        self._plan = as_told(begun.plan, self._plan)
-        prepared = prepare(
-            self._plan,
-            emit=_drop,
-            mailbox=self._agreed,
-            on_bad=lambda problem: None,
-            force_compile=self._force_compile,
-            decide=decided_by_first(self._ranks, lambda plan, model, dataset: plan),
-            goes_on=begun.goes_on,
-            learned=begun.learned,
-            read_before=begun.read_before,
-            ranks=self._ranks,
-        )
-        self._plan = prepared.loaders.plan
-        folder = begun.run / CHECKPOINTS
-        with Follower(folder, lambda: self._plan.config.checkpoint, _drop) as saver:
-            trainer = Trainer(
-                prepared.job,
-                emit=_drop,
-                mailbox=self._agreed,
-                saver=saver,
-                rebuild=lambda command: self._rebuild(trainer, prepared, folder, command),
-            )
-            with cleaned_up_by(trainer.close):
-                if begun.resume:
-                    take_up(trainer, begun.run, None, lambda code, message: None)
-                self._agreed.poll()
-                trainer.train()
-
-    def _rebuild(
-        self, trainer: Trainer, prepared: PreparedRun, folder: Path, command: Command
-    ) -> ProfileSwitch:
-        plan, switch = build_switch(self._plan, prepared, trainer.context.job, command, folder, _drop)
-
-        def accept() -> None:
-            self._plan = plan
-
-        return replace(switch, accept=accept)
-
-
-def _drop(event: Event) -> None:
-    """Drop an event: those of rank 0 are the run's."""
+        begun = self._ranks.broadcast(Beginning(told(self.plan)))  # its own is replaced by that of rank 0
+        self.plan = as_told(begun.plan, self.plan)
+        self._train_from(begun, decide=lambda plan, model, dataset: plan, on_bad=lambda problem: None)
 
 
 def leave(ranks: Ranks, error: BaseException | None) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.job import ProfileSwitch
-from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
+from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MptuiError, RunDirectoryError, cleaned_up_by
 from mptui.events import (
@@ -29,10 +28,9 @@ from mptui.events import (
 )
 from mptui.hardware.device_sampler import DeviceSampler
 from mptui.runs.planning.autoselect import Decider
-from mptui.runs.planning.build import PreparedRun, prepare
+from mptui.runs.planning.build import PreparedRun
 from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.started import run_started
-from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
 from mptui.runs.session.checkpoint_space import check_space, waiting_for_disk
 from mptui.runs.session.ending import (
@@ -53,7 +51,7 @@ from mptui.runs.session.exit_status import (
 )
 from mptui.runs.session.heartbeat import pulse
 from mptui.runs.session.live_changes import LiveChanges
-from mptui.runs.session.member import Beginning, decided_by_first, leave, told
+from mptui.runs.session.member import Beginning, RankTraining, leave, told
 from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.session.resuming import check_length, has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
@@ -69,7 +67,7 @@ from mptui.runs.view.event_buffer import EventBuffer
 from mptui.text import clean
 
 
-class Session:
+class Session(RankTraining):
     """One run in this process.
 
     Args:
@@ -93,13 +91,11 @@ class Session:
         ranks: Ranks = ALONE,
     ) -> None:
         self._changes = LiveChanges(run, plan)
-        self.plan, self.run, self._ranks = self._changes.onto(plan), run, ranks
-        self.mailbox = Mailbox()
-        self._resume, self._force_compile = resume, force_compile
+        super().__init__(self._changes.onto(plan), ranks, force_compile=force_compile)
+        self.run, self._resume = run, resume
         self._listeners: list[EventBuffer] = []
         self._lock = threading.Lock()
         self._step, self._phase = 0, ""
-        self._trainer: Trainer | None = None
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
@@ -205,11 +201,12 @@ class Session:
             self._end("stopped", exit_code(self.mailbox.stop_signal), None)
 
     def _train(self) -> None:
-        plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
+        plan = self.plan
         goes_on = self._resume and has_checkpoint(self.run, self._ownership.change)
         learned = learned_before(self.run) if goes_on else None
         read_before = kept_reading(self.run, self._before, plan.config) if goes_on else None
-        self._ranks.broadcast(Beginning(told(plan), self.run, self._resume, goes_on, learned, read_before))
+        begun = Beginning(told(plan), self.run, self._resume, goes_on, learned, read_before)
+        self._ranks.broadcast(begun)
         guard = self._changes.guard = self._ownership.change
         self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
@@ -221,60 +218,53 @@ class Session:
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)
         with pulse(DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid), self._beat):
-            check_stop, costs = mailbox.check_stop, self.measures_costs
+            check_stop, costs = self._agreed.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
-            prepared = prepare(
-                plan,
-                emit=self._emit,
-                mailbox=mailbox,
-                on_bad=lambda problem: self._records.bad_samples.add([problem]),
-                force_compile=self._force_compile,
-                decide=decided_by_first(self._ranks, decider.decide),
-                goes_on=goes_on,
-                learned=learned,
-                read_before=read_before,
-                ranks=self._ranks,
+            self._train_from(
+                begun, decider.decide, on_bad=lambda problem: self._records.bad_samples.add([problem])
             )
-            self.plan = prepared.loaders.plan  # values that depend on the data are chosen now
-            if self.plan.precision.warning is not None:  # includes the factor if it was measured
-                self._warn("precision", self.plan.precision.warning)
-            with contextlib.ExitStack() as stack:
-                self._records.bad_samples.note(prepared.dataset.problems, self._warn)
-                saver = stack.enter_context(self._saver())
-                trainer = self._trainer = Trainer(
-                    prepared.job,
-                    emit=self._emit,
-                    mailbox=mailbox,
-                    saver=saver,
-                    rebuild=partial(self._rebuild, prepared),
-                    on_best=self._records.write_best,
-                    on_images=partial(self._records.write_images, keep=self.plan.config.sampling.keep),
-                    on_pictures=self._records.write_pictures,
-                )
-                stack.enter_context(cleaned_up_by(trainer.close))
-                self._watchdog.follow(trainer.context)
-                state = (trainer, self.run, self._before, self._warn, guard)
-                resumed = take_up(*state) if self._resume else None
-                if resumed is None or check_length(trainer, self._before, plan.config, self._warn):
-                    self._changes.take(self.plan)
-                self._check_space(prepared)
-                mailbox.poll()  # nothing to save yet
-                note_data(self.run, prepared.dataset, self._warn)
-                if goes_on:
-                    write_environment(self.run, plan.device, plan.driver, guard)
-                self._former = None  # this process makes the result now
-                self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
-                if self._changes.paused:
-                    self.mailbox.post(Command("pause"))
-                with cleaned_up_by(partial(note_figures, self._records, trainer)):
-                    trainer.train()
+
+    def _note_prepared(self, prepared: PreparedRun) -> None:
+        if self.plan.precision.warning is not None:  # includes the factor if it was measured
+            self._warn("precision", self.plan.precision.warning)
+        self._records.bad_samples.note(prepared.dataset.problems, self._warn)
+
+    def _outputs(self) -> dict[str, Any]:
+        return {
+            "on_best": self._records.write_best,
+            "on_images": partial(self._records.write_images, keep=self.plan.config.sampling.keep),
+            "on_pictures": self._records.write_pictures,
+        }
+
+    def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: Beginning) -> int | None:
+        self._watchdog.follow(trainer.context)
+        resumed, guard = None, self._ownership.change
+        if begun.resume:
+            resumed = take_up(trainer, self.run, self._before, self._warn, guard)
+        if resumed is None or check_length(trainer, self._before, begun.plan.config, self._warn):
+            self._changes.take(self.plan)
+        self._check_space(prepared)
+        return resumed
+
+    def _train_on(
+        self, trainer: Trainer, prepared: PreparedRun, begun: Beginning, resumed: int | None
+    ) -> None:
+        note_data(self.run, prepared.dataset, self._warn)
+        if begun.goes_on:
+            write_environment(self.run, begun.plan.device, begun.plan.driver, self._ownership.change)
+        self._former = None  # this process makes the result now
+        self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
+        if self._changes.paused:
+            self.mailbox.post(Command("pause"))
+        with cleaned_up_by(partial(note_figures, self._records, trainer)):
+            super()._train_on(trainer, prepared, begun, resumed)
 
     def _check_space(self, prepared: PreparedRun) -> None:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
-    def _saver(self) -> Saver:
+    def _saver(self, run: Path) -> Saver:
         return Saver(
-            self.run / directory.CHECKPOINTS,
+            run / directory.CHECKPOINTS,
             lambda: self.plan.config.checkpoint,
             self._emit,
             hold=self._held,
@@ -286,15 +276,9 @@ class Session:
     def _held(self, error: DiskError) -> contextlib.AbstractContextManager[None]:
         return waiting_for_disk(error, self._emit, self._warn, step=self._step, phase=self._phase)
 
-    def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
-        assert self._trainer is not None, "it asks for this"
-        job, folder = self._trainer.context.job, self.run / directory.CHECKPOINTS
-        plan, switch = build_switch(self.plan, prepared, job, command, folder, self._emit)
-        return replace(switch, accept=partial(self._accept, plan))
-
     def _accept(self, plan: Plan) -> None:
         self._changes.switch(plan)
-        self.plan = plan
+        super()._accept(plan)
 
     def _end(
         self, status: str, code: int, cause: BaseException | None, leave: Callable[[], None] = lambda: None
