@@ -6,16 +6,16 @@ from typing import ClassVar, Literal
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from mptui.text import clean
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 
 Answer = Literal["stop", "detach", "stay", "discard", "delete", "clean"]
 
 
-class Choices(ModalScreen[Answer]):
+class Choices(Dialog[Answer]):
     """A title, an explanation, and a line for each key of `where`.
 
     Args:
@@ -28,16 +28,9 @@ class Choices(ModalScreen[Answer]):
     where: ClassVar[str] = ""
     DEFAULT_CSS = """
     Choices {
-        align: center middle;
-        background: $background 70%;
         Vertical {
             width: 62;
-            max-width: 100%;
-            height: auto;
             padding: 1 2;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
         }
         #words { padding-bottom: 1; color: $quiet; }
     }

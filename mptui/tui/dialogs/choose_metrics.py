@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import bindings
 
 _NAME = 30
 
 
-class ChooseMetricsDialog(ModalScreen[None]):
+class ChooseMetricsDialog(Dialog[None]):
     """Lists metrics; each chosen one is drawn at once, in the order in which they were chosen.
 
     Args:
@@ -26,18 +26,11 @@ class ChooseMetricsDialog(ModalScreen[None]):
     BINDINGS = bindings("metrics")
     DEFAULT_CSS = """
     ChooseMetricsDialog {
-        align: center middle;
         background: $background 50%;
         Vertical {
             width: 52;
-            max-width: 100%;
-            height: auto;
             max-height: 100%;
             padding: 0 2;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
         }
         Input { margin-bottom: 1; background: $panel; }
         OptionList {

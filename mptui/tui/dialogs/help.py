@@ -7,9 +7,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import Key, bindings, display, heard_on
 
 _TITLES = {
@@ -32,25 +32,16 @@ _KEYS, _FEWER = 20, 14
 """Width of the column of keys, and its width on a screen that is too small for the box."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """A list of keys and what they do."""
 
     BINDINGS = bindings("help")
     DEFAULT_CSS = """
     HelpScreen {
-        align: center middle;
-        background: $background 70%;
         VerticalScroll {
             width: 66;
-            max-width: 100%;
-            height: auto;
             max-height: 100%;
             padding: 1 2;
-            scrollbar-size: 1 1;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
         }
         Static { height: auto; }
     }

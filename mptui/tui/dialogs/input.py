@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 from mptui.text import clean, clean_lines
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import bindings
 
 Fault = str | None
 
 
-class AskDialog(ModalScreen[None]):
+class AskDialog(Dialog[None]):
     """Asks for one text; closes when the text is accepted.
 
     Args:
@@ -30,17 +30,9 @@ class AskDialog(ModalScreen[None]):
     BINDINGS = bindings("edit")
     DEFAULT_CSS = """
     AskDialog {
-        align: center middle;
-        background: $background 70%;
         Vertical {
             width: 64;
-            max-width: 100%;
-            height: auto;
             padding: 1 2;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
         }
         Static { height: auto; }
         Input { margin: 1 0; background: $panel; }

@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.text import clean
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import KEYS, Key, bindings, display
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _digits() -> list[BindingType]:
     ]
 
 
-class SwitchProfileDialog(ModalScreen[int]):
+class SwitchProfileDialog(Dialog[int]):
     """Shows one profile; closes with the digit of the profile to switch to or to show next, 0 for none.
 
     Args:
@@ -58,16 +58,9 @@ class SwitchProfileDialog(ModalScreen[int]):
         background: $background 40%;
         VerticalScroll {
             width: 76;
-            max-width: 100%;
-            height: auto;
             max-height: 100%;
             padding: 0 2;
             margin-bottom: 1;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
-            scrollbar-size: 1 1;
         }
         Static { height: auto; }
     }

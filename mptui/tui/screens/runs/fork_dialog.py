@@ -7,12 +7,12 @@ from pathlib import Path
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 from textual.widgets.option_list import Option
 
 from mptui.runs.listing.forking import KeptCheckpoint
 from mptui.text import clean
+from mptui.tui.dialogs.dialog import Dialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.widgets.setup.setting_list import KeyedList
 
@@ -43,7 +43,7 @@ class ForkChoice:
     parent_does: str
 
 
-class ForkDialog(ModalScreen[ForkChoice]):
+class ForkDialog(Dialog[ForkChoice]):
     """Asks for a checkpoint, a profile and values.
 
     Args:
@@ -57,17 +57,9 @@ class ForkDialog(ModalScreen[ForkChoice]):
     BINDINGS = bindings("fork")
     DEFAULT_CSS = """
     ForkDialog {
-        align: center middle;
-        background: $background 70%;
         Vertical {
             width: 70;
-            max-width: 100%;
-            height: auto;
             padding: 0 2;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
         }
         Static { height: auto; }
         KeyedList { height: auto; max-height: 6; background: $surface; }
