@@ -6,7 +6,7 @@ autocast has cast their inputs.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from mptui.engine.memory.step_trace import UncountableError, autocast_as_there, 
 from mptui.engine.numerics.watched_operations import WatchedOperations
 from mptui.engine.precision.amp import DTYPES
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
+from mptui.lab.learn.lesson import Lesson, Line, Tone, plain, quiet
 from mptui.lab.learn.small_runs import small_request
 from mptui.models.zoo import build, input_shape
 from mptui.runs.planning.plan import Request, plan_run
@@ -54,7 +54,7 @@ class OperationRule:
 
 
 @dataclass(frozen=True, slots=True)
-class AutocastLesson:
+class AutocastLesson(Lesson):
     """All operations of a forward pass and its loss."""
 
     model: str
@@ -84,14 +84,6 @@ class AutocastLesson:
         if not self.operations:
             shown.append(quiet("no operations"))
         return shown
-
-    def limited(self, focus: int) -> int:
-        """Return 0: there is nothing to move."""
-        return 0
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return no charts."""
-        return {}
 
     def document(self) -> dict[str, Any]:
         """Return the operations."""

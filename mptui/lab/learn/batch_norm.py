@@ -7,7 +7,7 @@ weights and statistics together, or neither.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from mptui import format as fmt
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
+from mptui.lab.learn.lesson import Lesson, Line, Tone, plain, quiet
 from mptui.lab.learn.small_runs import STEPS, SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -41,7 +41,7 @@ class LoopState:
 
 
 @dataclass(slots=True)
-class BatchNormLesson:
+class BatchNormLesson(Lesson):
     """Both loops."""
 
     model: str
@@ -84,14 +84,6 @@ class BatchNormLesson:
                 plain("in the forward pass: training goes on unharmed, each validation is NaN."),
             ]
         return rows
-
-    def limited(self, focus: int) -> int:
-        """Return 0: there is nothing to move."""
-        return 0
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return no charts."""
-        return {}
 
     def document(self) -> dict[str, Any]:
         """Return both loops."""

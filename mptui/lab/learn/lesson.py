@@ -1,8 +1,9 @@
 """What an exercise shows: lines of text with tones, curves, and a JSON document. Imports no torch."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Tone = Literal["", "quiet", "good", "warn", "bad", "accent", "strong"]
 Line = Sequence[tuple[str, Tone]]
@@ -17,18 +18,22 @@ class StepCurve:
     values: Sequence[float]
 
 
-class Lesson(Protocol):
+class Lesson(ABC):
     """The result of an exercise, possibly of its first steps."""
 
+    @abstractmethod
     def lines(self, width: int, focus: int) -> list[Line]:
         """Return the lines for `width` cells; `focus` is what the person moved with the arrow keys."""
 
     def limited(self, focus: int) -> int:
-        """Return the nearest `focus` that the lesson has."""
+        """Return the nearest `focus` that the lesson has; 0: there is nothing to move."""
+        return 0
 
     def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return the charts: title -> curves; empty if the exercise has none."""
+        return {}
 
+    @abstractmethod
     def document(self) -> dict[str, Any]:
         """Return the JSON document; numbers may be infinite or NaN."""
 

@@ -5,7 +5,6 @@ computes in fp16: of the outputs of all layers and of their weights. Scales are 
 shares are exact (`mptui.engine.numerics.spectrum`), as if each gradient had been cast.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.spectrum import Shares, Spectrum
 from mptui.engine.numerics.tally import BINS
 from mptui.engine.torch_setup import StepSeeds
-from mptui.lab.learn.lesson import Line, StepCurve, Tone, power, quiet
+from mptui.lab.learn.lesson import Lesson, Line, Tone, power, quiet
 from mptui.lab.learn.small_runs import SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -30,7 +29,7 @@ _FROM, _TO = -44, 16
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingLesson:
+class ScalingLesson(Lesson):
     """The gradients of one batch of a network."""
 
     model: str
@@ -96,10 +95,6 @@ class ScalingLesson:
         """Return the steps from the best scale that stay in the table."""
         step = DOUBLINGS.step
         return min(max(focus, (DOUBLINGS[0] - self.best) // step), (DOUBLINGS[-1] - self.best) // step)
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return no charts."""
-        return {}
 
     def document(self) -> dict[str, Any]:
         """Return the histogram and the shares at each scale."""

@@ -8,14 +8,13 @@ to which torch's cast saturates.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
 from mptui import format as fmt
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
+from mptui.lab.learn.lesson import Lesson, Line, Tone, plain, quiet
 
 Fate = Literal["exact", "rounded", "subnormal", "vanishes", "overflows", "saturates"]
 """What becomes of a number: kept; rounded to the format's digits; rounded to fewer digits, as it is below the
@@ -159,7 +158,7 @@ def parsed(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatsLesson:
+class FormatsLesson(Lesson):
     """A number in all formats."""
 
     number: float
@@ -177,10 +176,6 @@ class FormatsLesson:
         """Return the doublings that keep the number within float64."""
         exponent = math.frexp(self.number)[1]
         return min(max(focus, -1000 - exponent), 1000 - exponent)
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return no charts."""
-        return {}
 
     def document(self) -> dict[str, Any]:
         """Return the formats, and the number in each."""

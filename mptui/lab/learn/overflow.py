@@ -13,7 +13,7 @@ from typing import Any
 from mptui import format as fmt
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
-from mptui.lab.learn.lesson import Line, StepCurve, plain, power, quiet
+from mptui.lab.learn.lesson import Lesson, Line, StepCurve, plain, power, quiet
 from mptui.lab.learn.small_runs import STEPS, SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -33,7 +33,7 @@ class ScaledStep:
 
 
 @dataclass(slots=True)
-class OverflowLesson:
+class OverflowLesson(Lesson):
     """The steps so far."""
 
     model: str
@@ -64,10 +64,6 @@ class OverflowLesson:
             words = "plain loop, constant scale: weights and loss are NaN from then on"
             lines.append([(words, "bad")])
         return lines
-
-    def limited(self, focus: int) -> int:
-        """Return 0: there is nothing to move."""
-        return 0
 
     def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return the losses, and the loss scale as an exponent of 2."""

@@ -12,7 +12,7 @@ from mptui.engine.memory.footprint import footprint
 from mptui.engine.memory.step_trace import UncountableError
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
-from mptui.lab.learn.lesson import Line, StepCurve, plain, quiet
+from mptui.lab.learn.lesson import Lesson, Line, StepCurve, plain, quiet
 from mptui.lab.learn.small_runs import SmallRun
 from mptui.registry.precisions import PRECISIONS
 from mptui.runs.planning.plan import Request
@@ -44,7 +44,7 @@ class FormatRun:
 
 
 @dataclass(slots=True)
-class TrainingLesson:
+class TrainingLesson(Lesson):
     """The trainings so far."""
 
     model: str
@@ -66,10 +66,6 @@ class TrainingLesson:
         memory = fmt.UNKNOWN if run.activations is None else f"{run.activations / 2**20:.2f} MiB"
         figures = f"{fmt.figure(run.evaluation_loss):>12}{run.skipped:>9}{step:>16}{memory:>14}"
         return plain(f"{name:<6}{loss:>10}{figures}")
-
-    def limited(self, focus: int) -> int:
-        """Return 0: there is nothing to move."""
-        return 0
 
     def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return the losses, and how far those in 16 bits are from fp32's."""
