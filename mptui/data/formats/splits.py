@@ -100,15 +100,12 @@ class PathTable(Sequence[str]):
         return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
 
 
-@dataclass(frozen=True, slots=True)
-class FileSplit:
-    """Some rows of a table of image files, with the class of each row of the table."""
+class _FileRows:
+    """Some rows of a table of image files."""
 
+    __slots__ = ()
     paths: Sequence[str]
-    labels: Labels
     rows: Rows
-    stored: PixelFormat | None = None
-    """The format in which files are read as they are stored; None: as 8-bit RGB."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,6 +114,17 @@ class FileSplit:
     def files(self) -> list[str]:
         """Paths of the images."""
         return [self.paths[row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit(_FileRows):
+    """Some rows of a table of image files, with the class of each row of the table."""
+
+    paths: Sequence[str]
+    labels: Labels
+    rows: Rows
+    stored: PixelFormat | None = None
+    """The format in which files are read as they are stored; None: as 8-bit RGB."""
 
     def request(self, index: int) -> FileRequest:
         """Return the request for sample `index`."""
@@ -130,7 +138,7 @@ class FileSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedSplit:
+class MaskedSplit(_FileRows):
     """Some rows of the tables of image files and mask files."""
 
     paths: Sequence[str]
@@ -139,14 +147,6 @@ class MaskedSplit:
     rows: Rows
     stored: PixelFormat | None = None
     """The format in which images are read as they are stored; None: as 8-bit RGB."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def files(self) -> list[str]:
-        """Paths of the images."""
-        return [self.paths[row] for row in self.rows]
 
     def request(self, index: int) -> MaskedFileRequest:
         """Return the request for sample `index`."""
