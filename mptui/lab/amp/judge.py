@@ -150,7 +150,7 @@ class Judge:
             more = f" and of {len(zero) - 1} more" if len(zero) > 1 else ""
             words = f"the gradient of {zero[-1] or LOSS}{more} is exactly zero, and not in fp32"
             return "not safe", words, None
-        found = [self._of_loss(checked), self._of_outputs(trial, checked), *self._of_gradients(checked)]
+        found = [self._of_loss(checked), self._of_outputs(checked), *self._of_gradients(checked)]
         verdict = max((each.verdict for each in found), key=_ORDER.index)
         if verdict == "as fp32":
             lowest = min([checked.cosine, *checked.layers.values()])
@@ -187,26 +187,12 @@ class Judge:
 
     def _of_loss(self, checked: Checked) -> _Deviation:
         control = _off(self._control.loss, self._reference.loss)
-        allowed = max(LOSS_OFF, TIMES_CONTROL * control)
-        return _Deviation(
-            f"the loss differs by {checked.loss_error:.1%}",
-            checked.loss_error,
-            LOSS_OFF,
-            allowed,
-            f"rounding images and weights alone gives {control:.1%}, {allowed:.1%} is allowed",
-            self._more((TIMES_CONTROL * control / MOST_ALLOWED) ** 2),
-        )
+        more = self._more((TIMES_CONTROL * control / MOST_ALLOWED) ** 2)
+        return _beside("the loss differs", checked.loss_error, LOSS_OFF, control, more)
 
-    def _of_outputs(self, trial: PrecisionTrial, checked: Checked) -> _Deviation:
+    def _of_outputs(self, checked: Checked) -> _Deviation:
         control = _distance(self._control.outputs, self._reference.outputs)
-        allowed = max(OUTPUTS_OFF, TIMES_CONTROL * control)
-        return _Deviation(
-            f"the outputs differ by {checked.outputs_error:.1%}",
-            checked.outputs_error,
-            OUTPUTS_OFF,
-            allowed,
-            f"rounding images and weights alone gives {control:.1%}, {allowed:.1%} is allowed",
-        )
+        return _beside("the outputs differ", checked.outputs_error, OUTPUTS_OFF, control)
 
     def _of_gradients(self, checked: Checked) -> Iterator[_Deviation]:
         for name, value in checked.layers.items():
@@ -249,6 +235,13 @@ class Judge:
         """Return how many more batches make `times` as many; None if there are too many."""
         more = math.ceil(self._batches * (times - 1)) if math.isfinite(times) else _MOST_MORE + 1
         return max(1, more) if more <= _MOST_MORE else None
+
+
+def _beside(what: str, error: float, equal: float, control: float, more: int | None = None) -> _Deviation:
+    """Return a relative deviation beside that of the control."""
+    allowed = max(equal, TIMES_CONTROL * control)
+    limits = f"rounding images and weights alone gives {control:.1%}, {allowed:.1%} is allowed"
+    return _Deviation(f"{what} by {error:.1%}", error, equal, allowed, limits, more)
 
 
 def _noise(cosine_: float) -> float:
