@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mptui.testing.optimizer import OptimizerContract
+    from mptui.testing.task import TaskContract
     from mptui.testing.tracker import TrackerContract
 
-__all__ = ["OptimizerContract", "TrackerContract"]
+__all__ = ["OptimizerContract", "TaskContract", "TrackerContract"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class; importing them all would import torch for each

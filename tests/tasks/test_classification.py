@@ -1,14 +1,11 @@
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mptui.tasks.accuracy import Accuracy
 from mptui.tasks.classification import Classification
-from tests.tasks.batches import labelled, loss_and_gradient, padded
+from mptui.testing import TaskContract
+from tests.tasks.batches import labelled
 
 CPU = torch.device("cpu")
 
@@ -17,29 +14,35 @@ def names(count):
     return [f"class {number}" for number in range(count)]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=5),
-    smoothing=st.sampled_from([0.0, 0.1]),
-    seed=st.integers(0, 2**31),
-)
-def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, smoothing, seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(sum(sizes), 6, generator=generator)
-    targets = torch.randint(6, (sum(sizes),), generator=generator)
-    task = Classification(names(6), smoothing)
-    assert task.loss_terms == (("label smoothing 0.1",) if smoothing else ())
-    parts = [labelled(part) for part in targets.split(sizes)]
-    loss, gradient = loss_and_gradient(task, logits, parts, sizes)
-    whole_loss, whole_gradient = loss_and_gradient(task, logits, [labelled(targets)], [sum(sizes)])
-    torch.testing.assert_close(loss, whole_loss, rtol=1e-6, atol=0)
-    torch.testing.assert_close(gradient, whole_gradient, rtol=1e-6, atol=1e-9)
+class TestClassification(TaskContract):
+    @pytest.fixture(params=[(0.0, None), (0.1, None), (0.1, [0.2, 1.0, 7.0, 1.0, 3.0, 1.0])], ids=str)
+    def task(self, request):
+        return Classification(names(6), *request.param)
+
+    def samples(self, count, seed):
+        numbers = torch.Generator().manual_seed(seed)
+        logits = torch.randn(count, 6, generator=numbers)
+        targets, others = (torch.randint(6, (count,), generator=numbers) for _ in range(2))
+        mixed = {"mixed_targets": others, "lam": 0.1 * seed} if seed % 2 else {}
+        return logits, labelled(targets, **mixed)
+
+
+class TestTwoClasses(TestClassification):
+    @pytest.fixture
+    def task(self):
+        return Classification(("cat", "dog"), 0.0)
+
+    def samples(self, count, seed):
+        logits, batch = super().samples(count, seed)
+        return logits[:, :2], labelled(batch.targets % 2)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_the_loss_of_one_batch_is_that_of_torch(smoothing):
     logits, targets = torch.randn(9, 5), torch.randint(5, (9,))
-    loss = Classification(names(5), smoothing).loss(logits, labelled(targets), 9, 9)
+    task = Classification(names(5), smoothing)
+    loss = task.loss(logits, labelled(targets), 9, 9)
+    assert task.loss_terms == ((f"label smoothing {smoothing:g}",) if smoothing else ())
     torch.testing.assert_close(loss, F.cross_entropy(logits, targets, label_smoothing=smoothing))
 
 
@@ -59,20 +62,6 @@ def test_low_precision_logits_are_summed_in_float32(dtype):
     targets = torch.ones(4096, dtype=torch.long)
     loss = Classification(names(100), 0.0).loss(logits, labelled(targets), 1, 1)  # sum 122,880
     torch.testing.assert_close(loss, torch.tensor(4096 * 30.0), rtol=1e-4, atol=0)
-
-
-def test_padded_rows_count_for_nothing():
-    logits, targets = torch.randn(5, 6), torch.randint(6, (5,))
-    other = torch.randint(6, (5,))
-    logits_padded = torch.cat((logits, torch.full((3, 6), math.nan)))
-    task = Classification(names(6), 0.1)
-    plain, with_padding = Accuracy(6, CPU), Accuracy(6, CPU)
-    for batch, rows in [(labelled(targets), 3), (labelled(targets, mixed_targets=other, lam=0.4), 3)]:
-        expected = task.loss(logits, batch, 5, 5)
-        plain.update(logits, batch)
-        assert torch.equal(task.loss(logits_padded, padded(batch, rows), 5, 5), expected)
-        with_padding.update(logits_padded, batch)
-    assert with_padding.compute() == plain.compute()
 
 
 def ranked(*ranks, classes=10):
@@ -105,22 +94,3 @@ def test_a_mixed_sample_counts_as_its_larger_share(lam, expected):
     mixed = torch.zeros(3, dtype=torch.long)
     metrics.update(ranked(1, 1, 1), labelled([4, 5, 6], mixed_targets=mixed, lam=lam))
     assert metrics.compute()["acc1"] == expected
-
-
-def test_nothing_added_is_nan():
-    metrics = Accuracy(10, CPU)
-    assert all(math.isnan(value) for value in metrics.compute().values())
-    metrics.update(ranked(1), labelled([0]))
-    metrics.reset()
-    assert all(math.isnan(value) for value in metrics.compute().values())
-
-
-def test_sums_go_on_from_a_checkpoint():
-    metrics, resumed = Accuracy(10, CPU), Accuracy(10, CPU)
-    metrics.update(ranked(1, 2, 7), labelled([0] * 3))
-    state = metrics.state_dict()
-    metrics.update(ranked(1), labelled([0]))
-    resumed.load_state_dict(state)
-    assert resumed.compute() == {"acc1": 1 / 3, "acc5": 2 / 3}
-    resumed.update(ranked(1), labelled([0]))
-    assert resumed.compute() == metrics.compute()

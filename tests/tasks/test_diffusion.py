@@ -1,14 +1,10 @@
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mptui.data.transforms.noise_schedule import min_snr_weights
-from mptui.tasks.diffusion import Diffusion, ExplainedVariance
-from tests.tasks.batches import loss_and_gradient
+from mptui.tasks.diffusion import Diffusion
+from mptui.testing import TaskContract
 
 CPU = torch.device("cpu")
 TASK = Diffusion()
@@ -20,17 +16,17 @@ def noisy(noise):
     return batch
 
 
-@settings(max_examples=20, deadline=None)
-@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 2**31))
-def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, seed):
-    generator = torch.Generator().manual_seed(seed)
-    answers, noise = (torch.randn(sum(sizes), 3, 4, 4, generator=generator) for _ in range(2))
-    parts = [noisy(part) for part in noise.split(sizes)]
-    loss, gradient = loss_and_gradient(TASK, answers, parts, sizes)
-    whole, whole_gradient = loss_and_gradient(TASK, answers, [noisy(noise)], [sum(sizes)])
-    torch.testing.assert_close(loss, whole, rtol=1e-5, atol=0)
-    torch.testing.assert_close(gradient, whole_gradient, rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(whole, F.mse_loss(answers, noise), rtol=1e-5, atol=0)
+class TestDiffusion(TaskContract):
+    @pytest.fixture(params=[None, 5.0])
+    def task(self, request):
+        return Diffusion("linear", "epsilon", request.param)
+
+    def samples(self, count, seed):
+        numbers = torch.Generator().manual_seed(seed)
+        answers, noise = (torch.randn(count, 3, 4, 4, generator=numbers) for _ in range(2))
+        batch = noisy(noise)
+        batch.timesteps = torch.randint(1000, (count,), generator=numbers)
+        return answers, batch
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v"])
@@ -53,16 +49,9 @@ def test_min_snr_weighs_each_sample_by_its_timestep(prediction):
     assert task.chance == pytest.approx(min_snr_weights("linear", prediction, 5.0).mean())
 
 
-def test_padding_counts_for_nothing():
-    noise, answers = torch.randn(5, 3, 4, 4), torch.randn(5, 3, 4, 4)
-    padded = noisy(noise)
-    padded.size = 3
-    answers[3:] = math.nan
-    plain, metrics = ExplainedVariance(CPU), ExplainedVariance(CPU)
-    plain.update(answers[:3], noisy(noise[:3]))
-    metrics.update(answers, padded)
-    assert torch.equal(TASK.loss(answers, padded, 3, 3), F.mse_loss(answers[:3], noise[:3]))
-    assert metrics.compute() == plain.compute()
+def test_the_loss_is_the_mean_square():
+    answers, noise = torch.randn(5, 3, 4, 4), torch.randn(5, 3, 4, 4)
+    torch.testing.assert_close(TASK.loss(answers, noisy(noise), 5, 5), F.mse_loss(answers, noise))
 
 
 def test_squares_are_summed_in_float32():
@@ -83,10 +72,4 @@ def test_what_is_explained_is_all_none_and_less_than_none():
         for rows in (slice(0, 4), slice(4, 6)):
             metrics.update(answers[rows], noisy(noise[rows]))
         assert metrics.compute()["r2"] == pytest.approx(expected, abs=1e-6)
-    assert TASK.primary in metrics.compute()
-    other = TASK.metrics(CPU)
-    other.load_state_dict(metrics.state_dict())
-    assert other.compute() == metrics.compute()
-    other.reset()
-    assert math.isnan(other.compute()["r2"])
-    assert other.per_class() == {}
+    assert metrics.per_class() == {}

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from textual.widgets import Input
 
 from mptui.config.schema import RunConfig
+from mptui.data.core.batch import Batch
 from mptui.engine.memory.footprint import footprint
 from mptui.registry.models import MODELS
 from mptui.registry.samples import SampleKind
@@ -15,8 +17,9 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.view.labels import is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.tasks.classification import Classification
+from mptui.testing import TaskContract
 from mptui.tui.widgets.chart.chart_set import charts_of
-from tests.toys.training import dry_run, picker, trained_whole_and_in_parts
+from tests.toys.training import dry_run, picker, trained
 from tests.tui.cockpits import until
 from tests.tui.events import run_started
 
@@ -60,6 +63,18 @@ class Balanced(Classification):
 
     def metrics(self, device, *, training=False):
         return BalancedAccuracy(len(self.classes), device)
+
+
+class TestBalanced(TaskContract):
+    @pytest.fixture
+    def task(self):
+        return Balanced(["cat", "dog", "yak"], label_smoothing=0.0)
+
+    def samples(self, count, seed):
+        numbers = torch.Generator().manual_seed(seed)
+        targets = torch.randint(3, (count,), generator=numbers)
+        batch = Batch(torch.zeros(count, 3, 1, 1), targets, count, count, np.arange(count))
+        return torch.randn(count, 3, generator=numbers), batch
 
 
 @pytest.fixture(autouse=True)
@@ -107,10 +122,10 @@ def test_the_live_screen_draws_its_metric():
     assert charts_of(view, [])[:3] == ["loss", "mean IoU", "learning rate"]
 
 
-def test_its_metric_is_in_the_summary_and_a_resumed_run_has_the_bits_of_one_that_was_not(tmp_path):
-    saved = trained_whole_and_in_parts(tmp_path, {"model.name": "balanced_net"})
+def test_its_metric_is_in_the_summary_and_its_state_in_a_checkpoint(tmp_path):
+    saved = trained(tmp_path / "run", {"model.name": "balanced_net"}, epochs=1)
     assert saved["metrics"].keys() == {"samples", "hits"}
-    summary = read_summary(tmp_path / "parts")
+    summary = read_summary(tmp_path / "run")
     assert summary["task"] == "balanced"
     assert summary["best"]["metric"] == "balanced"
     assert 0 <= summary["final"]["balanced"] <= 1
