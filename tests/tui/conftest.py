@@ -1,13 +1,23 @@
 import random
 
 import pytest
+import pytest_asyncio
 
 from mptui.tui import threads
+from tests.tui.stage import Stage
 
 
 @pytest.fixture
 def chance() -> random.Random:
     return random.Random(0)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def stage():
+    """Programs that stay open, for tests with `pytestmark = pytest.mark.asyncio(loop_scope="package")`."""
+    opened = Stage()
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture(autouse=True)

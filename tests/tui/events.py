@@ -1,5 +1,6 @@
 """Events of a realistic run, and a source in memory that plays them and records its commands."""
 
+import copy
 import math
 import random
 from collections.abc import Iterator
@@ -244,3 +245,18 @@ class MemorySource:
 
     def send(self, command: str, argument: str | None = None) -> None:
         self.sent.append((command, argument))
+
+
+def demo_source(*later: Event, **options) -> MemorySource:
+    """Return a run in its twelfth epoch, as `MemorySource(demo())` once it is read; yields `later` then."""
+    source = MemorySource(later, **options)
+    source.view = copy.deepcopy(_demo_view())
+    return source
+
+
+@cache
+def _demo_view() -> RunView:
+    view = RunView()
+    for event in _demo():
+        view.handle(event)
+    return view

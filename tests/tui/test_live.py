@@ -21,16 +21,18 @@ from tests.tui.events import (
     START,
     MemorySource,
     beginning,
-    demo,
+    demo_source,
     finished,
     run_started,
     step_event,
 )
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.frames import frame, put, seen
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-async def test_large_screen_shows_every_panel():
-    async with live(MemorySource(demo())) as (app, _):
+async def test_large_screen_shows_every_panel(stage):
+    async with stage.live(demo_source()) as (app, _):
         text = frame(app)
     for words in (
         "mptui  fast · resnet50",
@@ -62,8 +64,8 @@ async def test_large_screen_shows_every_panel():
     assert len(text.splitlines()) == 36
 
 
-async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+async def test_small_screen_folds_the_panels_and_tab_turns_to_them(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         first = frame(app)
         await pilot.press("tab")
         second = frame(app)
@@ -83,11 +85,11 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
     assert "╭─ loss" in again
 
 
-async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy():
+async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy(stage):
     sample = DeviceSample(time=START, step=1, name="A CPU", utilisation=0.93, utilisation_own=0.5)
-    async with live(MemorySource([*demo(), sample])) as (app, _):
+    async with stage.live(demo_source(sample)) as (app, _):
         large = frame(app)
-    async with live(MemorySource([*demo(), sample]), (80, 24)) as (app, _):
+    async with stage.live(demo_source(sample), (80, 24)) as (app, _):
         small = frame(app)
 
     assert "93 %" in large
@@ -95,23 +97,23 @@ async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy():
     assert "busy 93 % (ours 50 %)" in small
 
 
-async def test_smallest_screen_keeps_the_figures():
-    async with live(MemorySource(demo()), (60, 16)) as (app, _):
+async def test_smallest_screen_keeps_the_figures(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, _):
         text = frame(app)
     for words in ("● training", "step  14,297", "╭─ loss", "mp: 🚀 on", "busy  9", "84.2 ms", "q leave"):
         assert words in text
 
 
-async def test_a_smaller_one_says_what_it_needs():
-    async with live(MemorySource(demo()), (50, 10)) as (app, pilot):
+async def test_a_smaller_one_says_what_it_needs(stage):
+    async with stage.live(demo_source(), (50, 10)) as (app, pilot):
         assert await seen(app, pilot, "mptui needs 60x16 cells")
         assert "this terminal has 50x10" in frame(app)
         await pilot.resize_terminal(120, 36)
         assert await seen(app, pilot, "╭─ loss")
 
 
-async def test_waiting_is_visible_and_the_unknown_is_a_dash():
-    async with live(MemorySource(beginning())) as (app, pilot):
+async def test_waiting_is_visible_and_the_unknown_is_a_dash(stage):
+    async with stage.live(MemorySource(beginning())) as (app, pilot):
         text = frame(app)
         assert "● warming up" in text
         assert "no data yet" in text
@@ -129,9 +131,9 @@ async def test_waiting_is_visible_and_the_unknown_is_a_dash():
     ("phase", "words"),
     [("compiling", "● compiling"), ("warming_up", "● warming up"), ("training", "● training")],
 )
-async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(phase, words):
+async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(stage, phase, words):
     told = PhaseChanged(time=START, phase=phase, expected_s=110.0 if phase == "compiling" else None)
-    async with live(MemorySource([run_started(), told])) as (app, pilot):
+    async with stage.live(MemorySource([run_started(), told])) as (app, pilot):
         await put(app, pilot, Progress(time=START + 1, phase="preparing", done=500, total=1000))
         assert "● preparing 500 of 1,000" in frame(app)
         await put(app, pilot, Progress(time=START + 2, phase="preparing", done=1000, total=1000))
@@ -140,7 +142,7 @@ async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(phase, words):
         assert ("of about 1 min 50 s" in frame(app)) == (phase == "compiling")
 
 
-async def test_how_loss_scaling_fares_and_what_was_found_is_told():
+async def test_how_loss_scaling_fares_and_what_was_found_is_told(stage):
     health = LossScale(
         time=START,
         step=14_300,
@@ -166,7 +168,7 @@ async def test_how_loss_scaling_fares_and_what_was_found_is_told():
         detail="",
         advice=["a lower learning rate"],
     )
-    async with live(MemorySource([*demo(), health, found])) as (app, _):
+    async with stage.live(demo_source(health, found)) as (app, _):
         text = frame(app)
     assert "2^16  ↑3 ↓2" in text
     assert "overflow: first in backward layer4.2.conv3 convolution" in text
@@ -174,17 +176,20 @@ async def test_how_loss_scaling_fares_and_what_was_found_is_told():
     assert "▼ overflow in backward" in text or "overflow in backward ▼" in text
 
 
-async def test_fp32_has_its_own_icon(chance):
+async def test_fp32_has_its_own_icon(stage, chance):
     started = run_started(precision="fp32", tf32=False)
-    async with live(MemorySource([started, step_event(12, START, chance, loss_scale=None)])) as (app, _):
+    async with stage.live(MemorySource([started, step_event(12, START, chance, loss_scale=None)])) as (
+        app,
+        _,
+    ):
         text = frame(app)
     assert "mp: 📊 fp32" in text
     assert "TF32 off" in text
     assert "not needed in fp32" in text
 
 
-async def test_log_takes_the_room_of_the_charts():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_log_takes_the_room_of_the_charts(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("l")
         await pilot.pause()
         assert "╭─ accuracy" not in frame(app)
@@ -194,8 +199,8 @@ async def test_log_takes_the_room_of_the_charts():
         assert "╭─ accuracy" in frame(app)
 
 
-async def test_log_scrolls_back_in_a_small_place():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+async def test_log_scrolls_back_in_a_small_place(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         app.screen.query_one("#log").focus()
         assert "advice:" in frame(app)
         await pilot.press(*["pageup"] * 8)
@@ -205,8 +210,8 @@ async def test_log_scrolls_back_in_a_small_place():
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
-    async with live(MemorySource(demo()), size) as (app, pilot):
+async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(stage, size):
+    async with stage.live(demo_source(), size) as (app, pilot):
         assert "space pause" in frame(app)
         await put(app, pilot, finished())
         keys = frame(app).splitlines()[-1]
@@ -216,9 +221,9 @@ async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
         assert word in keys
 
 
-async def test_each_fault_of_a_run_has_a_line_of_its_own():
+async def test_each_fault_of_a_run_has_a_line_of_its_own(stage):
     ended = RunFinished(time=START, status="failed", exit_code=2, message="one\ntwo", hint="see a\nsee b")
-    async with live(MemorySource([*demo(), ended])) as (app, _):
+    async with stage.live(demo_source(ended)) as (app, _):
         text = frame(app)
         assert "x0a" not in text
     lines = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
@@ -231,10 +236,13 @@ async def test_each_fault_of_a_run_has_a_line_of_its_own():
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(size):
+async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(stage, size):
     message = "data.path: no such folder\nmodel.name: there is no network"
     ended = RunFinished(time=START, status="failed", exit_code=2, message=message, hint="see `mptui --help`")
-    async with live(MemorySource([PhaseChanged(time=START, phase="starting"), ended]), size) as (app, _):
+    async with stage.live(MemorySource([PhaseChanged(time=START, phase="starting"), ended]), size) as (
+        app,
+        _,
+    ):
         text = frame(app)
     for words in (
         "✗ the run did not start",
@@ -248,15 +256,15 @@ async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(si
         assert words not in text
 
 
-async def test_a_failure_after_the_first_step_leaves_the_curves():
+async def test_a_failure_after_the_first_step_leaves_the_curves(stage):
     ended = RunFinished(time=START, step=14_297, status="failed", exit_code=1, message="broken", hint="")
-    async with live(MemorySource([*demo(), ended])) as (app, _):
+    async with stage.live(demo_source(ended)) as (app, _):
         assert "╭─ loss" in frame(app)
         assert "did not start" not in frame(app)
 
 
-async def test_every_theme_colours_every_part():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_every_theme_colours_every_part(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         frames, colours = set(), []
         for _ in range(3):
             frames.add(frame(app))
@@ -269,8 +277,8 @@ async def test_every_theme_colours_every_part():
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_ascii_mode_shows_ascii_alone(size):
-    async with live(MemorySource(demo()), size, ascii_only=True) as (app, pilot):
+async def test_ascii_mode_shows_ascii_alone(stage, size):
+    async with stage.live(demo_source(), size, ascii_only=True) as (app, pilot):
         assert frame(app).isascii()
         assert "mp:on" in frame(app)
         await pilot.press("question_mark")
@@ -303,10 +311,10 @@ def told_of(name):
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
-async def test_hostile_names_neither_act_nor_break_the_frame(ascii_only, chance):
+async def test_hostile_names_neither_act_nor_break_the_frame(stage, ascii_only, chance):
     source = MemorySource(profiles=hostile.NAMES[:6])
     frames = []
-    async with live(source, ascii_only=ascii_only) as (app, pilot):
+    async with stage.live(source, ascii_only=ascii_only) as (app, pilot):
         for name in hostile.NAMES:
             await put(app, pilot, *told_of(name), step_event(12, START, chance, metrics={name: 1.0}))
             frames.append(frame(app))

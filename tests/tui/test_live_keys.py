@@ -12,13 +12,15 @@ from mptui.runs.planning.plan import Request
 from mptui.tui.keys.bindings import heard_on
 from mptui.tui.keys.keymap import Keymap
 from tests.tui.cockpits import until
-from tests.tui.events import START, MemorySource, demo, finished
+from tests.tui.events import START, demo_source, finished
 from tests.tui.frames import frame, live, put, seen
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-async def test_keys_reach_the_run():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+
+async def test_keys_reach_the_run(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         await pilot.press("c", "v", "2", "u", "space")
         await put(app, pilot, Paused(time=START + 5000, step=14_297))
         assert "■ paused" in frame(app)
@@ -37,9 +39,9 @@ async def test_keys_reach_the_run():
     ]
 
 
-async def test_a_digit_without_a_preset_sends_nothing():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_a_digit_without_a_preset_sends_nothing(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         await pilot.press("9")
         await pilot.pause()
         assert await seen(app, pilot, "no profile 9")
@@ -52,14 +54,14 @@ def fast_run(tmp_path):
     flags = {"model.name": ("--model", "resnet18")}
     config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
     (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
-    source = MemorySource(demo(), profiles=("fast", "stable", "memory-limited", "debug"))
+    source = demo_source(profiles=("fast", "stable", "memory-limited", "debug"))
     source.run, source.request = tmp_path, Request(environ={})
     return source
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_run, size):
-    async with live(fast_run, size) as (app, pilot):
+async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage, fast_run, size):
+    async with stage.live(fast_run, size) as (app, pilot):
         await pilot.press("4")
         await until(app, pilot, "switch to debug?")
         text = " ".join(frame(app).split())
@@ -80,8 +82,8 @@ async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_
     assert fast_run.sent == [("preset", "stable")]
 
 
-async def test_the_effective_rate_and_batch_are_said_before_a_switch(fast_run):
-    async with live(fast_run) as (app, pilot):
+async def test_the_effective_rate_and_batch_are_said_before_a_switch(stage, fast_run):
+    async with stage.live(fast_run) as (app, pilot):
         await pilot.press("4")
         await until(app, pilot, "switch to debug?")
         text = " ".join(frame(app).split())
@@ -92,8 +94,8 @@ async def test_the_effective_rate_and_batch_are_said_before_a_switch(fast_run):
     assert "training.batch_size" not in text
 
 
-async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(fast_run):
-    async with live(fast_run) as (_, pilot):
+async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(stage, fast_run):
+    async with stage.live(fast_run) as (_, pilot):
         await pilot.press("1")
         while not fast_run.sent:
             await pilot.pause(0.03)
@@ -109,9 +111,9 @@ async def test_remapped_presets_are_remapped_in_their_dialog_too(fast_run):
     assert fast_run.sent == [("preset", "debug")]
 
 
-async def test_leaving_a_live_run_asks():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_leaving_a_live_run_asks(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         await pilot.press("q")
         await pilot.pause()
         text = frame(app)
@@ -129,35 +131,35 @@ async def test_leaving_a_live_run_asks():
 
 
 @pytest.mark.parametrize("keys", [("q", "d"), ("d",)])
-async def test_a_run_that_can_go_on_alone_can_be_left_to_itself(keys):
-    source = MemorySource(demo(), can_detach=True)
-    async with live(source) as (app, pilot):
+async def test_a_run_that_can_go_on_alone_can_be_left_to_itself(stage, keys):
+    source = demo_source(can_detach=True)
+    async with stage.live(source) as (app, pilot):
         await pilot.press(*keys)
         await pilot.pause()
     assert app.return_value == "detached"
     assert source.sent == []
 
 
-async def test_a_run_that_ends_with_its_process_is_not_left_to_itself():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_a_run_that_ends_with_its_process_is_not_left_to_itself(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("d")
         assert await seen(app, pilot, "can't detach under")
         assert app.is_running
 
 
 @pytest.mark.parametrize("key", ["q", "d"])
-async def test_the_run_of_another_process_is_left_without_a_question(key):
-    source = MemorySource(demo(), hosted=False)
-    async with live(source) as (app, pilot):
+async def test_the_run_of_another_process_is_left_without_a_question(stage, key):
+    source = demo_source(hosted=False)
+    async with stage.live(source) as (app, pilot):
         await pilot.press(key)
         await pilot.pause()
     assert app.return_value == "left"
     assert source.sent == []
 
 
-async def test_a_finished_run_is_left_at_once():
-    source = MemorySource([*demo(), finished()])
-    async with live(source) as (app, pilot):
+async def test_a_finished_run_is_left_at_once(stage):
+    source = demo_source(finished())
+    async with stage.live(source) as (app, pilot):
         assert "✓ completed" in frame(app)
         await pilot.press("space", "q")
         await pilot.pause()
@@ -165,8 +167,8 @@ async def test_a_finished_run_is_left_at_once():
     assert source.sent == []
 
 
-async def test_help_lists_every_key_of_the_screen():
-    async with live(MemorySource(demo()), (120, 80)) as (app, pilot):
+async def test_help_lists_every_key_of_the_screen(stage):
+    async with stage.live(demo_source(), (120, 80)) as (app, pilot):
         await pilot.press("question_mark")
         await pilot.pause()
         text = frame(app)
@@ -178,7 +180,7 @@ async def test_help_lists_every_key_of_the_screen():
 
 
 async def test_remapped_keys_work_and_are_shown():
-    source = MemorySource(demo())
+    source = demo_source()
     keys = Keymap({"live.pause": "p"}, ["keys.toml: live.x: unknown action"])
     async with live(source, keys=keys) as (app, pilot):
         assert "p pause" in frame(app)
@@ -189,18 +191,18 @@ async def test_remapped_keys_work_and_are_shown():
     assert source.sent == [("pause", None)]
 
 
-async def test_a_click_on_a_key_is_the_key():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_a_click_on_a_key_is_the_key(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         line = frame(app).splitlines()[-1]
         await pilot.click(offset=(line.index("c checkpoint") + 3, 35))
         await pilot.pause()
     assert source.sent == [("checkpoint", None)]
 
 
-async def test_the_advice_shown_is_taken_by_a_key():
-    source = MemorySource(demo())
-    async with live(source, (120, 36)) as (app, pilot):
+async def test_the_advice_shown_is_taken_by_a_key(stage):
+    source = demo_source()
+    async with stage.live(source, (120, 36)) as (app, pilot):
         await pilot.press("a")
 
         assert source.sent[-1] == ("set", "data.workers=12")
@@ -208,9 +210,9 @@ async def test_the_advice_shown_is_taken_by_a_key():
 
 
 @pytest.mark.parametrize(("key", "left"), [("q", True), ("x", False)])
-async def test_a_question_closes_with_the_run_that_it_is_about(key, left):
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_a_question_closes_with_the_run_that_it_is_about(stage, key, left):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         await pilot.press(key)
         await pilot.pause()
         screen = app.screen_stack[-2]
@@ -224,28 +226,28 @@ async def test_a_question_closes_with_the_run_that_it_is_about(key, left):
     assert source.sent == []
 
 
-async def test_advice_without_a_setting_leaves_the_offer_of_the_key():
-    source = MemorySource(demo())
-    async with live(source, (120, 36)) as (app, pilot):
+async def test_advice_without_a_setting_leaves_the_offer_of_the_key(stage):
+    source = demo_source()
+    async with stage.live(source, (120, 36)) as (app, pilot):
         await put(app, pilot, Advice(time=START, step=14_100, code="copy_bound", message="copies take long"))
         await pilot.press("a")
     assert source.sent == [("set", "data.workers=12")]
 
 
-async def test_advice_that_was_taken_is_not_offered_again():
+async def test_advice_that_was_taken_is_not_offered_again(stage):
     taken = PresetSwitched(
         time=START, step=14_297, profile="fast", previous="fast", changes={"data.workers": ["8", "12"]}
     )
-    source = MemorySource([*demo(), taken])
-    async with live(source, (120, 36)) as (app, pilot):
+    source = demo_source(taken)
+    async with stage.live(source, (120, 36)) as (app, pilot):
         await pilot.press("a")
         assert await seen(app, pilot, "nothing is offered")
     assert source.sent == []
 
 
-async def test_one_key_beside_the_checkpoint_ends_no_run():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_one_key_beside_the_checkpoint_ends_no_run(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         await pilot.press("x")
         await until(app, pilot, "stop the run?")
         await until(app, pilot, "x / enter  save and stop")
@@ -260,9 +262,9 @@ async def test_one_key_beside_the_checkpoint_ends_no_run():
     assert source.sent == [("stop", None)]
 
 
-async def test_a_stop_key_pressed_twice_at_once_stops():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_a_stop_key_pressed_twice_at_once_stops(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         for _ in range(2):
             app.post_message(Key("x", "x"))
         while not source.sent:
@@ -272,10 +274,10 @@ async def test_a_stop_key_pressed_twice_at_once_stops():
 
 
 @pytest.mark.parametrize(("status", "offered"), [("stopped", True), ("completed", False)])
-async def test_resume_is_offered_where_there_is_something_to_resume(status, offered, tmp_path):
-    source = MemorySource([*demo(), replace(finished(), status=status)])
+async def test_resume_is_offered_where_there_is_something_to_resume(stage, status, offered, tmp_path):
+    source = demo_source(replace(finished(), status=status))
     source.run = tmp_path
-    async with live(source, (120, 36)) as (app, pilot):
+    async with stage.live(source, (120, 36)) as (app, pilot):
         assert ("r resume" in frame(app)) == offered
         if not offered:
             await pilot.press("r")

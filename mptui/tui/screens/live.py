@@ -8,6 +8,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
+from textual.geometry import Size
 from textual.message import Message
 
 from mptui import format as fmt
@@ -130,18 +131,20 @@ class LiveScreen(RunPage):
         self.poll()
         self.set_interval(1 / POLLS_PER_SECOND, lambda: self.poll(at_once=False))
 
-    def on_resize(self, event: Resize) -> None:
-        """Choose the number of pages for the panels."""
-        width, height = event.size
-        classes = {
+    def size_classes(self, size: Size) -> dict[str, bool]:
+        """See `Page.size_classes`; the number of pages for the panels is among them."""
+        width, height = size
+        return super().size_classes(size) | {
             "-split": height < ALL_PANELS,
             "-close": height < WHOLE_PANELS,
             "-ribbon": height > ALL_PANELS or width < WIDTHS[-1][0],
             "-more": height >= MORE_ROWS,
             "-most": width >= MOST_COLUMNS and height >= MORE_ROWS,
         }
-        self.update_classes(classes)
-        self.query_one("#right").can_focus = height < ALL_PANELS  # if it doesn't fit, keys scroll it
+
+    def on_resize(self, event: Resize) -> None:
+        """Let keys scroll the panels where they don't fit."""
+        self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
     def poll(self, *, at_once: bool = True) -> None:
         """Show new events; those that only change figures can wait for the next drawing."""

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import Screen
 
 WIDTHS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
@@ -13,8 +15,22 @@ class Page(Screen[str]):
     """A screen of the app; `where` is its name in the table of keys."""
 
     where: ClassVar[str] = ""
-    HORIZONTAL_BREAKPOINTS = WIDTHS
-    VERTICAL_BREAKPOINTS = HEIGHTS
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = WIDTHS
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = HEIGHTS
+
+    def on_compose(self) -> None:
+        """Take the classes of the terminal's size before anything is styled and drawn without them."""
+        self.update_classes(self.size_classes(self.app.size), update=False)
+
+    def on_resize(self, event: Resize) -> None:
+        """Take the classes of the new size, all at once."""
+        self.update_classes(self.size_classes(event.size), animate=False)
+
+    def size_classes(self, size: Size) -> dict[str, bool]:
+        """Return each class that depends on the size of the screen, and whether it holds."""
+        widths, heights = self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS
+        held = {_reached(widths, size.width), _reached(heights, size.height)}
+        return {name: name in held for _, name in widths + heights}
 
     def back(self) -> None:
         """Go to the screen before this one; the first one stays."""
@@ -24,3 +40,7 @@ class Page(Screen[str]):
     def leave(self) -> None:
         """Leave the app."""
         self.app.exit()
+
+
+def _reached(breakpoints: list[tuple[int, str]], cells: int) -> str:
+    return [name for least, name in breakpoints if cells >= least][-1]
