@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from textual import on
 from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
@@ -15,20 +16,20 @@ class Page(Screen[str]):
     """A screen of the app; `where` is its name in the table of keys."""
 
     where: ClassVar[str] = ""
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = WIDTHS
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = HEIGHTS
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
 
     def on_compose(self) -> None:
         """Take the classes of the terminal's size before anything is styled and drawn without them."""
         self.update_classes(self.size_classes(self.app.size), update=False)
 
-    def on_resize(self, event: Resize) -> None:
-        """Take the classes of the new size, all at once."""
+    @on(Resize)
+    def _take_size_classes(self, event: Resize) -> None:
         self.update_classes(self.size_classes(event.size), animate=False)
 
     def size_classes(self, size: Size) -> dict[str, bool]:
         """Return each class that depends on the size of the screen, and whether it holds."""
-        widths, heights = self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS
+        widths, heights = self.HORIZONTAL_BREAKPOINTS or [], self.VERTICAL_BREAKPOINTS or []
         held = {_reached(widths, size.width), _reached(heights, size.height)}
         return {name: name in held for _, name in widths + heights}
 
