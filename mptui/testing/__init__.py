@@ -10,11 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mptui.testing.format import FormatContract
     from mptui.testing.optimizer import OptimizerContract
     from mptui.testing.task import TaskContract
     from mptui.testing.tracker import TrackerContract
 
-__all__ = ["OptimizerContract", "TaskContract", "TrackerContract"]
+__all__ = ["FormatContract", "OptimizerContract", "TaskContract", "TrackerContract"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class; importing them all would import torch for each

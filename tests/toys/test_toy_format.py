@@ -17,6 +17,8 @@ from mptui.data.scan import scan
 from mptui.errors import DataError
 from mptui.io.user_cache import cache_folder
 from mptui.registry.samples import SampleKind
+from mptui.testing import FormatContract
+from mptui.text import clean_name
 from mptui.tui.setup.data_info import about_data
 from tests.data.images import photo
 
@@ -33,18 +35,35 @@ def find(path: str, _kind: SampleKind, *_: object) -> Found:
             images, names = zip(*csv.reader(file), strict=True)
     except ValueError as error:  # not UTF-8, or lines of another length
         raise DataError(f"{path}: not a path and a class a line", hint="Correct the file.") from error
-    classes = tuple(sorted(set(names)))
-    labels = np.array([classes.index(name) for name in names], np.int64)
+    shown = [clean_name(name) for name in names]
+    classes = tuple(sorted(set(shown)))
+    labels = np.array([classes.index(name) for name in shown], np.int64)
     folder = Path(path).parent
     return Found(PathTable(str(folder / image) for image in images), len(images), classes, labels)
+
+
+SPEC = FolderFormat("DATA.pairs: a path and a class a line", recognize, find)
+
+
+class TestPairs(FormatContract):
+    @pytest.fixture
+    def spec(self):
+        return SPEC
+
+    def make(self, folder, images):
+        folder.mkdir(parents=True)
+        with (folder / "pets.pairs").open("w", newline="") as file:
+            for name, contents in images.items():
+                for number, content in enumerate(contents):
+                    (folder / f"{name} {number}.png").write_bytes(content)
+                    csv.writer(file).writerow([f"{name} {number}.png", name])
+        return folder / "pets.pairs"
 
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(
-        FORMATS, "file of pairs", FolderFormat("DATA.pairs: a path and a class a line", recognize, find)
-    )
+    monkeypatch.setitem(FORMATS, "file of pairs", SPEC)
     for number in range(12):
         photo(20, 16, number).save(tmp_path / f"{number}.png")
     path = tmp_path / "pets.pairs"
