@@ -113,17 +113,17 @@ def execute():
 
 
 def without():
-    """Run the program without the stream that comes first in `argv`: closed at the start, it is None."""
+    """Run the program without the streams that come first in `argv`: closed at the start, each is None."""
     from mptui.cli.main import main
 
-    name = sys.argv.pop(1)
-    stream = getattr(sys, name)
-    os.close(stream.fileno())
-    setattr(sys, name, None)
+    closed = {name: getattr(sys, name) for name in sys.argv.pop(1).split(",")}
+    for name, stream in closed.items():
+        os.close(stream.fileno())
+        setattr(sys, name, None)
     try:
         main()
     finally:
-        setattr(sys, name, stream)
+        vars(sys).update(closed)
 
 
 def in_its_locale():

@@ -1,10 +1,13 @@
 """`mptui doctor` from the command line."""
 
 import json
+from functools import partial
 
 import pytest
 
+from tests.cli.calls import call
 from tests.data.images import class_folders
+from tests.forks import FORKING
 from tests.program import run_to_end
 
 ACCELERATE = "distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: bf16\n"
@@ -12,11 +15,11 @@ ACCELERATE = "distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: bf16\n
 
 @pytest.fixture
 def doctor(tmp_path):
-    """Run it in an empty folder, with an empty home."""
+    """Call it in an empty folder, with an empty home."""
+    places = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    def run(*arguments, **environ):
-        places = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        return run_to_end("doctor", *arguments, folder=tmp_path, environ={**places, **environ})
+    def run(*arguments, how=call):
+        return how("doctor", *arguments, folder=tmp_path, environ=places)
 
     return run
 
@@ -24,7 +27,8 @@ def doctor(tmp_path):
 def test_the_machine_the_data_and_the_configuration_in_one_document(doctor, tmp_path):
     class_folders(tmp_path / "data", {"cat": 8, "dog": 8})
     (tmp_path / "data/cat/torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
-    ended = doctor("--data", "data", "--model", "resnet18", "--set", "data.bad_sample_budget=0.5", "--json")
+    flags = ("--data", "data", "--model", "resnet18", "--set", "data.bad_sample_budget=0.5", "--json")
+    ended = doctor(*flags, how=partial(run_to_end, call=FORKING))
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["exit_code"], document["errors"]) == (0, 0, 0), document
     found = {(f["area"], f["name"]): f for f in document["findings"]}

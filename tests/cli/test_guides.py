@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,18 @@ ONLY_PARSED = {
 """By command, or by its name for all that begin with it: why it does not run here."""
 
 
+@cache
+def whole_program():
+    """All commands; typer takes 50 ms to build them."""
+    return typer.main.get_command(app)
+
+
 def context_of(command):
     """Parse a command as the shell and the program would."""
     name, *words = shlex.split(command)[1:]
-    group = typer.main.get_command(app)
+    group = whole_program()
     context = typer.Context(group)
-    found = group.get_command(context, name)  # type: ignore[attr-defined]
+    found = group.get_command(context, name)
     if isinstance(found, typer.core.TyperGroup) and words:
         inner = found.get_command(context, words[0])
         assert inner is not None

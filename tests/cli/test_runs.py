@@ -13,11 +13,7 @@ from mptui.events import EpochFinished
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.store.journal import NAME, Journal
 from mptui.runs.store.summary import Summary
-from tests.program import run_to_end
-
-
-def mptui(*arguments):
-    return run_to_end(*arguments)
+from tests.cli.calls import call
 
 
 def a_run(folder, name, *, lr=0.1, losses=(2.0, 1.0), **summary):
@@ -64,7 +60,7 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     for run in (going, silent):
         claim(run)
     os.utime(silent / NAME, (time.time() - 600, time.time() - 600))
-    listed = {run["run"]: run for run in json.loads(mptui("runs", "--runs-dir", tmp_path, "--json").stdout)}
+    listed = {run["run"]: run for run in json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)}
     assert {name: run["status"] for name, run in listed.items()} == {
         "done": "completed",
         "dead": "crashed",
@@ -73,7 +69,7 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     }
     assert [name for name, run in listed.items() if "silent_s" in run] == ["silent"]
     assert listed["silent"]["silent_s"] >= 600
-    shown = mptui("runs", "--runs-dir", tmp_path)
+    shown = call("runs", "--runs-dir", tmp_path)
     assert going.name in shown.stdout
     assert "mptui attach" in shown.stderr
 
@@ -81,7 +77,7 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
 def test_two_runs_are_put_beside_each_other(tmp_path):
     a_run(tmp_path, "one", samples_per_second=100.0)
     a_run(tmp_path, "other", lr=0.2, losses=(2.0, 1.5, 0.5), samples_per_second=150.0)
-    found = json.loads(mptui("runs", "compare", "one", "other", "--runs-dir", tmp_path, "--json").stdout)
+    found = json.loads(call("runs", "compare", "one", "other", "--runs-dir", tmp_path, "--json").stdout)
     assert found["runs"] == ["one", "other"]
     assert found["settings"] == {"training.lr": [0.1, 0.2]}
     assert found["figures"]["final_acc1"] == [1.0, 2.0]
@@ -90,7 +86,7 @@ def test_two_runs_are_put_beside_each_other(tmp_path):
     assert found["figures"]["peak_allocated_bytes"] == [1 << 30, 1 << 30]
     assert found["figures"]["total_s"] == [60.0, 60.0]
     assert found["curves"]["val_loss"] == [[2.0, 1.0], [2.0, 1.5, 0.5]]
-    shown = mptui("runs", "compare", tmp_path / "one", tmp_path / "other").stdout
+    shown = call("runs", "compare", tmp_path / "one", tmp_path / "other").stdout
     lines = {line.split("  ")[0]: line for line in shown.splitlines()}
     assert lines["samples_per_second"].split() == ["samples_per_second", "100", "150", "+50.0", "%"]
     assert lines["training.lr"].split()[1:3] == ["0.1", "0.2"]
@@ -102,18 +98,18 @@ def test_a_run_compared_with_one_that_has_nothing_yet(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "run.toml").write_text("")
-    found = json.loads(mptui("runs", "compare", "one", "empty", "--runs-dir", tmp_path, "--json").stdout)
+    found = json.loads(call("runs", "compare", "one", "empty", "--runs-dir", tmp_path, "--json").stdout)
     assert found["settings"]["training.lr"] == [0.1, None]
     assert found["figures"]["status"] == ["completed", "crashed"]
     assert found["curves"]["val_loss"] == [[2.0, 1.0], []]
-    assert mptui("runs", "compare", "one", "empty", "--runs-dir", tmp_path).returncode == 0
+    assert call("runs", "compare", "one", "empty", "--runs-dir", tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(("second", "said"), [("missing", "no such run"), ("broken", "run.toml")])
 def test_a_run_that_cant_be_compared_is_named(tmp_path, second, said):
     a_run(tmp_path, "one")
     (a_run(tmp_path, "broken") / "run.toml").write_bytes(b"[[[\xff")
-    ended = mptui("runs", "compare", "one", second, "--runs-dir", tmp_path)
+    ended = call("runs", "compare", "one", second, "--runs-dir", tmp_path)
     assert ended.returncode == 6
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -186,7 +182,7 @@ def test_the_run_started_last_is_the_last_of_the_list(tmp_path):
     a_run(tmp_path, "m-second", started=now - 200)
     unknown = a_run(tmp_path, "b-oldest", started=float("nan"))
     os.utime(unknown, (now - 400, now - 400))
-    listed = json.loads(mptui("runs", "--runs-dir", tmp_path, "--json").stdout)
+    listed = json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)
     assert [run["run"] for run in listed] == ["b-oldest", "z-first", "m-second", "a-last"]
     assert _running_or_newest(tmp_path).name == "a-last"
 
@@ -202,7 +198,7 @@ HEADINGS = ["run", "status", "model", "data", "best", "epochs", "images/s", "pre
 
 def test_in_a_pipe_the_list_has_all_columns_whole(tmp_path):
     many_runs(tmp_path)
-    ended = mptui("runs", "--runs-dir", tmp_path)
+    ended = call("runs", "--runs-dir", tmp_path)
     heading, first, second = ended.stdout.splitlines()
     assert heading.split() == HEADINGS
     assert re.split("  +", first) == [
@@ -235,9 +231,9 @@ def test_a_name_longer_than_the_terminal_is_whole_all_the_same(tmp_path, monkeyp
 
 def test_the_ranks_of_runs_are_listed_where_there_are_several(tmp_path):
     a_run(tmp_path, "one")
-    assert "ranks" not in mptui("runs", "--runs-dir", tmp_path).stdout
+    assert "ranks" not in call("runs", "--runs-dir", tmp_path).stdout
     a_run(tmp_path, "many", ranks=8, nodes=2)
-    heading, *rows = mptui("runs", "--runs-dir", tmp_path).stdout.splitlines()
+    heading, *rows = call("runs", "--runs-dir", tmp_path).stdout.splitlines()
     assert heading.endswith("ranks")
     assert {row.split()[0]: row.rpartition("  ")[2].strip() for row in rows} == {
         "one": "1",

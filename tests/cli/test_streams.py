@@ -19,6 +19,7 @@ from mptui.processes.run_server import MAIN
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
+from tests.cli.calls import call
 from tests.cli.test_detach import ENDLESS, SMALL, look_until
 from tests.program import DEADLINE_S, run_to_end, server
 
@@ -26,43 +27,22 @@ pytestmark = pytest.mark.program
 
 MPTUI = f"{sys.executable} -m mptui"
 COMMAND = ("run", "--runs-dir", ".", "--name", "run")
-RUN = f"{MPTUI} {' '.join(COMMAND)}"
 WITHOUT = "tests.program:without"
 SHORT = {**SMALL, "MPTUI_TRAINING_MAX_STEPS": "2"}
 
 
-def shell(script, folder, environ=SHORT):
-    """Start a bash script in a separate process group."""
-    return subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=folder,
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-
-
-def ended(script, folder, environ=SHORT):
-    """Run a script to its end; return its exit code, stdout and stderr."""
-    with shell(script, folder, environ) as process:
-        told, complaint = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, told, complaint
-
-
-def started(folder, environ, *arguments, streams, command=COMMAND, call=MAIN):
-    """Start a run, or another command, in a separate session."""
-    words = (*command, *arguments)
+def started(folder, environ, *arguments, streams, program=MAIN):
+    """Start a run in a separate session."""
+    words = (*COMMAND, *arguments)
     environ = {**os.environ, **environ}
-    return server().start(call, *words, streams=streams, environ=environ, folder=str(folder))
+    return server().start(program, *words, streams=streams, environ=environ, folder=str(folder))
 
 
-def on_a_full_disk(folder, *arguments, environ=SHORT, command=COMMAND):
+def on_a_full_disk(folder, *arguments, environ=SHORT):
     """Run to the end with an unwritable stdout; return the exit code and stderr."""
     with Path("/dev/full").open("wb") as full, (folder / "stderr").open("wb") as complaint:
         streams = (None, full.fileno(), complaint.fileno())
-        process = started(folder, environ, *arguments, streams=streams, command=command)
+        process = started(folder, environ, *arguments, streams=streams)
         return process.wait(DEADLINE_S), (folder / "stderr").read_text()
 
 
@@ -107,13 +87,9 @@ def needs_no_stream(code, complaint, run):
     assert records[-1]["event"] == "run_finished"
 
 
-def test_a_run_starts_with_closed_standard_streams(tmp_path):
-    code, _, complaint = ended(f"{RUN} <&- >&- 2>&-", tmp_path)
-    needs_no_stream(code, complaint, tmp_path / "run")
-
-
-def test_a_run_needs_no_stderr(tmp_path):
-    ended = run_to_end("stderr", *COMMAND, environ=SHORT, folder=tmp_path, call=WITHOUT)
+@pytest.mark.parametrize("closed", ["stderr", "stdin,stdout,stderr"])
+def test_a_run_needs_no_standard_streams(tmp_path, closed):
+    ended = run_to_end(closed, *COMMAND, environ=SHORT, folder=tmp_path, call=WITHOUT)
     needs_no_stream(ended.returncode, ended.stderr, tmp_path / "run")
 
 
@@ -124,8 +100,9 @@ def test_a_run_needs_no_room_for_what_it_tells(tmp_path):
 
 
 def test_a_reader_that_has_read_enough_ends_a_command_as_by_its_signal(tmp_path):
-    code, _, complaint = ended(f"set -o pipefail; {MPTUI} profiles list --json | true", tmp_path)
-    assert (code, complaint) in {(141, ""), (0, "")}  # 0: written before the reader has gone
+    script = f"set -o pipefail; {MPTUI} profiles list --json | true"
+    ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) in {(141, ""), (0, "")}  # 0: written before the reader has gone
 
 
 @pytest.mark.parametrize("command", ["runs", "profiles list --json", "detect"])
@@ -133,22 +110,16 @@ def test_a_reader_that_has_read_enough_ends_a_command_as_by_its_signal(tmp_path)
 def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command, where, expected):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "run.toml").touch()
-    environ = {"MPTUI_RUNS_DIR": str(tmp_path)}
-    if command == "detect":  # with torch, which a fork has imported
-        code, complaint = detect_into(where, tmp_path, environ)
-    else:
-        code, _, complaint = ended(f"{MPTUI} {command} >{where}", tmp_path, environ)
-    assert code == expected
-    assert "Traceback" not in complaint
-    told = "mptui: standard output: No space left on device\n  free disk space, or redirect the output\n"
-    assert complaint.endswith(told) == (expected == 7)
-
-
-def detect_into(where, folder, environ):
+    environ, words = {"MPTUI_RUNS_DIR": str(tmp_path)}, command.split()
     if where == "/dev/full":
-        return on_a_full_disk(folder, command=("detect",), environ=environ)
-    ended = run_to_end("stdout", "detect", environ=environ, folder=folder, call=WITHOUT)
-    return ended.returncode, ended.stderr
+        with Path(where).open("wb") as full:
+            ended = call(*words, environ=environ, folder=tmp_path, stdout=full)
+    else:
+        ended = run_to_end("stdout", *words, environ=environ, folder=tmp_path, call=WITHOUT)
+    assert ended.returncode == expected
+    assert "Traceback" not in ended.stderr
+    told = "mptui: standard output: No space left on device\n  free disk space, or redirect the output\n"
+    assert ended.stderr.endswith(told) == (expected == 7)
 
 
 def test_a_document_that_can_not_be_written_is_told(tmp_path):
@@ -183,7 +154,7 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
     reader.start()
     environ = {**ENDLESS, "TERM": "xterm-256color"}
     streams = (None, follower, follower)
-    process = started(tmp_path, environ, streams=streams, call="tests.runs.slow_save:run")
+    process = started(tmp_path, environ, streams=streams, program="tests.runs.slow_save:run")
     os.close(follower)
     look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
     process.send_signal(signal.SIGINT)

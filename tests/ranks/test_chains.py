@@ -10,6 +10,7 @@ from mptui.events import CheckpointSaved, RunStarted, Step, Warned
 from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
+from tests.forks import FORKING
 from tests.program import run_to_end
 from tests.ranks.cluster import Cluster, wait_until
 
@@ -84,7 +85,7 @@ def steps_lost(run):
 
 def undisturbed(folder, processes, epochs):
     group = ["--nproc-per-node", str(processes)] if processes > 1 else []
-    ended = run_to_end("run", "--name", "straight", *group, *flags(folder, epochs))
+    ended = run_to_end("run", "--name", "straight", *group, *flags(folder, epochs), call=FORKING)
     assert ended.returncode == 0, ended.stderr
     return outcome_of(folder / "runs" / "straight")
 
