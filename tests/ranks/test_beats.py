@@ -1,9 +1,7 @@
 """Signs of life of ranks: who is late, and who is silent."""
 
-import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from threading import Thread
@@ -14,8 +12,7 @@ import torch
 from mptui.engine.ranks import beats
 from mptui.errors import RankError
 from tests.engine.small import end
-from tests.program import Program
-from tests.ranks.groups import CALL, environs, in_group
+from tests.ranks.groups import environs, in_group, started
 from tests.ranks.training import built
 
 
@@ -24,6 +21,7 @@ def _watch(ranks):
     beats.BEAT_S, beats.SILENT_S = 0.05, 1.0
     silent: list[str] = []
     ranks.beats.close()
+    processes = ranks.gather(os.getpid())
     each = beats.Beats(ranks.rank, ranks.world_size, lambda: 7 if ranks.rank == 0 else 6)
     each.on_silent = silent.append
     late: list[str] = []
@@ -32,10 +30,10 @@ def _watch(ranks):
         while not silent and time.monotonic() < until:
             late = each.late() or late
             time.sleep(0.01)
+        os.kill(processes[2], signal.SIGCONT)
     elif ranks.rank == 2:
         time.sleep(0.5)
-        subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), 19)
+        os.kill(os.getpid(), signal.SIGSTOP)
     ranks.broadcast(0)
     each.close()
     return [late, silent]
@@ -115,18 +113,34 @@ def _lose(ranks, lost, how):
     time.sleep(20)
 
 
-@pytest.mark.parametrize(
-    ("lost", "how"), [(1, signal.SIGSTOP), (0, signal.SIGSTOP), (0, signal.SIGKILL)], ids=str
-)
-def test_a_rank_that_stays_silent_ends_the_others(lost, how):
+LOSSES = {
+    "rank 1 suspended": (1, signal.SIGSTOP),
+    "rank 0 suspended": (0, signal.SIGSTOP),
+    "rank 0 killed": (0, signal.SIGKILL),
+}
+
+
+@pytest.fixture(scope="module")
+def ends():
+    """The exit code and the words of the rank that is left, of three groups at the same time."""
+    groups = {name: started(_lose, *LOSSES[name], environs=environs(2)) for name in LOSSES}
+    found = {}
+    for name, ranks in groups.items():
+        lost, _ = LOSSES[name]
+        try:
+            _, words = ranks[1 - lost].communicate()
+        finally:
+            ranks[lost].kill()
+        found[name] = ranks[1 - lost].returncode, words
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_rank_that_stays_silent_ends_the_others(ends, name):
     """The store, by which they hear of each other, is in the process of rank 0."""
-    what = json.dumps(["tests.ranks.test_beats", "_lose", [lost, how]])
-    both = [Program(CALL, what, environ=e, call="tests.program:execute") for e in environs(2)]
-    try:
-        _, err = both[1 - lost].communicate()
-    finally:
-        both[lost].kill()
-    assert both[1 - lost].returncode == RankError.exit_code, err
-    told = [line for line in err.splitlines() if "has given no sign of life" in line]
+    code, words = ends[name]
+    lost, _ = LOSSES[name]
+    assert code == RankError.exit_code, words
+    told = [line for line in words.splitlines() if "has given no sign of life" in line]
     assert len(told) == 2
     assert told[0].startswith(f"rank {lost} (process")

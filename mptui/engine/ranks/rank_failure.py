@@ -17,7 +17,8 @@ from mptui.text import clean, clean_lines
 _LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "ProcessGroup", "TCPStore")
 """Words of torch's errors about a group whose processes have ended."""
 
-_ABORT_S = 5.0
+ABORT_S = 5.0
+"""Seconds that a rank which leaves at once waits for operations that gloo can't give up."""
 
 
 class RetryError(Exception):
@@ -82,7 +83,7 @@ def leave_at_once() -> None:
     # in this thread, the last reference to the group would wait for its operations
     leaving = threading.Thread(target=_abort, daemon=True)
     leaving.start()
-    leaving.join(_ABORT_S)
+    leaving.join(ABORT_S)
 
 
 def _abort() -> None:
