@@ -100,7 +100,7 @@ def run_of(tmp_path, data, sets):
     ("data", "sync_s", "sets", "code", "key", "words"),
     [
         ("Sleeps", 0, {}, "data_bound", "data.workers", "CPUs are idle"),
-        ("Fast", 0.1, {"checkpoint.every_steps": 2}, "saving_bound", "checkpoint.every_steps", "of the time"),
+        ("Fast", 1.0, {"checkpoint.every_steps": 2}, "saving_bound", "checkpoint.every_steps", "of the time"),
         (
             "Fast",
             0,
@@ -137,6 +137,7 @@ def test_what_is_known_to_hold_a_run_up_is_named_and_mended_by_its_remedy(
     assert words in given.message
     assert "about" in given.message
     outcome = next(event for event in told if event.code == "outcome")
+    print("OUT", outcome.message, reports)
     assert f"{given.setting} has helped" in outcome.message
     assert outcome.setting is None
     assert len({(each.code, each.setting) for each in told}) == len(told)
