@@ -12,9 +12,15 @@ def chance() -> random.Random:
     return random.Random(0)
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "stage" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.asyncio(loop_scope="package"), append=False)
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def stage():
-    """Programs that stay open, for tests with `pytestmark = pytest.mark.asyncio(loop_scope="package")`."""
+    """Programs that stay open; the tests that show screens in them share their event loop."""
     opened = Stage()
     yield opened
     await opened.close()

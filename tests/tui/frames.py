@@ -49,3 +49,12 @@ async def put(app, pilot, *events):
     app.screen.source.waiting += events
     app.screen.poll()
     await pilot.pause()
+
+
+async def put_below(app, pilot, *events):
+    """Let the live screen below handle these events."""
+    below = app.screen_stack[-2]
+    below.source.waiting += events
+    below.poll()
+    app.screen.poll()
+    await pilot.pause()

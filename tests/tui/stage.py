@@ -18,8 +18,9 @@ class OpenApp(MptuiApp):
 
     def exit(self, result: object = None, *_: object, **__: object) -> None:
         """Note the result."""
-        self.left_with = result
+        self.has_left, self.left_with = True, result
 
+    has_left = False
     left_with: object = None
 
     @property
@@ -83,5 +84,5 @@ async def _clear(app: OpenApp) -> None:
         await app.pop_screen()
     app.clear_notifications()
     app.theme = "dark"
-    app.left_with = None
+    app.has_left, app.left_with = False, None
     alert_bar._ANSWERED.pop(app, None)

@@ -12,7 +12,16 @@ from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.terminal.calling import fault_of_choice, sequences
 from mptui.tui.widgets.alert_bar import AlertBar
-from tests.tui.events import START, MemorySource, demo, finished, rank_row, ranks_sampled, run_started
+from tests.tui.events import (
+    START,
+    MemorySource,
+    demo,
+    demo_source,
+    finished,
+    rank_row,
+    ranks_sampled,
+    run_started,
+)
 from tests.tui.frames import frame, live, put
 
 LATER = START + 9000
@@ -29,9 +38,9 @@ def line(app) -> str:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 45)])
-async def test_alerts_are_answered_one_after_another(size):
-    source = MemorySource(demo())
-    async with live(source, size) as (app, pilot):
+async def test_alerts_are_answered_one_after_another(stage, size):
+    source = demo_source()
+    async with stage.live(source, size) as (app, pilot):
         assert line(app).startswith("▲ waiting for data")
         assert line(app).endswith("a data.workers=12  h hide") or size[0] < 80
         await put(app, pilot, FULL, DIVERGING, GENTLER)
@@ -49,9 +58,9 @@ async def test_alerts_are_answered_one_after_another(size):
         assert source.sent == [("set", "training.lr=0.01")]
 
 
-async def test_an_answered_alert_stays_answered_where_the_run_is_opened_again():
+async def test_an_answered_alert_stays_answered_where_the_run_is_opened_again(stage):
     events = [replace(event, time=event.time + 0.00061) for event in [*demo(), FULL]]
-    async with live(MemorySource(events)) as (app, pilot):
+    async with stage.live(MemorySource(events)) as (app, pilot):
         await pilot.press("h")
         await pilot.pause()
         journal = [from_record(to_record(event), type(event)) for event in events]
@@ -63,25 +72,24 @@ async def test_an_answered_alert_stays_answered_where_the_run_is_opened_again():
         assert line(app).startswith("▲ 1 of 2  the disk")
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        replace(DIVERGING, over=True),
-        finished(),
-        run_started(time=LATER + 5, resumed_from_step=14_000),
-    ],
-)
-async def test_a_condition_that_has_ended_takes_its_alert_away(end):
-    async with live(MemorySource([DIVERGING, GENTLER])) as (app, pilot):
-        assert "the run is diverging" in line(app)
-        await put(app, pilot, end)
-        assert line(app) == ""
+async def test_a_condition_that_has_ended_takes_its_alert_away(stage):
+    async with stage.live(MemorySource()) as (app, pilot):
+        for end in (
+            replace(DIVERGING, over=True),
+            finished(),
+            run_started(time=LATER + 5, resumed_from_step=14_000),
+        ):
+            app.screen.follow(MemorySource([DIVERGING, GENTLER]))
+            await pilot.pause()
+            assert "the run is diverging" in line(app)
+            await put(app, pilot, end)
+            assert line(app) == ""
 
 
-async def test_a_lost_rank_is_told_after_all_have_started_again_and_its_offer_shows_the_ranks():
+async def test_a_lost_rank_is_told_after_all_have_started_again_and_its_offer_shows_the_ranks(stage):
     ranks = ranks_sampled([rank_row(0), rank_row(1)])
     started = run_started(time=LATER + 5, ranks=2, resumed_from_step=14_000)
-    async with live(MemorySource([LOST, started, ranks])) as (app, pilot):
+    async with stage.live(MemorySource([LOST, started, ranks])) as (app, pilot):
         assert line(app).startswith("▲ rank 3 was killed")
         assert "a show the ranks" in line(app)
         await pilot.press("a")
@@ -93,8 +101,8 @@ def sample(after_s, *reasons) -> DeviceSample:
     return DeviceSample(time=LATER + after_s, step=14_300, name="GPU", throttle=list(reasons))
 
 
-async def test_heat_that_lasts_is_an_alert_until_it_is_gone_and_a_power_limit_is_none():
-    async with live(MemorySource([sample(t, "power limit") for t in range(30)])) as (app, pilot):
+async def test_heat_that_lasts_is_an_alert_until_it_is_gone_and_a_power_limit_is_none(stage):
+    async with stage.live(MemorySource([sample(t, "power limit") for t in range(30)])) as (app, pilot):
         assert line(app) == ""
         await put(app, pilot, sample(30, "heat"), sample(31), sample(45))
         assert line(app) == ""
@@ -107,20 +115,20 @@ async def test_heat_that_lasts_is_an_alert_until_it_is_gone_and_a_power_limit_is
         assert line(app) == ""
 
 
-async def test_a_rank_that_is_throttled_is_an_alert_though_the_first_is_not():
+async def test_a_rank_that_is_throttled_is_an_alert_though_the_first_is_not(stage):
     def hot(time):
         return ranks_sampled([rank_row(0), rank_row(1, throttle=["heat"])], time=time)
 
-    async with live(MemorySource([hot(LATER), sample(5), hot(LATER + 11)])) as (app, _):
+    async with stage.live(MemorySource([hot(LATER), sample(5), hot(LATER + 11)])) as (app, _):
         assert "reduced (heat)" in line(app)
 
 
-async def test_what_was_done_about_it_otherwise_is_offered_no_more():
+async def test_what_was_done_about_it_otherwise_is_offered_no_more(stage):
     plateau = Advice(time=LATER, code="plateau", message="no better", setting="training.lr=0.01")
     best = Validated(time=LATER + 1, epoch=2, loss=1.0, metrics={}, seconds=1.0, best=True)
     changes = {"training.lr": ["0.1", "0.05"]}
     switch = PresetSwitched(time=LATER + 2, profile="fast", previous="fast", changes=changes)
-    async with live(MemorySource([plateau])) as (app, pilot):
+    async with stage.live(MemorySource([plateau])) as (app, pilot):
         assert "no better" in line(app)
         await put(app, pilot, best)
         assert line(app) == ""
@@ -129,15 +137,15 @@ async def test_what_was_done_about_it_otherwise_is_offered_no_more():
         assert "training.lr" not in line(app)
 
 
-async def test_a_run_that_failed_says_so_and_markup_in_its_message_is_text():
+async def test_a_run_that_failed_says_so_and_markup_in_its_message_is_text(stage):
     ended = RunFinished(time=LATER, step=9, status="diverged", exit_code=4, message="[b]no[/x] \x1b[2J\nmore")
-    async with live(MemorySource([*demo(), ended])) as (app, _):
+    async with stage.live(demo_source(ended)) as (app, _):
         assert line(app).startswith(r"▲ diverged: [b]no[/x] \x1b[2J")
         assert "more" not in line(app)
 
 
-async def test_no_row_is_taken_without_an_alert():
-    async with live(MemorySource([run_started()])) as (app, pilot):
+async def test_no_row_is_taken_without_an_alert(stage):
+    async with stage.live(MemorySource([run_started()])) as (app, pilot):
         assert not app.screen.query_one(AlertBar).region.area
         await pilot.press("a", "h")
         assert not app.screen.query_one(AlertBar).region.area
@@ -145,7 +153,7 @@ async def test_no_row_is_taken_without_an_alert():
 
 async def test_the_users_own_keys_are_named_and_work():
     keys = Keymap({"live.advice": "z", "live.hide": "ctrl+g"})
-    async with live(MemorySource(demo()), keys=keys) as (app, pilot):
+    async with live(demo_source(), keys=keys) as (app, pilot):
         assert line(app).endswith("z data.workers=12  ctrl+g hide")
         await pilot.press("ctrl+g")
         await pilot.pause()
@@ -163,9 +171,9 @@ def sent(monkeypatch):
     return written
 
 
-async def test_the_person_is_called_for_what_is_new_and_for_the_end(monkeypatch, sent):
+async def test_the_person_is_called_for_what_is_new_and_for_the_end(stage, monkeypatch, sent):
     monkeypatch.setenv("MPTUI_NOTIFY", "osc9")
-    async with live(MemorySource([*demo(), DIVERGING])) as (app, pilot):
+    async with stage.live(demo_source(DIVERGING)) as (app, pilot):
         assert not any("mptui:" in each for each in sent)
         now = time.time() + 60
         await put(app, pilot, replace(FULL, time=now, message="full\x1b]0;evil\a"))
@@ -176,8 +184,8 @@ async def test_the_person_is_called_for_what_is_new_and_for_the_end(monkeypatch,
         assert sum("mptui:" in each for each in sent) == 2
 
 
-async def test_nobody_is_called_who_has_not_asked(sent):
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_nobody_is_called_who_has_not_asked(stage, sent):
+    async with stage.live(demo_source()) as (app, pilot):
         await put(app, pilot, replace(FULL, time=time.time() + 60))
         assert not any(each == "\a" or "nearly full" in each for each in sent)
 

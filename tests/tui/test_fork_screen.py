@@ -15,7 +15,7 @@ from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs.fork_dialog import ForkDialog
 from mptui.tui.turns import TURN_S, Turns
 from tests.tui.cockpits import FakeRun, until
-from tests.tui.events import MemorySource, demo
+from tests.tui.events import MemorySource, beginning, demo, training
 from tests.tui.frames import frame, live, put, seen
 from tests.tui.test_runs_screen import a_run, demo_journal, journal_of
 
@@ -145,8 +145,8 @@ def test_a_parent_and_its_fork_take_turns():
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
 async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(tmp_path, size):
-    events = demo()
-    at = next(number for number, event in enumerate(events) if event.step > 4000)
+    events = [*beginning(), *training(epochs=2)]
+    at = next(number for number, event in enumerate(events) if event.step > 2000)
     parent = a_run(tmp_path, "parent", events=events[:at])
     since = events[at - 1].step
     forked = {"run": "parent", "id": run_id(parent), "step": since}

@@ -28,8 +28,6 @@ from tests.tui.events import (
 )
 from tests.tui.frames import frame, put, seen
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
-
 
 async def test_large_screen_shows_every_panel(stage):
     async with stage.live(demo_source()) as (app, _):
@@ -87,9 +85,10 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them(stage):
 
 async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy(stage):
     sample = DeviceSample(time=START, step=1, name="A CPU", utilisation=0.93, utilisation_own=0.5)
-    async with stage.live(demo_source(sample)) as (app, _):
+    async with stage.live(demo_source(sample)) as (app, pilot):
         large = frame(app)
-    async with stage.live(demo_source(sample), (80, 24)) as (app, _):
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
         small = frame(app)
 
     assert "93 %" in large
@@ -127,19 +126,21 @@ async def test_waiting_is_visible_and_the_unknown_is_a_dash(stage):
         assert "of about 1 min 50 s" in frame(app)
 
 
-@pytest.mark.parametrize(
-    ("phase", "words"),
-    [("compiling", "● compiling"), ("warming_up", "● warming up"), ("training", "● training")],
-)
-async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(stage, phase, words):
-    told = PhaseChanged(time=START, phase=phase, expected_s=110.0 if phase == "compiling" else None)
-    async with stage.live(MemorySource([run_started(), told])) as (app, pilot):
-        await put(app, pilot, Progress(time=START + 1, phase="preparing", done=500, total=1000))
-        assert "● preparing 500 of 1,000" in frame(app)
-        await put(app, pilot, Progress(time=START + 2, phase="preparing", done=1000, total=1000))
-        assert words in frame(app)
-        assert "preparing" not in frame(app).splitlines()[0]
-        assert ("of about 1 min 50 s" in frame(app)) == (phase == "compiling")
+async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(stage):
+    async with stage.live(MemorySource()) as (app, pilot):
+        for phase, words in (
+            ("compiling", "● compiling"),
+            ("warming_up", "● warming up"),
+            ("training", "● training"),
+        ):
+            told = PhaseChanged(time=START, phase=phase, expected_s=110.0 if phase == "compiling" else None)
+            app.screen.follow(MemorySource([run_started(), told]))
+            await put(app, pilot, Progress(time=START + 1, phase="preparing", done=500, total=1000))
+            assert "● preparing 500 of 1,000" in frame(app)
+            await put(app, pilot, Progress(time=START + 2, phase="preparing", done=1000, total=1000))
+            assert words in frame(app)
+            assert "preparing" not in frame(app).splitlines()[0]
+            assert ("of about 1 min 50 s" in frame(app)) == (phase == "compiling")
 
 
 async def test_how_loss_scaling_fares_and_what_was_found_is_told(stage):
@@ -209,16 +210,19 @@ async def test_log_scrolls_back_in_a_small_place(stage):
         assert "advice:" not in frame(app)
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(stage, size):
-    async with stage.live(demo_source(), size) as (app, pilot):
-        assert "space pause" in frame(app)
-        await put(app, pilot, finished())
-        keys = frame(app).splitlines()[-1]
-    for word in ("pause", "1-9 profile", "checkpoint", "stop", "validate", "advice", "detach"):
-        assert word not in keys
-    for word in ("n numerics", "l log", "q leave"):
-        assert word in keys
+async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(stage):
+    async with stage.live(demo_source()) as (app, pilot):
+        for size in ((120, 36), (80, 24)):
+            await pilot.resize_terminal(*size)
+            app.screen.follow(demo_source())
+            await pilot.pause()
+            assert "space pause" in frame(app)
+            await put(app, pilot, finished())
+            keys = frame(app).splitlines()[-1]
+            for word in ("pause", "1-9 profile", "checkpoint", "stop", "validate", "advice", "detach"):
+                assert word not in keys
+            for word in ("n numerics", "l log", "q leave"):
+                assert word in keys
 
 
 async def test_each_fault_of_a_run_has_a_line_of_its_own(stage):
@@ -235,25 +239,25 @@ async def test_each_fault_of_a_run_has_a_line_of_its_own(stage):
     ]
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(stage, size):
+async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(stage):
     message = "data.path: no such folder\nmodel.name: there is no network"
     ended = RunFinished(time=START, status="failed", exit_code=2, message=message, hint="see `mptui --help`")
-    async with stage.live(MemorySource([PhaseChanged(time=START, phase="starting"), ended]), size) as (
-        app,
-        _,
-    ):
-        text = frame(app)
-    for words in (
-        "✗ the run did not start",
-        "no such folder",
-        "there is no network",
-        "see `mptui",
-        "q leave",
-    ):
-        assert words in text
-    for words in ("loss", "no data yet", "images/s", "pause", "checkpoint", "stop"):
-        assert words not in text
+    source = MemorySource([PhaseChanged(time=START, phase="starting"), ended])
+    async with stage.live(source) as (app, pilot):
+        for size in ((120, 36), (80, 24), (60, 16)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            text = frame(app)
+            for words in (
+                "✗ the run did not start",
+                "no such folder",
+                "there is no network",
+                "see `mptui",
+                "q leave",
+            ):
+                assert words in text
+            for words in ("loss", "no data yet", "images/s", "pause", "checkpoint", "stop"):
+                assert words not in text
 
 
 async def test_a_failure_after_the_first_step_leaves_the_curves(stage):
@@ -276,12 +280,17 @@ async def test_every_theme_colours_every_part(stage):
     assert not any(one & other for one, other in combinations(colours, 2))
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_ascii_mode_shows_ascii_alone(stage, size):
-    async with stage.live(demo_source(), size, ascii_only=True) as (app, pilot):
-        assert frame(app).isascii()
-        assert "mp:on" in frame(app)
+async def test_ascii_mode_shows_ascii_alone(stage):
+    async with stage.live(demo_source(), ascii_only=True) as (app, pilot):
+        for size in ((120, 36), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert frame(app).isascii()
+            assert "mp:on" in frame(app)
         await pilot.press("question_mark")
+        await pilot.pause()
+        assert frame(app).isascii()
+        await pilot.resize_terminal(120, 36)
         await pilot.pause()
         assert frame(app).isascii()
 

@@ -2,46 +2,46 @@
 
 from dataclasses import replace
 
-import pytest
 from textual.events import MouseScrollUp
 
 from mptui.events import PresetSwitched, Validated
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.plot import GUTTER
-from tests.tui.events import START, MemorySource, demo, device_sample, finished, step_event
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.events import START, MemorySource, demo, demo_source, device_sample, finished, step_event
+from tests.tui.frames import frame, put, seen
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(size):
-    async with live(MemorySource(demo()), size) as (app, pilot):
-        await pilot.press("slash", *"scale")
-        assert await seen(app, pilot, "65,536")
-        assert "gradient norm  " not in frame(app)
-        await pilot.press("enter", "escape")
-        await pilot.pause()
-        assert "╭─ loss scale" in frame(app)
-        assert size[0] < 100 or "╭─ loss ─" in frame(app)
-        await pilot.press("slash", "down", "down", "up", "enter", "escape")
-        await pilot.press("slash", *"loss scale", "enter", "escape")
-        await pilot.pause()
-        assert "╭─ loss scale" not in frame(app)
-        await pilot.press("slash", *"nothing", "enter", "down", "escape")
-        await pilot.pause()
-        assert "metrics to draw" not in frame(app)
+async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
+        for size in ((120, 36), (80, 24), (60, 16)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("slash", *"scale")
+            assert await seen(app, pilot, "65,536")
+            assert "gradient norm  " not in frame(app)
+            await pilot.press("enter", "escape")
+            await pilot.pause()
+            assert "╭─ loss scale" in frame(app)
+            assert size[0] < 100 or "╭─ loss ─" in frame(app)
+            await pilot.press("slash", *"loss scale", "enter", "escape")
+            await pilot.pause()
+            assert "╭─ loss scale" not in frame(app)
+            await pilot.press("slash", "down", "down", "up", "enter", "enter", "escape")
+            await pilot.press("slash", *"noth", "enter", "down", "escape")
+            await pilot.pause()
+            assert "metrics to draw" not in frame(app)
 
 
-async def test_the_chart_of_the_loss_says_what_is_in_it():
+async def test_the_chart_of_the_loss_says_what_is_in_it(stage):
     events = [
         replace(event, loss_terms=["label smoothing 0.1"]) if isinstance(event, Validated) else event
         for event in demo()
     ]
-    async with live(MemorySource(events)) as (app, _):
+    async with stage.live(MemorySource(events)) as (app, _):
         assert "╭─ loss with label smoothing 0.1 ─" in frame(app)
 
 
-async def test_axis_smoothing_and_cursor():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_axis_smoothing_and_cursor(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("y", "s")
         await pilot.pause()
         assert "log axis · not smoothed" in frame(app)
@@ -55,8 +55,8 @@ async def test_axis_smoothing_and_cursor():
         assert "step 14,29" not in frame(app).split("loss", 1)[1]
 
 
-async def test_keys_and_the_wheel_zoom_and_pan_all_charts():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_keys_and_the_wheel_zoom_and_pan_all_charts(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("plus", "plus")
         assert await seen(app, pilot, "last 2,000 steps")
         assert frame(app).count("last 2,000 steps") == len([c for c in app.screen.query(Chart) if c.size])
@@ -78,24 +78,26 @@ async def test_keys_and_the_wheel_zoom_and_pan_all_charts():
         assert "steps 0 to" not in frame(app)
 
 
-async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run():
-    async with live(MemorySource(demo()), (140, 45)) as (app, _):
+async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run(stage):
+    async with stage.live(demo_source(), (140, 45)) as (app, _):
         chart = app.screen.query_one("#chart-2", Chart)
         assert "100k" in chart.render_line(chart.size.height - 1).text
         middle = [chart.render_line(y).text[30:40] for y in range(1, chart.size.height - 1)]
     assert any(0x2800 < ord(sign) < 0x2900 for row in middle for sign in row)
 
 
-@pytest.mark.parametrize(("size", "charts"), [((120, 36), 3), ((140, 45), 4), ((200, 60), 6)])
-async def test_a_larger_screen_has_more_charts(size, charts):
+async def test_a_larger_screen_has_more_charts(stage):
     names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]
-    async with live(MemorySource(demo()), size) as (app, _):
-        shown = [name for name in names if f"╭─ {name} ─" in frame(app)]
-    assert shown == names[:charts]
+    async with stage.live(demo_source()) as (app, pilot):
+        for size, charts in (((120, 36), 3), ((140, 45), 4), ((200, 60), 6)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            shown = [name for name in names if f"╭─ {name} ─" in frame(app)]
+            assert shown == names[:charts]
 
 
-async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor():
-    async with live(MemorySource([*demo(), finished()])) as (app, pilot):
+async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor(stage):
+    async with stage.live(demo_source(finished())) as (app, pilot):
         screen = app.screen
         await pilot.press("left")
         assert await seen(app, pilot, "step 14,29")
@@ -105,8 +107,8 @@ async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor():
         assert "◂" not in frame(app)
 
 
-async def test_nothing_is_drawn_while_nothing_changes(chance):
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_nothing_is_drawn_while_nothing_changes(stage, chance):
+    async with stage.live(demo_source()) as (app, pilot):
         charts = app.screen.query(Chart)
         await pilot.pause()
         before = [chart.drawn for chart in charts]
@@ -117,11 +119,11 @@ async def test_nothing_is_drawn_while_nothing_changes(chance):
         assert charts.first().drawn == before[0] + 1
 
 
-async def test_a_setting_that_was_changed_is_a_mark_on_the_curve():
+async def test_a_setting_that_was_changed_is_a_mark_on_the_curve(stage):
     changed = PresetSwitched(
         time=START + 2e6, step=9_000, profile="fast", previous="fast", changes={"data.workers": ["8", "12"]}
     )
-    async with live(MemorySource([*demo(), changed]), (120, 36)) as (app, _):
+    async with stage.live(demo_source(changed), (120, 36)) as (app, _):
         text = frame(app)
 
         assert "▼ workers 8 → 12" in text

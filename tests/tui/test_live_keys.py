@@ -15,8 +15,6 @@ from tests.tui.cockpits import until
 from tests.tui.events import START, demo_source, finished
 from tests.tui.frames import frame, live, put, seen
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
-
 
 async def test_keys_reach_the_run(stage):
     source = demo_source()
@@ -59,19 +57,26 @@ def fast_run(tmp_path):
     return source
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage, fast_run, size):
-    async with stage.live(fast_run, size) as (app, pilot):
-        await pilot.press("4")
-        await until(app, pilot, "switch to debug?")
-        text = " ".join(frame(app).split())
-        assert "can't change during a run" in text
-        assert "training.epochs 50 (debug has 5)" in text
-        assert fast_run.sent == []
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "switch to debug?" not in frame(app)
-        assert fast_run.sent == []
+async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage, fast_run):
+    async with stage.live(fast_run) as (app, pilot):
+        for size in ((120, 36), (80, 24), (60, 16)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("4")
+            await until(app, pilot, "switch to debug?")
+            text = " ".join(frame(app).split())
+            assert "can't change during a run" in text
+            assert "training.epochs 50 (debug has 5)" in text
+            if size == (120, 36):
+                last = fast_run.view.latest
+                assert f"effective lr {last.lr:.3g} →" in text
+                assert "effective batch 64 → 2" in text
+                assert "within 30 steps" in text
+                assert "training.batch_size" not in text
+            assert fast_run.sent == []
+            await pilot.press("escape")
+            await pilot.pause()
+            assert "switch to debug?" not in frame(app)
+            assert fast_run.sent == []
         await pilot.press("4")
         await until(app, pilot, "switch to debug?")
         await pilot.press("2")
@@ -80,18 +85,6 @@ async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage
         await pilot.press("2")
         await pilot.pause()
     assert fast_run.sent == [("preset", "stable")]
-
-
-async def test_the_effective_rate_and_batch_are_said_before_a_switch(stage, fast_run):
-    async with stage.live(fast_run) as (app, pilot):
-        await pilot.press("4")
-        await until(app, pilot, "switch to debug?")
-        text = " ".join(frame(app).split())
-    last = fast_run.view.latest
-    assert f"effective lr {last.lr:.3g} →" in text
-    assert "effective batch 64 → 2" in text
-    assert "within 30 steps" in text
-    assert "training.batch_size" not in text
 
 
 async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(stage, fast_run):

@@ -1,12 +1,10 @@
 """The numerics screen: the worst layer first, its exponents with the ranges of formats, the advice."""
 
-import pytest
-
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
 from mptui.runs.view.log_lines import numerics_advice
 from mptui.tui.keys.bindings import heard_on
-from tests.tui.events import START, MemorySource, demo, finished
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.events import START, demo_source, finished
+from tests.tui.frames import frame, put, put_below, seen
 
 
 def layer(name="layer3.0.conv1", part="gradient", **changes) -> NumericsLayer:
@@ -54,54 +52,55 @@ def looked(**changes) -> Numerics:
     return Numerics(**{**values, **changes})
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (60, 16)])
-async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
-    source = MemorySource([*demo(), looked()])
-    async with live(source, size) as (app, pilot):
+async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(stage):
+    async with stage.live(demo_source(looked()), (80, 24)) as (app, pilot):
         await pilot.press("n")
-        await pilot.pause()
-        text = frame(app)
-    for words in (
-        "layers by risk · step 14,300",
-        "layer4.2.conv3",
-        "✗ 62.0 %",
-        "31.0 %",
-        "and 150 more (2 at fault), losing up to 4.0 %",
-        "layer4.2.conv3 · gradients",
-        "2^-40",
-        "fp16 ",
-        "bf16 ",
-    ):
-        assert words in text, text
-    if size[0] >= 80:
-        assert "a loss scale of 1,024 loses 31.0 % of the gradients; 65,536 is" in text
-        assert "in fp16, scale 1,024: 40.0 % to zero, 22.0 % losing bits, " in text
-        assert "% too large" in text
-        assert "summary: +12.0 ms on a step in 30 s: 0.0 % · f: all values, at most 5.0 %" in text
-    assert len(text.splitlines()) == size[1]
-    assert all(len(line) <= size[0] for line in text.splitlines())
+        for width, height in ((80, 24), (120, 36), (60, 16), (200, 60)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            text = frame(app)
+            for words in (
+                "layers by risk · step 14,300",
+                "layer4.2.conv3",
+                "✗ 62.0 %",
+                "31.0 %",
+                "and 150 more (2 at fault), losing up to 4.0 %",
+                "layer4.2.conv3 · gradients",
+                "2^-40",
+                "fp16 ",
+                "bf16 ",
+            ):
+                assert words in text, text
+            if width >= 80:
+                assert "a loss scale of 1,024 loses 31.0 % of the gradients; 65,536 is" in text
+                assert "in fp16, scale 1,024: 40.0 % to zero, 22.0 % losing bits, " in text
+                assert "% too large" in text
+                assert "summary: +12.0 ms on a step in 30 s: 0.0 % · f: all values, at most 5.0 %" in text
+            assert len(text.splitlines()) == height
+            assert all(len(line) <= width for line in text.splitlines())
+        # a wide table has the figures beside the names
+        row = next(row for row in frame(app).splitlines() if "▸ layer4.2.conv3" in row)
+        assert " " * 20 not in row.partition("%")[0]
 
 
-@pytest.mark.parametrize(
-    ("precision", "changes", "words"),
-    [
-        ("fp16", {}, "✗ 3 layers don't fit fp16 (n)"),
-        ("fp16", {"layers": [layer()], "others_at_fault": 0}, "▲ 31.0 % of gradients lost"),
-        (
-            "fp16",
-            {"layers": [layer()], "others_at_fault": 0, "lost": 0.0002},
-            "✓ under 0.1 % of gradients lost",
-        ),
-        ("fp16", {"layers": [layer()], "others_at_fault": 0, "lost": 0.0}, "✓ no underflow"),
-        ("bf16", {"loss_scale": None, "lost": None}, "✓ no underflow"),
-    ],
-)
-async def test_the_precision_panel_tells_the_health_of_the_numbers(precision, changes, words):
-    source = MemorySource([*demo(), PrecisionChanged(precision=precision, previous=None, reason="")])
-    async with live(source) as (app, pilot):
-        assert "health      –" in frame(app)
-        await put(app, pilot, looked(precision=precision, **changes))
-        assert f"health      {words}" in frame(app)
+async def test_the_precision_panel_tells_the_health_of_the_numbers(stage):
+    async with stage.live(demo_source()) as (app, pilot):
+        for precision, changes, words in (
+            ("fp16", {}, "✗ 3 layers don't fit fp16 (n)"),
+            ("fp16", {"layers": [layer()], "others_at_fault": 0}, "▲ 31.0 % of gradients lost"),
+            (
+                "fp16",
+                {"layers": [layer()], "others_at_fault": 0, "lost": 0.0002},
+                "✓ under 0.1 % of gradients lost",
+            ),
+            ("fp16", {"layers": [layer()], "others_at_fault": 0, "lost": 0.0}, "✓ no underflow"),
+            ("bf16", {"loss_scale": None, "lost": None}, "✓ no underflow"),
+        ):
+            app.screen.follow(demo_source(PrecisionChanged(precision=precision, previous=None, reason="")))
+            await pilot.pause()
+            assert "health      –" in frame(app)
+            await put(app, pilot, looked(precision=precision, **changes))
+            assert f"health      {words}" in frame(app)
 
 
 def test_another_loss_scale_is_named_only_if_it_is_larger_and_without_what_it_would_lose():
@@ -110,16 +109,8 @@ def test_another_loss_scale_is_named_only_if_it_is_larger_and_without_what_it_wo
     assert numerics_advice(looked(lost=0.01)) == words + "; 65,536 is the largest that they allow"
 
 
-async def test_a_wide_table_has_the_figures_beside_the_names():
-    async with live(MemorySource([*demo(), looked()]), (200, 60)) as (app, pilot):
-        await pilot.press("n")
-        await pilot.pause()
-        row = next(row for row in frame(app).splitlines() if "▸ layer4.2.conv3" in row)
-        assert " " * 20 not in row.partition("%")[0]
-
-
-async def test_arrows_choose_a_layer_and_tab_a_part():
-    async with live(MemorySource([*demo(), looked()]), (80, 24)) as (app, pilot):
+async def test_arrows_choose_a_layer_and_tab_a_part(stage):
+    async with stage.live(demo_source(looked()), (80, 24)) as (app, pilot):
         await pilot.press("n", "down")
         assert "layer3.0.conv1 · gradients" in frame(app)
         await pilot.press("down", "down", "down")
@@ -134,9 +125,9 @@ async def test_arrows_choose_a_layer_and_tab_a_part():
         assert "layer4.2.conv3 · gradients" in frame(app)
 
 
-async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen():
-    source = MemorySource([*demo(), looked()])
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen(stage):
+    source = demo_source(looked())
+    async with stage.live(source, (80, 24)) as (app, pilot):
         await pilot.press("n", "f")
         assert source.sent == [("numerics", "full")]
         await put_below(app, pilot, looked(mode="full", cost_s=0.1, every_s=5.0, eager=True, step=14_400))
@@ -151,54 +142,45 @@ async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen():
         assert "╭─ loss" in frame(app)
 
 
-async def put_below(app, pilot, *events):
-    """Let the live screen below handle these events."""
-    below = app.screen_stack[-2]
-    below.source.waiting += events
-    below.poll()
-    app.screen.poll()
-    await pilot.pause()
-
-
-async def test_leaving_from_it_asks_as_on_the_live_screen():
-    source = MemorySource([*demo(), looked()])
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_leaving_from_it_asks_as_on_the_live_screen(stage):
+    source = demo_source(looked())
+    async with stage.live(source, (80, 24)) as (app, pilot):
         await pilot.press("n", "f", "q")
         await pilot.pause()
         assert await seen(app, pilot, "save, stop")
     assert source.sent == [("numerics", "full"), ("numerics", None)]
 
 
-async def test_the_end_of_a_long_name_is_shown_wherever_it_stands():
+async def test_the_end_of_a_long_name_is_shown_wherever_it_stands(stage):
     name = "encoder.layers.encoder_layer_11.self_attention.out_proj.attention.weight"
     event = looked(layers=[layer(name)])
-    async with live(MemorySource([*demo(), event]), (80, 24)) as (app, pilot):
+    async with stage.live(demo_source(event), (80, 24)) as (app, pilot):
         await pilot.press("n")
         assert await seen(app, pilot, "attention.weight · ")
         assert frame(app).count("attention.weight") == 2
 
 
-async def test_before_the_first_look_it_says_what_looking_costs():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+async def test_before_the_first_look_it_says_what_looking_costs(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         await pilot.press("n")
         text = frame(app)
     assert "no numerics sample yet" in text
     assert "at most 5.0 % of the time" in text
 
 
-async def test_a_run_that_ended_is_asked_for_nothing():
-    source = MemorySource([*demo(), looked(), finished()])
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_a_run_that_ended_is_asked_for_nothing(stage):
+    source = demo_source(looked(), finished())
+    async with stage.live(source, (80, 24)) as (app, pilot):
         await pilot.press("n", "f", "escape")
         assert "layers by risk" not in frame(app)
     assert source.sent == []
 
 
-async def test_names_from_outside_cannot_command_the_terminal():
+async def test_names_from_outside_cannot_command_the_terminal(stage):
     hostile = "\x1b[31mred\x1b[0m\nnew\u202eline" + "x" * 300
     names = ["\x1b[31mr\u202ed", hostile, "[bold]b[/]"]
     event = looked(layers=[layer(name) for name in names], mode=hostile, precision=hostile)
-    async with live(MemorySource([*demo(), event]), (80, 24)) as (app, pilot):
+    async with stage.live(demo_source(event), (80, 24)) as (app, pilot):
         await pilot.press("n")
         text = frame(app)
     assert "\x1b" not in text
@@ -208,33 +190,35 @@ async def test_names_from_outside_cannot_command_the_terminal():
     assert len(text.splitlines()) == 24
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"layers": [], "others": 0},
-        {"layers": [layer(exponents=[], first_exponent=0)]},
-        {"layers": [layer(exponents=[1000], first_exponent=127, overflow=1.0, lost=1.0, fault="overflow")]},
-        {"layers": [layer(exponents=[1] * 255, first_exponent=-127)]},
-        {"best_scale": None, "lost_at_best": None, "lost": 1.0},
-        {"loss_scale": None, "lost": None, "precision": "bf16"},
-        {"loss_scale": None, "best_scale": None, "lost_at_best": None, "lost": None},
-        {"every_s": 0.0},
-        {"layers": [layer(smallest=float("nan"), largest=float("inf"), lost=float("nan"))]},
-        {"loss_scale": float("inf"), "best_scale": 1e30},
-        {"loss_scale": float("nan"), "cost_s": float("nan")},
-        {"layers": [layer(first_exponent=2**60)]},
-        {"layers": [layer(exponents=[-5, 0, 10**18])]},
-    ],
-)
-async def test_odd_looks_are_shown_too(odd):
-    async with live(MemorySource([*demo(), looked(**odd)]), (80, 24)) as (app, pilot):
-        await pilot.press("n", "down", "tab", "tab")
-        text = frame(app)
-    assert "recommendation" in text
+ODD: list[dict[str, object]] = [
+    {"layers": [], "others": 0},
+    {"layers": [layer(exponents=[], first_exponent=0)]},
+    {"layers": [layer(exponents=[1000], first_exponent=127, overflow=1.0, lost=1.0, fault="overflow")]},
+    {"layers": [layer(exponents=[1] * 255, first_exponent=-127)]},
+    {"best_scale": None, "lost_at_best": None, "lost": 1.0},
+    {"loss_scale": None, "lost": None, "precision": "bf16"},
+    {"loss_scale": None, "best_scale": None, "lost_at_best": None, "lost": None},
+    {"every_s": 0.0},
+    {"layers": [layer(smallest=float("nan"), largest=float("inf"), lost=float("nan"))]},
+    {"loss_scale": float("inf"), "best_scale": 1e30},
+    {"loss_scale": float("nan"), "cost_s": float("nan")},
+    {"layers": [layer(first_exponent=2**60)]},
+    {"layers": [layer(exponents=[-5, 0, 10**18])]},
+]
 
 
-async def test_it_reads_in_ascii():
-    async with live(MemorySource([*demo(), looked()]), (80, 24), ascii_only=True) as (app, pilot):
+async def test_odd_looks_are_shown_too(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
+        await pilot.press("n")
+        for odd in ODD:
+            await put_below(app, pilot, looked(**odd))
+            await pilot.press("down", "tab", "tab")
+            assert "recommendation" in frame(app)
+            await pilot.press("up", "tab", "tab")
+
+
+async def test_it_reads_in_ascii(stage):
+    async with stage.live(demo_source(looked()), (80, 24), ascii_only=True) as (app, pilot):
         await pilot.press("n")
         assert "layer4.2.conv3" in frame(app)
 

@@ -9,7 +9,7 @@ from mptui import format as fmt
 from mptui.events import MemorySample, Numerics, NumericsLayer, RunStarted
 from mptui.tui.widgets.bars import bar
 from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
-from tests.tui.frames import frame, live, put
+from tests.tui.frames import frame, put, put_below
 
 NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-320, 5e-324, -1.0, 0.0]
 
@@ -53,29 +53,43 @@ def memory(number):
     return changed(MemorySample(allocated=1, peak=2, reserved=3, gaps=1, process=4), number)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-async def test_no_number_of_a_journal_breaks_a_screen(number):
+def figures(number):
+    """Events of each kind, of each screen, with this number in place of all others."""
+    kinds = {type(event): event for event in demo()}
+    told = [changed(event, number) for event in kinds.values()]
+    return [*told, looked(number), ranks(number), memory(number)]
+
+
+async def test_no_number_of_a_journal_breaks_the_live_screen(stage):
     events = demo()
-    kinds = {type(event): event for event in events}
-    source = MemorySource([kinds[RunStarted], *events[5:9]])
-    async with live(source) as (app, pilot):
-        for _ in range(2):
-            figures = [changed(event, number) for event in kinds.values()]
-            await put(app, pilot, *figures, looked(number), ranks(number), memory(number))
-            await pilot.press("y", "s")
-        await pilot.press("n")
-        await pilot.pause()
-        assert "layers by risk" in frame(app)
-        await pilot.press("n", "g", *"ssssssssss")
-        await pilot.pause()
-        assert "2 by rank" in frame(app)
-        await pilot.press("g", "m")
-        await pilot.pause()
-        assert "measured" in frame(app)
-        await pilot.press("m")
+    sources = []
+    async with stage.live(MemorySource()) as (app, pilot):
+        for number in NUMBERS:
+            started = next(event for event in events if isinstance(event, RunStarted))
+            sources.append(MemorySource([started, *events[5:9]]))
+            app.screen.follow(sources[-1])
+            for _ in range(2):
+                await put(app, pilot, *figures(number))
+                await pilot.press("y", "s")
+            assert "╭─ loss" in frame(app)
         await pilot.resize_terminal(80, 24)
-        await pilot.pause()
-        assert "stable" in frame(app)
+        for source in sources:
+            app.screen.follow(source)
+            await pilot.pause()
+            assert "stable" in frame(app)
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "orders"),
+    [("n", "layers by risk", ""), ("g", "2 by rank", "s" * 10), ("m", "measured", "")],
+)
+async def test_no_number_of_a_journal_breaks_the_screens_above_it(stage, key, words, orders):
+    async with stage.live(MemorySource([*demo()[:9], *figures(1.0)])) as (app, pilot):
+        await pilot.press(key)
+        for number in NUMBERS:
+            await put_below(app, pilot, *figures(number))
+            await pilot.press(*orders)
+            assert words in frame(app)
 
 
 def test_a_run_that_ends_beyond_all_calendars_shows_its_screen_all_the_same():
