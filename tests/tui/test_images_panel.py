@@ -7,7 +7,7 @@ from PIL import Image
 from mptui.events import ImagesGenerated
 from mptui.tui.widgets.live.image_panel import ImagesPanel
 from tests.tui.events import START, MemorySource, run_started
-from tests.tui.frames import frame, live, put
+from tests.tui.frames import frame, put
 
 SIZE = (120, 45)
 
@@ -33,8 +33,8 @@ def styles(panel):
     return [line.spans[0].style for line in panel.lines(panel._view, panel.content_size.width)]
 
 
-async def test_the_picture_is_drawn_in_half_blocks_where_there_is_room(run):
-    async with live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
+async def test_the_picture_is_drawn_in_half_blocks_where_there_is_room(stage, run):
+    async with stage.live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
         panel = app.screen.query_one(ImagesPanel)
         assert not panel.display
         await put(app, pilot, made())
@@ -53,23 +53,26 @@ async def test_the_picture_is_drawn_in_half_blocks_where_there_is_room(run):
 
 
 @pytest.mark.parametrize("path", ["samples/gone.png", "", "../secret.png"])
-async def test_a_picture_that_is_not_there_is_named(run, path):
+async def test_a_picture_that_is_not_there_is_named(stage, run, path):
     Image.new("RGB", (4, 4)).save(run / "secret.png")
-    async with live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
+    async with stage.live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
         await put(app, pilot, made(path))
         assert "▀" not in frame(app)
         assert (path or "not written") in frame(app)
 
 
-async def test_a_file_that_is_no_picture_is_named(run):
+async def test_a_file_that_is_no_picture_is_named(stage, run):
     (run / "samples" / "epoch-0003.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
-    async with live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
+    async with stage.live(MemorySource([run_started(directory=str(run))]), SIZE) as (app, pilot):
         await put(app, pilot, made())
         assert "samples/epoch-0003.png" in frame(app)
 
 
-async def test_without_half_blocks_brightness_is_in_characters(run):
+async def test_without_half_blocks_brightness_is_in_characters(stage, run):
     Image.new("RGB", (40, 40), (255, 255, 255)).save(run / "samples" / "epoch-0003.png")
-    async with live(MemorySource([run_started(directory=str(run))]), SIZE, ascii_only=True) as (app, pilot):
+    async with stage.live(MemorySource([run_started(directory=str(run))]), SIZE, ascii_only=True) as (
+        app,
+        pilot,
+    ):
         await put(app, pilot, made())
         assert "@" * 10 in frame(app)

@@ -14,13 +14,13 @@ from mptui.tui.screens import memory_screen
 from mptui.tui.widgets.pictures import samples_panel
 from tests.runs.made_pictures import RED, sample
 from tests.tui.cockpits import until
-from tests.tui.events import MemorySource, demo
-from tests.tui.frames import frame, live
+from tests.tui.events import demo_source
+from tests.tui.frames import frame
 from tests.tui.test_fork_screen import Shown
 from tests.tui.test_pictures_screen import written
-from tests.tui.test_runs_screen import a_run, shown, three
+from tests.tui.test_runs_screen import a_run, demo_journal, shown, three
 
-__all__ = ["three"]
+__all__ = ["shown", "three"]
 
 
 def send(app, *keys):
@@ -30,7 +30,7 @@ def send(app, *keys):
 
 
 async def test_a_question_that_takes_a_while_gets_the_next_key(tmp_path):
-    a_run(tmp_path, "parent", events=demo())
+    a_run(tmp_path, "parent", journal=demo_journal())
     async with Shown(tmp_path) as (app, pilot, started):
         send(app, "f", "2", "0", "enter")
         await until(app, pilot, "steps of the fork")
@@ -38,14 +38,14 @@ async def test_a_question_that_takes_a_while_gets_the_next_key(tmp_path):
     assert (tmp_path / "parent-fork").exists()
 
 
-async def test_old_checkpoints_are_asked_about_and_removed_by_two_keys_at_once(three):
+async def test_old_checkpoints_are_asked_about_and_removed_by_two_keys_at_once(shown, three):
     async with shown(three) as (app, pilot):
         send(app, "p", "p")
         await until(app, pilot, "cleaned up: minute")
 
 
 @pytest.mark.parametrize(("keys", "words"), [(("enter",), "╭─ loss"), (("c", "m"), "loss · validation")])
-async def test_keys_wait_for_the_first_look_at_the_runs(three, keys, words):
+async def test_keys_wait_for_the_first_look_at_the_runs(shown, three, keys, words):
     async with shown(three) as (app, pilot):
         await pilot.press("escape")
         send(app, "o", *keys)
@@ -53,7 +53,7 @@ async def test_keys_wait_for_the_first_look_at_the_runs(three, keys, words):
 
 
 async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
-    a_run(tmp_path, "parent", events=demo())
+    a_run(tmp_path, "parent", journal=demo_journal())
     released = threading.Event()
 
     def slow(run):
@@ -73,7 +73,7 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
     ("module", "name", "key"), [(memory_screen, "predicted", "m"), (samples_panel, "opened_picture", "i")]
 )
 async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
-    tmp_path, monkeypatch, module, name, key
+    stage, tmp_path, monkeypatch, module, name, key
 ):
     asked, closed = threading.Event(), threading.Event()
 
@@ -85,7 +85,7 @@ async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
 
     monkeypatch.setattr(module, name, slow)
     source = written(tmp_path, groups={"worst": [sample(1, RED)]})
-    async with live(source) as (app, pilot):
+    async with stage.live(source) as (app, pilot):
         below = app.screen
         await pilot.press(key)
         while not asked.is_set():
@@ -99,9 +99,9 @@ async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
         assert below.is_attached
 
 
-async def test_two_pauses_at_once_are_a_pause_and_its_end():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
+async def test_two_pauses_at_once_are_a_pause_and_its_end(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
         send(app, "space", "space", "space")
         while len(source.sent) < 3:
             await pilot.pause()
@@ -109,7 +109,7 @@ async def test_two_pauses_at_once_are_a_pause_and_its_end():
 
 
 @pytest.mark.parametrize(("width", "word"), [(80, "more"), (300, "help")])
-async def test_the_line_of_keys_says_where_there_are_more(width, word):
-    async with live(MemorySource(demo()), (width, 36)) as (app, _):
+async def test_the_line_of_keys_says_where_there_are_more(stage, width, word):
+    async with stage.live(demo_source(), (width, 36)) as (app, _):
         assert f"? {word}" in frame(app).splitlines()[-1]
         assert {key.footer for key in KEYS if key.id == "app.help"} == {"help"}

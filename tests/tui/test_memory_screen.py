@@ -1,15 +1,13 @@
 """The screen of the memory: the parts of the prediction, and what is measured beside it."""
 
-import pytest
-
 from mptui import format as fmt
 from mptui.config.dump import to_toml
 from mptui.config.schema import RunConfig
 from mptui.engine.memory.footprint import footprint
-from mptui.events import MemorySample, RunStarted
+from mptui.events import MemorySample
 from mptui.runs.store.directory import CONFIG
-from tests.tui.events import MemorySource, demo
-from tests.tui.frames import frame, live, seen
+from tests.tui.events import demo_source
+from tests.tui.frames import frame, put_below
 
 GIB = 1 << 30
 CUDA = {"allocated": GIB, "peak": 3 * GIB, "reserved": 4 * GIB, "gaps": GIB // 2, "process": 2 * GIB}
@@ -28,15 +26,15 @@ async def counted_screen(app, pilot):
     return frame(app)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
-async def test_the_parts_of_the_prediction_stand_above_what_is_measured(tmp_path, size):
+async def test_the_parts_of_the_prediction_stand_above_what_is_measured(stage, tmp_path):
     config = RunConfig.model_validate(
         {"model": {"name": "resnet18"}, "data": {"image_size": 32}, "training": {"batch_size": 64}}
     )
     (tmp_path / CONFIG).write_text(to_toml(config))
-    source = MemorySource(demo())
+    source = demo_source()
     source.run = tmp_path
-    started = next(event for event in source.waiting if isinstance(event, RunStarted))
+    started = source.view.started
+    assert started is not None
     batch = config.training.model_copy(update={"batch_size": started.batch_size})
     counted = footprint(
         config.model_copy(update={"training": batch}),
@@ -45,33 +43,39 @@ async def test_the_parts_of_the_prediction_stand_above_what_is_measured(tmp_path
         precision="bf16",
         classes=len(started.classes),
     )
-    async with live(source, size) as (app, pilot):
-        text = await counted_screen(app, pilot)
-        assert "100 images at once" in text
-        assert fmt.size(counted.total) in line(text, "total")
-        assert fmt.size(counted.activations) in line(text, "activations")
-        assert fmt.size(counted.optimizer) in line(text, "optimizer")
-        source.waiting.append(MemorySample(time=app.screen._view.time, step=1, **CUDA))
-        assert await seen(app, pilot, "of the prediction")
-        text = frame(app)
-        assert f"{CUDA['peak'] / counted.allocated:.2f} of the prediction" in line(text, "peak")
-        assert "gaps 512 MiB, 12 %" in line(text, "reserved")
+    async with stage.live(source, (80, 24)) as (app, pilot):
+        await counted_screen(app, pilot)
+        for size in ((80, 24), (120, 36)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            text = frame(app)
+            assert "100 images at once" in text
+            assert fmt.size(counted.total) in line(text, "total")
+            assert fmt.size(counted.activations) in line(text, "activations")
+            assert fmt.size(counted.optimizer) in line(text, "optimizer")
+        await put_below(app, pilot, MemorySample(time=source.view.time, step=1, **CUDA))
+        for size in ((120, 36), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            text = frame(app)
+            assert f"{CUDA['peak'] / counted.allocated:.2f} of the prediction" in line(text, "peak")
+            assert "gaps 512 MiB, 12 %" in line(text, "reserved")
         await pilot.press("m")
         await pilot.pause()
         assert "╭─ loss" in frame(app)
 
 
-async def test_on_a_cpu_the_process_is_measured_and_nothing_is_made_up():
-    async with live(MemorySource([*demo(), MemorySample(step=3, process=2 * GIB)])) as (app, pilot):
+async def test_on_a_cpu_the_process_is_measured_and_nothing_is_made_up(stage):
+    async with stage.live(demo_source(MemorySample(step=3, process=2 * GIB))) as (app, pilot):
         text = await counted_screen(app, pilot)
         assert "the run has no directory yet" in text
         assert "2.0 GiB" in line(text, "process")
         assert "reserved" not in text
 
 
-async def test_a_run_that_can_not_be_counted_says_why(tmp_path):
+async def test_a_run_that_can_not_be_counted_says_why(stage, tmp_path):
     (tmp_path / CONFIG).write_text('[model]\nname = "timm/regnetx_002"\n[data]\nimage_size = 32\n')
-    source = MemorySource(demo())
+    source = demo_source()
     source.run = tmp_path
-    async with live(source) as (app, pilot):
+    async with stage.live(source) as (app, pilot):
         assert "timm/regnetx_002 can't be counted" in await counted_screen(app, pilot)

@@ -14,7 +14,7 @@ from mptui.tui.terminal.graphics import Graphics
 from mptui.tui.widgets.pictures import picture_panel
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
 from tests.tui.events import START, MemorySource, demo, run_started
-from tests.tui.frames import frame, live, seen
+from tests.tui.frames import frame, seen
 
 SIZES = [(80, 24), (140, 45)]
 
@@ -46,13 +46,13 @@ async def opened(app, pilot):
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_tabs_show_what_is_predicted_of_each_image(tmp_path, size):
+async def test_the_tabs_show_what_is_predicted_of_each_image(stage, tmp_path, size):
     groups = {
         "worst": [sample(7, RED), sample(3, BLUE, truth=1, probability=0.5)],
         "random": [sample(1, BLUE, file="x/photo.jpg")],
         "by class": [],
     }
-    async with live(written(tmp_path, groups=groups), size) as (app, pilot):
+    async with stage.live(written(tmp_path, groups=groups), size) as (app, pilot):
         text = await opened(app, pilot)
         assert "worst · 1–2 of 2 · epoch 3" in text
         assert "→ 75 % dog" in text
@@ -75,41 +75,43 @@ async def test_the_tabs_show_what_is_predicted_of_each_image(tmp_path, size):
         assert "╭─ loss" in frame(app)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_rows_that_do_not_fit_are_scrolled_to(tmp_path, size):
+async def test_rows_that_do_not_fit_are_scrolled_to(stage, tmp_path):
     groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(40)]}
-    async with live(written(tmp_path, groups=groups), size) as (app, pilot):
-        text = await opened(app, pilot)
-        assert " 39.png" not in text
-        await pilot.press("down", "pagedown", "pagedown", "pagedown")
-        assert await seen(app, pilot, "–40 of 40")
-        assert "39.png" in frame(app)
-        await pilot.press("pageup", "pageup", "pageup", "pageup")
-        assert await seen(app, pilot, "worst · 1–")
+    async with stage.live(written(tmp_path, groups=groups), SIZES[0]) as (app, pilot):
+        await opened(app, pilot)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert " 39.png" not in frame(app)
+            await pilot.press("down", "pagedown", "pagedown", "pagedown")
+            assert await seen(app, pilot, "–40 of 40")
+            assert "39.png" in frame(app)
+            await pilot.press("pageup", "pageup", "pageup", "pageup")
+            assert await seen(app, pilot, "worst · 1–")
 
 
-async def test_masks_have_a_legend(tmp_path):
+async def test_masks_have_a_legend(stage, tmp_path):
     masks = sample(4, RED, (64, 192), truth=None, predicted=None, probability=None, error=0.25)
     shown = written(tmp_path, groups={"worst": [masks]}, classes=("background", "tissue"))
-    async with live(shown, (120, 36)) as (app, pilot):
+    async with stage.live(shown, (120, 36)) as (app, pilot):
         text = await opened(app, pilot)
         assert "25.0 % wrong" in text
         assert "██ tissue" in text
         assert "██ ignored" in text
 
 
-async def test_the_columns_of_a_matrix_have_names_where_they_fit(tmp_path):
-    async with live(written(tmp_path, classes=("airplane", "automobile")), (140, 45)) as (app, pilot):
+async def test_the_columns_of_a_matrix_have_names_where_they_fit(stage, tmp_path):
+    async with stage.live(written(tmp_path, classes=("airplane", "automobile")), (140, 45)) as (app, pilot):
         await opened(app, pilot)
         await pilot.press("shift+tab")
         assert await seen(app, pilot, "   airplane automobile")
 
 
-async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(tmp_path):
+async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(stage, tmp_path):
     confusion = np.diag(np.full(1000, 40))
     confusion[17, 940], confusion[3, 4] = 160, 8
     shown = written(tmp_path, classes=[f"class {n}" for n in range(1000)], confusion=confusion)
-    async with live(shown) as (app, pilot):
+    async with stage.live(shown) as (app, pilot):
         await opened(app, pilot)
         await pilot.press("shift+tab")
         assert await seen(app, pilot, "of true")
@@ -119,20 +121,20 @@ async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(tmp_p
         assert lines[first + 2] == ["class", "3", "class", "4", "8", "16.7", "%"]
 
 
-async def test_what_is_not_there_is_said(tmp_path):
-    async with live(source(tmp_path)) as (app, pilot):
+async def test_what_is_not_there_is_said(stage, tmp_path):
+    async with stage.live(source(tmp_path)) as (app, pilot):
         assert "no pictures yet" in await opened(app, pilot)
-    async with live(source(tmp_path, made("predictions/epoch-0003-step-9.png"))) as (app, pilot):
+    async with stage.live(source(tmp_path, made("predictions/epoch-0003-step-9.png"))) as (app, pilot):
         assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
     shown = written(tmp_path)
     (tmp_path / "predictions" / "epoch-0003-step-9.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
-    async with live(shown) as (app, pilot):
+    async with stage.live(shown) as (app, pilot):
         assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
 
 
-async def test_new_pictures_replace_those_on_the_screen(tmp_path):
+async def test_new_pictures_replace_those_on_the_screen(stage, tmp_path):
     shown = written(tmp_path)
-    async with live(shown) as (app, pilot):
+    async with stage.live(shown) as (app, pilot):
         await opened(app, pilot)
         records = Records(tmp_path)
         path = records.write_pictures(pictures(4, 12))
@@ -141,25 +143,25 @@ async def test_new_pictures_replace_those_on_the_screen(tmp_path):
         assert await seen(app, pilot, "epoch 4")
 
 
-async def test_without_half_blocks_brightness_is_in_characters(tmp_path):
-    async with live(written(tmp_path), ascii_only=True) as (app, pilot):
+async def test_without_half_blocks_brightness_is_in_characters(stage, tmp_path):
+    async with stage.live(written(tmp_path), ascii_only=True) as (app, pilot):
         text = await opened(app, pilot)
         assert "▀" not in text
         assert "::::" in text
 
 
-async def test_images_that_the_network_has_made_are_shown_whole(tmp_path):
+async def test_images_that_the_network_has_made_are_shown_whole(stage, tmp_path):
     (tmp_path / "samples").mkdir()
     records = Records(tmp_path)
     path = records.write_images(2, np.full((4, 8, 8, 3), 255, np.uint8), keep=2)
     records.close()
-    async with live(source(tmp_path, made(path, epoch=2, what="samples"))) as (app, pilot):
+    async with stage.live(source(tmp_path, made(path, epoch=2, what="samples"))) as (app, pilot):
         text = await opened(app, pilot)
         assert "images of epoch 2" in text
         assert "▀" * 10 in text
 
 
-async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(tmp_path, monkeypatch):
+async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(stage, tmp_path, monkeypatch):
     shown = []
 
     def widget(picture):
@@ -168,7 +170,7 @@ async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(tmp_path
 
     monkeypatch.setattr(picture_panel, "graphics_of", lambda app: Graphics(widget, (10, 20)))
     groups = {"worst": [sample(number, RED if number < 8 else BLUE) for number in range(32)]}
-    async with live(written(tmp_path, groups=groups), (100, 24)) as (app, pilot):
+    async with stage.live(written(tmp_path, groups=groups), (100, 24)) as (app, pilot):
         assert "▀" not in await opened(app, pilot)
         assert "worst · 1–24 of 32" in frame(app)
         assert (*RED, 255) in dict(map(reversed, shown[-1].getcolors(1 << 20)))
@@ -177,7 +179,7 @@ async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(tmp_path
         assert (*RED, 255) not in dict(map(reversed, shown[-1].getcolors(1 << 20)))
 
 
-async def test_an_earlier_moment_has_its_own_pictures(tmp_path):
+async def test_an_earlier_moment_has_its_own_pictures(stage, tmp_path):
     records = Records(tmp_path)
     paths = [records.write_pictures(pictures(epoch, 10 * epoch)) for epoch in (3, 9)]
     records.close()
@@ -190,7 +192,7 @@ async def test_an_earlier_moment_has_its_own_pictures(tmp_path):
     (tmp_path / JOURNAL).write_text("".join(lines))
     source = MemorySource(events)
     source.run = tmp_path
-    async with live(source) as (app, pilot):
+    async with stage.live(source) as (app, pilot):
         assert "epoch 9" in await opened(app, pilot)
         await pilot.press("escape", *["pageup"] * 6)
         await app.workers.wait_for_complete()

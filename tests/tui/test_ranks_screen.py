@@ -3,8 +3,8 @@
 import pytest
 
 from mptui.tui.keys.bindings import heard_on
-from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
-from tests.tui.frames import frame, live, seen
+from tests.tui.events import demo_source, rank_row, ranks_sampled
+from tests.tui.frames import frame, seen
 
 VERDICT = (
     "rank 5 was the slowest in 47 of 50 measured steps, 149.9 ms behind the median: "
@@ -33,8 +33,8 @@ def figures(text, start):
     return " ".join(line(text, start).split()[1:-1])
 
 
-async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal():
-    async with live(MemorySource([*demo(), eight()]), (80, 24)) as (app, pilot):
+async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal(stage):
+    async with stage.live(demo_source(eight()), (80, 24)) as (app, pilot):
         assert "g ranks" in frame(app)
         await pilot.press("g")
         await pilot.pause()
@@ -53,16 +53,16 @@ async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal():
         assert "╭─ loss" in frame(app)
 
 
-async def test_a_verdict_that_is_longer_than_its_panel_says_so():
-    async with live(MemorySource([*demo(), eight()]), (60, 16)) as (app, pilot):
+async def test_a_verdict_that_is_longer_than_its_panel_says_so(stage):
+    async with stage.live(demo_source(eight()), (60, 16)) as (app, pilot):
         await pilot.press("g")
         assert await seen(app, pilot, "rank 5 was the slowest in 47 of 50")
         assert "for data, the …" in frame(app)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 45)])
-async def test_sixty_four_ranks_are_sorted_and_scrolled(size):
-    async with live(MemorySource([*demo(), many()]), size) as (app, pilot):
+async def test_sixty_four_ranks_are_sorted_and_scrolled(stage, size):
+    async with stage.live(demo_source(many()), size) as (app, pilot):
         await pilot.press("g")
         await pilot.pause()
         text = frame(app)
@@ -87,9 +87,9 @@ async def test_sixty_four_ranks_are_sorted_and_scrolled(size):
         assert line(frame(app), "63 ")  # not known: last
 
 
-async def test_reports_that_come_while_it_is_open_are_shown():
-    source = MemorySource([*demo(), eight()])
-    async with live(source, (120, 36)) as (app, pilot):
+async def test_reports_that_come_while_it_is_open_are_shown(stage):
+    source = demo_source(eight())
+    async with stage.live(source, (120, 36)) as (app, pilot):
         await pilot.press("g")
         await pilot.pause()
         assert "node0" in frame(app)
@@ -100,27 +100,30 @@ async def test_reports_that_come_while_it_is_open_are_shown():
         assert await seen(app, pilot, "by its data; in each pass, ranks wait for each other")
 
 
-async def test_a_run_of_one_process_has_no_such_screen():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+async def test_a_run_of_one_process_has_no_such_screen(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         assert "g ranks" not in frame(app)
         await pilot.press("g")
         assert await seen(app, pilot, "this run trains in one process")
         assert "╭─ loss" in frame(app)
 
 
-async def test_a_rank_that_has_not_reported_is_shown_as_unknown():
+async def test_a_rank_that_has_not_reported_is_shown_as_unknown(stage):
     times = ("data_s", "forward_s", "backward_s", "wait_s", "silent_s")
     device = ("utilisation", "memory_used", "memory_total", "temperature_c")
     silent = rank_row(1, **dict.fromkeys((*device, *times)))
-    async with live(MemorySource([*demo(), ranks_sampled([rank_row(0), silent], steps=0)])) as (app, pilot):
+    async with stage.live(demo_source(ranks_sampled([rank_row(0), silent], steps=0))) as (
+        app,
+        pilot,
+    ):
         await pilot.press("g")
         await pilot.pause()
         assert figures(frame(app), "1 ").startswith("1 " + " ".join("–" * 10))
     assert {"ranks.sort", "ranks.close"} < {key.id for key in heard_on("ranks")}
 
 
-async def test_a_wide_table_keeps_together_what_is_compared():
-    async with live(MemorySource([*demo(), eight()]), (200, 60)) as (app, pilot):
+async def test_a_wide_table_keeps_together_what_is_compared(stage):
+    async with stage.live(demo_source(eight()), (200, 60)) as (app, pilot):
         await pilot.press("g")
         await pilot.pause()
         lines = frame(app).splitlines()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.widgets.runs.run_lines import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
-from tests.tui.events import demo, finished
+from tests.tui.events import beginning, demo, finished, training
 from tests.tui.frames import frame, seen
 
 NOW = time.time()
@@ -37,8 +38,8 @@ def journal_of(events):
 
 @cache
 def demo_journal():
-    """The lines of the journal of a run in its twelfth epoch."""
-    return journal_of(demo())
+    """The lines of the journal of a run in its third epoch."""
+    return journal_of([*beginning(), *training(epochs=2)])
 
 
 def a_run(folder, name, *, age_s=60.0, journal="", events=(), **summary):
@@ -88,24 +89,22 @@ def listed(app):
     return [option.id for option in app.screen.query_one("#lines", OptionList).options]
 
 
-class shown:  # noqa: N801 - reads like a function
-    """The list of runs above a first screen, read."""
+@pytest.fixture
+def shown(stage):
+    """Shows the list of the runs in a folder above a first screen, read."""
 
-    def __init__(self, folder, size=(80, 24), app=None):
-        self.app = app or MptuiApp(Page(), runs=folder)
-        self.running = self.app.run_test(size=size, notifications=True)
+    @asynccontextmanager
+    async def show(folder, size=(80, 24)):
+        async with stage.show(Page(), size) as (app, pilot):
+            app.runs = RunList(folder)
+            await pilot.press("o")
+            await until(app, pilot, " in ")
+            yield app, pilot
 
-    async def __aenter__(self):
-        pilot = await self.running.__aenter__()
-        await pilot.press("o")
-        await until(self.app, pilot, " in ")
-        return self.app, pilot
-
-    async def __aexit__(self, *error):
-        await self.running.__aexit__(*error)
+    return show
 
 
-async def test_two_hundred_runs_are_listed_by_their_summaries_alone(tmp_path, monkeypatch):
+async def test_two_hundred_runs_are_listed_by_their_summaries_alone(shown, tmp_path, monkeypatch):
     first = a_run(tmp_path, "run-000", age_s=0, events=demo()[-20:])
     shutil.rmtree(first / "checkpoints")
     for number in range(1, 200):
@@ -165,7 +164,8 @@ async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypa
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     app = MptuiApp(Page(), runs=three, theme="dark" if no_color else "ansi")
-    async with shown(three, app=app) as (_, pilot):
+    async with app.run_test() as pilot:
+        await pilot.press("o")
         await until(app, pilot, "minute")
         await pilot.press("down")
         await pilot.pause()
@@ -186,7 +186,7 @@ def test_columns_stay_aligned_beside_wide_characters(tmp_path):
     assert run_line(row, 140).cell_length == heading(140).cell_length
 
 
-async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(three):
+async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(shown, three):
     async with shown(three) as (app, pilot):
         assert listed(app) == ["minute", "hour", "day"]
         await until(app, pilot, "hour")
@@ -215,7 +215,7 @@ async def test_the_best_come_first_where_that_is_the_order(three):
     assert orders["images/s"] == ["hour", "day", "minute"]
 
 
-async def test_a_run_is_opened_and_left_again(three):
+async def test_a_run_is_opened_and_left_again(shown, three):
     async with shown(three) as (app, pilot):
         await pilot.press("down", "enter")
         await until(app, pilot, "completed")
@@ -226,11 +226,11 @@ async def test_a_run_is_opened_and_left_again(three):
         await until(app, pilot, "╭─ loss")
         await pilot.press("q")
         await pilot.pause(0.1)
-        assert not app.is_running or app._exit
+        assert app.has_left
 
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_marked_runs_are_compared_curves_over_each_other(three, size):
+async def test_marked_runs_are_compared_curves_over_each_other(shown, three, size):
     async with shown(three, size) as (app, pilot):
         await pilot.press("c")  # the one under the cursor with the one below
         await until(app, pilot, "samples_per_second")
@@ -248,7 +248,7 @@ async def test_marked_runs_are_compared_curves_over_each_other(three, size):
         assert await seen(app, pilot, "loss · validation")
 
 
-async def test_at_most_eight_are_marked(tmp_path):
+async def test_at_most_eight_are_marked(shown, tmp_path):
     for number in range(9):
         a_run(tmp_path, f"run-{number}", age_s=number)
     async with shown(tmp_path) as (app, pilot):
@@ -257,7 +257,7 @@ async def test_at_most_eight_are_marked(tmp_path):
         await until(app, pilot, "8 ✓ run-7")
 
 
-async def test_a_run_is_renamed_where_the_name_is_free(three):
+async def test_a_run_is_renamed_where_the_name_is_free(shown, three):
     async with shown(three) as (app, pilot):
         await pilot.press("n")
         await pilot.pause()
@@ -273,7 +273,7 @@ async def test_a_run_is_renamed_where_the_name_is_free(three):
     claim(three / "baseline").release()  # no lock of this program is left behind
 
 
-async def test_a_run_is_deleted_after_a_question_only(three):
+async def test_a_run_is_deleted_after_a_question_only(shown, three):
     async with shown(three) as (app, pilot):
         await pilot.press("x")
         await until(app, pilot, "delete this run?")
@@ -285,7 +285,7 @@ async def test_a_run_is_deleted_after_a_question_only(three):
     assert (three / "hour" / "run.toml").exists()
 
 
-async def test_old_checkpoints_are_removed_and_their_space_is_told(three):
+async def test_old_checkpoints_are_removed_and_their_space_is_told(shown, three):
     async with shown(three) as (app, pilot):
         await pilot.press("p")
         await until(app, pilot, "free 2 MiB?")
@@ -384,7 +384,7 @@ async def test_the_newest_runs_are_beside_the_chosen_device_where_there_is_room(
         assert "cpu  " in heading
 
 
-async def test_a_hostile_summary_hides_no_other_run(three):
+async def test_a_hostile_summary_hides_no_other_run(shown, three):
     (three / "day" / SUMMARY).write_text('{"started": "x", "best": {"metric": "\\u001b[2J", "value": 1e400}}')
     (three / "hour" / SUMMARY).write_bytes(b"\xff")
     async with shown(three, (140, 45)) as (app, _):
@@ -392,7 +392,7 @@ async def test_a_hostile_summary_hides_no_other_run(three):
         assert len(listed(app)) == 3
 
 
-async def test_a_screen_is_written_with_two_lines_on_its_run(three, tmp_path, monkeypatch):
+async def test_a_screen_is_written_with_two_lines_on_its_run(shown, three, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with shown(three) as (app, pilot):
         await pilot.press("S")
@@ -406,7 +406,7 @@ async def test_a_screen_is_written_with_two_lines_on_its_run(three, tmp_path, mo
     assert "completed, best acc1 0.7500 in epoch 2" in second
 
 
-async def test_a_screen_that_cant_be_written_is_told(three, monkeypatch):
+async def test_a_screen_that_cant_be_written_is_told(shown, three, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
