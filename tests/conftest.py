@@ -22,8 +22,15 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 _TIERS = ("screen", "program", "slow", "chaos", "gpu")
+_MANY_MODULES = 100
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
+
+
+class Frozen:
+    """Number of modules whose objects are left out."""
+
+    modules = 0
 
 
 # modules are no garbage, and to look through their million objects takes seconds
@@ -37,6 +44,17 @@ small_cnn.register()  # before processes are forked
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
+    Frozen.modules = len(sys.modules)
+
+
+@pytest.fixture(autouse=True)
+def _no_search_in_modules():
+    """Leaves out of each search for garbage what a test has imported, too: the compiler, torchvision."""
+    yield
+    if len(sys.modules) > Frozen.modules + _MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        Frozen.modules = len(sys.modules)
 
 
 def pytest_collection_modifyitems(items):
