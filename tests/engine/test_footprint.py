@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from timm.models.convnext import ConvNeXt
 
 from mptui.config.schema import RunConfig
 from mptui.engine.memory import tape
@@ -18,9 +19,10 @@ from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
 from tests.engine.real_memory import network_without_values, really_alive
+from tests.small_cnn import SmallCnn
 
 
-def run_config(model, side, batch, memory=None, width=8, depth=2, fused="auto", **training):
+def run_config(model, side, batch, memory=None, width=8, depth=1, fused="auto", **training):
     return RunConfig.model_validate(
         {
             "model": {"name": model, "width": width, "depth": depth},
@@ -48,20 +50,32 @@ def engine_under_a_log(monkeypatch):
 
 
 SNR = {"min_snr_gamma": 5.0}
+SMALL_CONVNEXT = ModelSpec(
+    task="classification",
+    build=lambda num_classes, side: ConvNeXt(
+        num_classes=num_classes, depths=(1, 1, 1, 2), dims=(8, 8, 16, 16), drop_path_rate=0.1
+    ),
+)
 
 
 @pytest.mark.usefixtures("engine_under_a_log")
-@pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize(
-    ("model", "task", "side", "batches", "training"),
+    ("model", "task", "side", "batches", "training", "checkpointed"),
     [
-        ("resnet18", "classification", 64, [3, 5], {}),
-        ("unet", "segmentation", 32, [1, 7], {}),
-        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, marks=pytest.mark.slow),
-        ("timm/convnext_atto", "classification", 32, [3], {}),  # its rates of dropped paths are computed
+        ("small_cnn", "classification", 32, [3, 5], {}, False),
+        ("unet", "segmentation", 32, [1, 7], {}, False),
+        ("unet", "segmentation", 32, [1, 7], {}, True),
+        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, False, marks=pytest.mark.slow),
+        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, True, marks=pytest.mark.slow),
+        # its rates of dropped paths are computed
+        pytest.param("timm/convnext_atto", "classification", 32, [3], {}, False, marks=pytest.mark.slow),
+        ("small_convnext", "classification", 32, [3], {}, True),
     ],
 )
-def test_the_peak_is_that_of_a_real_step_to_the_byte(model, task, side, batches, training, checkpointed):
+def test_the_peak_is_that_of_a_real_step_to_the_byte(
+    model, task, side, batches, training, checkpointed, monkeypatch
+):
+    monkeypatch.setitem(MODELS, "small_convnext", SMALL_CONVNEXT)
     for batch in batches:
         config = run_config(model, side, batch, {"activation_checkpointing": checkpointed}, **training)
         assert tensors_of_a_step(config, task, "fp32") == really_alive(config, task, None)
@@ -69,7 +83,7 @@ def test_the_peak_is_that_of_a_real_step_to_the_byte(model, task, side, batches,
 
 @pytest.mark.usefixtures("engine_under_a_log")
 @pytest.mark.parametrize("classes", [2, 150])
-@pytest.mark.parametrize(("model", "task"), [("resnet18", "classification"), ("unet", "segmentation")])
+@pytest.mark.parametrize(("model", "task"), [("small_cnn", "classification"), ("unet", "segmentation")])
 def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes):
     config = run_config(model, 32, 4)
     assert tensors_of_a_step(config, task, "fp32", classes=classes) == really_alive(
@@ -186,7 +200,7 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
 def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
     config = RunConfig.model_validate(
         {
-            "model": {"name": "unet", "width": 8, "depth": 2, "norm": "group"},
+            "model": {"name": "unet", "width": 8, "depth": 1, "norm": "group"},
             "training": {"batch_size": 4},
             "data": {"image_size": 32},
         }
@@ -227,7 +241,7 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
 def test_the_parts_are_those_of_the_peak_and_gradients_are_there_once_batches_add_up():
     counted, split = (
         footprint(
-            run_config("resnet18", 64, 64, memory),
+            run_config("small_cnn", 64, 64, memory),
             "classification",
             device="cuda",
             precision="fp32",
@@ -240,22 +254,33 @@ def test_the_parts_are_those_of_the_peak_and_gradients_are_there_once_batches_ad
     assert counted.allocated == pytest.approx(lasting + counted.step.peak(64) + beside)
     assert counted.total == counted.allocated + CONTEXT_BYTES["cuda"]
     assert sum(counted.by_module.values()) == counted.activations
-    assert counted.by_module["layer1.0.conv1"] > 0
+    assert counted.by_module["layer1.0"] > 0
     assert counted.gradients_at_peak < counted.gradients == split.gradients_at_peak
     assert split.batch_size == 32
     assert split.activations < counted.activations
 
 
-@pytest.mark.parametrize("freeze", ["backbone", ["conv1", "bn1", "layer*"]])
-def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze):
+class DeepCnn(SmallCnn):
+    """`small_cnn` with six blocks."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        more = [layer for _ in range(4) for layer in (torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU())]
+        self.layer2 = torch.nn.Sequential(*self.layer2, *more)  # the last module is the head
+
+
+@pytest.mark.parametrize("freeze", ["backbone", ["layer1", "layer2*"]])
+def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze, monkeypatch):
+    spec = ModelSpec(task="classification", build=lambda num_classes, side: DeepCnn(num_classes))
+    monkeypatch.setitem(MODELS, "deep_cnn", spec)
     training = {"optimizer": "adamw", "ema_decay": 0.99}
     configs = (
-        run_config("resnet18", 64, 64, **training, **m) for m in ({}, {"freeze": freeze}, {"freeze": 1})
+        run_config("deep_cnn", 32, 64, **training, **m) for m in ({}, {"freeze": freeze}, {"freeze": 1})
     )
     whole, frozen, thawed = (
         footprint(each, "classification", device="cpu", precision="fp32", classes=10) for each in configs
     )
-    head = 4 * (512 * 10 + 10)
+    head = 4 * (16 * 10 + 10)
     assert (frozen.gradients, frozen.average) == (head, head)
     assert frozen.optimizer == pytest.approx(2 * head, abs=8)
     assert frozen.activations < whole.activations / 2  # one layer at a time

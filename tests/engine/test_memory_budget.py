@@ -18,7 +18,7 @@ GIB = 1 << 30
 def small(norm="batch", **memory):
     return RunConfig.model_validate(
         {
-            "model": {"name": "unet", "width": 8, "depth": 2, "norm": norm},
+            "model": {"name": "unet", "width": 8, "depth": 1, "norm": norm},
             "training": {"batch_size": 64},
             "data": {"image_size": 64},
             "memory": memory,
@@ -48,7 +48,7 @@ def test_nothing_is_changed_without_a_limit_or_within_it():
 
 
 def test_batch_norm_keeps_its_batch_by_checkpointing_and_other_networks_their_speed_by_splitting():
-    chosen = {norm: kept(within(small(norm), 0.97)).memory for norm in ("batch", "group")}
+    chosen = {norm: kept(within(small(norm), 0.985)).memory for norm in ("batch", "group")}
     assert (chosen["batch"].activation_checkpointing, chosen["batch"].micro_batch) == (True, None)
     assert not chosen["group"].activation_checkpointing
     assert 1 < chosen["group"].micro_batch < 64
@@ -94,6 +94,7 @@ def test_what_can_not_be_counted_is_refused_where_nothing_else_holds_it():
         kept_within(config, "classification", device="cpu", precision="fp32", classes=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_classic_unet_at_512_trains_inside_4_gib_by_counted_storages(device):
     flags = {"model.name": ("test", "unet"), "data.image_size": ("test", 512)}

@@ -54,7 +54,7 @@ def test_what_a_run_keeps_is_told_apart():
 def run_of(**memory):
     return RunConfig.model_validate(
         {
-            "model": {"name": "unet", "width": 8, "depth": 2},
+            "model": {"name": "unet", "width": 8, "depth": 1},
             "training": {"batch_size": 16, "optimizer": "adamw"},
             "data": {"image_size": 64},
             "memory": memory,

@@ -186,6 +186,7 @@ def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     assert machine.devices[-1].usable
 
 
+@pytest.mark.program
 def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     code = "raise RuntimeError('operator torchvision::nms does not exist')"
     put(tmp_path, {"torchvision/__init__.py": code})

@@ -32,8 +32,8 @@ def device(kind="cuda", **formats):
     return Device(kind=kind, index=0, name="one", architecture=None, memory_total=None, native=native)
 
 
-def tunable(on, *sets, profile="fast", flags=None, free=80 * GIB, data="resnet50"):
-    given = {"model.name": ("test", data), "data.path": ("test", "photos"), **(flags or {})}
+def tunable(on, *sets, profile="fast", flags=None, free=80 * GIB, model="small_cnn"):
+    given = {"model.name": ("test", model), "data.path": ("test", "photos"), **(flags or {})}
     request = Request(profile, given, sets, {})
     resolved = resolve(profile, task=None, flags=given, sets=sets, environ={})
     resolved, notes = filled(resolved, on)
@@ -51,7 +51,7 @@ def values(axis):
 
 
 def test_the_values_are_those_of_the_schema():
-    found = axes_of(tunable(device(), data="small_cnn"))
+    found = axes_of(tunable(device()))
     caches = set(get_args(DataConfig.model_fields["cache"].annotation))
 
     assert set(values(found["data.cache"])) == caches - {"auto"}
@@ -72,16 +72,14 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
 
 def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
     on_a_cpu = device("cpu", fp16="emulated", bf16="emulated", tf32="no")
-    found = axes_of(tunable(on_a_cpu, data="small_cnn"))
+    found = axes_of(tunable(on_a_cpu))
 
     assert "precision.mode" not in found  # fp32 is the current value, and no other is native
     assert values(found["precision.mode, emulated"]) == ["bf16"]  # fp16 is known to be slow on a CPU
     assert found["precision.mode, emulated"].worth <= min(axis.worth for axis in found.values())
     assert "precision.matmul" not in found
     assert values(found["speed.compile"]) == ["default"]
-    assert "precision.mode, emulated" not in axes_of(
-        tunable(device(fp16="no", bf16="no", tf32="no"), data="small_cnn")
-    )
+    assert "precision.mode, emulated" not in axes_of(tunable(device(fp16="no", bf16="no", tf32="no")))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_a_profile_has_what_was_measured_and_where_its_data_is():
     assert chosen == {"precision.mode": "fp16"}
     assert config.speed.compile == "max-autotune"  # the profile's value: never measured
     assert config.data.workers == "auto"  # never measured
-    assert config.model.name == "resnet50"
+    assert config.model.name == "small_cnn"
     assert str(config.data.path).endswith("/photos")
     assert config.training == tuned.plan.config.training
 

@@ -1,5 +1,6 @@
 """A property: of any tree, each regular file is in one place: training, validation, test, or left out."""
 
+import io
 import os
 import random
 from pathlib import Path
@@ -31,12 +32,21 @@ FOLDERS = (
 FILES = ("0.png", "1.png", "0_mask.png", "1_mask.png", "2.PNG", "notes.txt", ".DS_Store", "noext", "list.csv")
 
 
+def png(value):
+    written = io.BytesIO()
+    Image.new("L", (8, 8), value).save(written, "png")
+    return written.getvalue()
+
+
+PICTURES = {value: png(value) for value in (0, 255)}
+
+
 def grow(folder, chance, depth=0):
     """Write files and folders, and a link now and then."""
     folder.mkdir(exist_ok=True)
     for name in chance.sample(FILES, chance.randint(0, 5)):
         if name.lower().endswith(".png"):
-            Image.new("L", (8, 8), chance.choice((0, 255))).save(folder / name)
+            (folder / name).write_bytes(PICTURES[chance.choice((0, 255))])
         else:
             (folder / name).write_text("x")
     for name in chance.sample(FOLDERS, chance.randint(1, 4) if depth < 3 else 0):
@@ -72,12 +82,19 @@ def places(root, kind, setting):
     return {file: where for file, where in links.items() if Path(file).is_file()} | found
 
 
-@pytest.mark.parametrize("kind", list(SampleKind))
-def test_each_file_is_in_one_place(tmp_path, kind):
-    read = 0
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """Folders of random trees."""
+    folder = tmp_path_factory.mktemp("trees")
     for seed in range(24):
-        root = tmp_path / f"set-{seed}"
-        grow(root, random.Random(seed))
+        grow(folder / f"set-{seed}", random.Random(seed))
+    return [folder / f"set-{seed}" for seed in range(24)]
+
+
+@pytest.mark.parametrize("kind", list(SampleKind))
+def test_each_file_is_in_one_place(roots, kind):
+    read = 0
+    for seed, root in enumerate(roots):
         files = {str(file.resolve()) for file in walk(root)}
         for setting in ("auto", "outer"):
             try:

@@ -68,7 +68,7 @@ def test_what_a_scale_loses_is_what_a_cast_loses():
 
 def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
     seen = []
-    lesson = overflow_lesson(request(), lambda lesson: seen.append(len(lesson.steps)))
+    lesson = overflow_lesson(request(model__depth=1), lambda lesson: seen.append(len(lesson.steps)))
     assert seen == list(range(1, STEPS + 1))
     first = lesson.skipped[0]
     assert first == overflow.AT_STEP
@@ -84,7 +84,7 @@ def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
 
 
 def test_the_skipped_step_poisons_the_statistics_of_the_plain_loop_only():
-    lesson = batch_norm_lesson(request(), lambda _: None)
+    lesson = batch_norm_lesson(request(model__depth=1), lambda _: None)
     assert (lesson.plain.skipped, lesson.mptui.skipped) == (1, 1)
     assert lesson.plain.finite_weights
     assert lesson.mptui.finite_weights
@@ -100,10 +100,10 @@ def test_a_network_without_batch_norm_is_refused():
 
 
 def test_the_same_training_in_each_format_begins_as_torchs_own():
-    lesson = training_lesson(request(), lambda _: None)
+    lesson = training_lesson(request(model__depth=1), lambda _: None)
     assert all(len(run.losses) == three_formats.STEPS for run in lesson.runs.values())
     for name, run in lesson.runs.items():
-        with SmallRun(request(), {"precision.mode": "fp32"}) as small:
+        with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
             StepSeeds(small.job.config.training.seed, small.job.device).set(0, 0)
             (batch,) = small.batches(1)
             with torch.autocast("cpu", DTYPES.get(name), enabled=name in DTYPES):

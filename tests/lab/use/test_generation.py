@@ -46,7 +46,7 @@ def test_the_same_seed_makes_the_same_images_in_any_number(tmp_path, generator):
 
 def test_a_seed_trains_the_same_network_on_1_and_3_workers_and_it_makes_the_same_images(tmp_path):
     grids, images = [], []
-    for number, workers in enumerate((1, 3, 3)):
+    for number, workers in enumerate((1, 3)):
         several = {
             "data.workers": workers,
             "data.cache": "off",
@@ -56,9 +56,8 @@ def test_a_seed_trains_the_same_network_on_1_and_3_workers_and_it_makes_the_same
         run = train(tmp_path / f"run-{number}", {**GENERATOR, **several})
         grids.append((run / "samples" / "epoch-0001.png").read_bytes())
         images.append(np.stack(made(open_trained(run, note=pytest.fail), tmp_path / f"images-{number}")[0]))
-    assert grids[0] == grids[1] == grids[2]
+    assert grids[0] == grids[1]
     assert (images[0] == images[1]).all()
-    assert (images[1] == images[2]).all()
 
 
 def test_a_batch_that_does_not_fit_is_made_in_parts(tmp_path, generator):
