@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mptui.data.core.types import Pixels
+
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -76,3 +78,45 @@ def stripes(*values, size=(24, 16), dtype=np.uint8):
     """Return a mask with vertical stripes of these values."""
     row = np.array(values, dtype)[np.arange(size[0]) * len(values) // size[0]]
     return np.repeat(row[None], size[1], axis=0)
+
+
+def natural(width: int, height: int, seed: int = 0) -> Pixels:
+    """Return smooth areas, edges and texture with amplitudes that fall with frequency, as in photos."""
+    rng = np.random.default_rng(seed)
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
+    amplitude = np.maximum(np.hypot(fx, fy), 1 / max(width, height)) ** -1.2
+    planes = []
+    for _ in range(3):
+        noise = rng.standard_normal(amplitude.shape) + 1j * rng.standard_normal(amplitude.shape)
+        plane = np.fft.irfft2(noise * amplitude, (height, width))
+        planes.append(plane / plane.std() * 50 + 128)
+    image = np.stack(planes, axis=-1)
+    image[height // 3 : height // 2, width // 4 : width // 2] += 60
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def difference(a: Pixels, b: Pixels) -> tuple[float, int]:
+    each = np.abs(a.astype(int) - b)
+    return float(each.mean()), int(each.max())
+
+
+def values(dtype: str, *shape: int, seed: int = 0) -> Pixels:
+    """Random values that use all bits of their type."""
+    random = np.random.default_rng(seed)
+    if dtype == "float32":
+        return (random.standard_normal(shape) * 1e4).astype(np.float32)
+    limits = np.iinfo(dtype)
+    return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+
+
+def png_of(pixels_HWC: Pixels, colour_type: int, more: bytes = b"") -> bytes:
+    """Encode a PNG of 16 bits without any library for images."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width, _ = pixels_HWC.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels_HWC)
+    head = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    ends = chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + more + ends

@@ -18,7 +18,7 @@ from mptui.data.scan import band_statistics
 from mptui.data.scan.band_statistics import measure
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from tests.data.test_bands import png_of, values
+from tests.data.images import png_of, values
 
 SIDE = 32
 CLASSES = 3

@@ -1,7 +1,5 @@
 """Images of many bands and of more than 8 bits: read, cached and copied without losing a bit."""
 
-import struct
-import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,32 +21,11 @@ from mptui.data.transforms.crop_on_device import Views, cut_by_products
 from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resample import flipped, resampled
 from mptui.registry.samples import SampleKind
+from tests.data.images import png_of, values
 
 DTYPES = ("uint8", "uint16", "int16", "float32")
 SIDE = 32
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-
-
-def values(dtype: str, *shape: int, seed: int = 0) -> Pixels:
-    """Random values that use all bits of their type."""
-    random = np.random.default_rng(seed)
-    if dtype == "float32":
-        return (random.standard_normal(shape) * 1e4).astype(np.float32)
-    limits = np.iinfo(dtype)
-    return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
-
-
-def png_of(pixels_HWC: Pixels, colour_type: int, more: bytes = b"") -> bytes:
-    """Encode a PNG of 16 bits without any library for images."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    height, width, _ = pixels_HWC.shape
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels_HWC)
-    head = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    ends = chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + more + ends
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,31 +2,17 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.types import Dataset, Sides
 from mptui.data.loading import cache_policy
-from mptui.data.loading.cache_policy import choose_cache, memory_room
+from mptui.data.loading.cache_policy import memory_room
 from mptui.registry.samples import SampleKind
+from tests.data.caching import chosen, dataset
 from tests.data.loaders import segmentation
 from tests.data.samples import Masked, Samples
 
 GIB = 1 << 30
-CPU = torch.device("cpu")
-
-
-def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
-    sizes: Sides = np.full((count, 2), (side, side * 4 // 3), np.uint16)
-    split = Samples(count)
-    chosen = {"kind": SampleKind.CLASS, "sizes": (sizes, sizes[: count // 4]), **settings}
-    return Dataset("set", classes=("a", "b"), train=split, val=Samples(count // 4), **chosen)
-
-
-def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.CacheChoice:
-    wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
-    return choose_cache(asked, of, **{**wanted, **settings})
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from mptui.data.loading.worker import ReadTask, perform
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
 from mptui.registry.samples import SampleKind
+from tests.data.images import difference, natural
 
 from .images import photo, save_oriented
-from .test_resample import difference, natural
 
 SIDE = 32
 

@@ -4,28 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.config.schema import DataConfig
 from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.formats.masks.mask_classes import find_coding
-from mptui.data.formats.open import open_dataset
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from tests.data.opening import opened_masks
 
 from .images import SHARED, pairs, photo, save_oriented, stripes
-
-
-def opened(root, **settings):
-    data = DataConfig(path=str(root), bad_sample_budget=settings.pop("budget", 0.0), **settings)
-    return open_dataset(
-        data,
-        kind=SampleKind.MASK,
-        side=64,
-        seed=0,
-        on_progress=lambda done, total: None,
-        should_stop=lambda: False,
-        on_warning=lambda message: None,
-    )
 
 
 def masks_of(dataset):
@@ -47,7 +32,7 @@ def runs(row):
 
 @pytest.mark.parametrize("values", [(0, 255), (0, 1)])
 def test_binary_masks_are_background_and_foreground(tmp_path, values):
-    dataset = opened(pairs(tmp_path, [stripes(*values), stripes(values[1], values[0])]))
+    dataset = opened_masks(pairs(tmp_path, [stripes(*values), stripes(values[1], values[0])]))
     assert dataset.classes == ("background", "foreground")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 1], [1, 0]]
 
@@ -55,7 +40,7 @@ def test_binary_masks_are_background_and_foreground(tmp_path, values):
 def test_one_bit_rgb_and_alpha_masks_are_binary_too(tmp_path):
     grey = Image.fromarray(stripes(0, 255))
     masks = [grey.convert("1"), grey.convert("RGB"), grey.convert("RGBA"), grey.convert("LA")]
-    dataset = opened(pairs(tmp_path, masks))
+    dataset = opened_masks(pairs(tmp_path, masks))
     assert dataset.classes == ("background", "foreground")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 1]] * 4
 
@@ -66,20 +51,20 @@ def test_jpeg_masks_are_cut_in_the_middle(tmp_path):
         path = tmp_path / "masks" / f"{index}.png"
         Image.open(path).save(path.with_suffix(".jpg"), quality=60)
         path.unlink()
-    dataset = opened(tmp_path)
+    dataset = opened_masks(tmp_path)
     assert dataset.classes == ("background", "foreground")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 1]] * 2
 
 
 def test_index_masks_keep_their_numbers(tmp_path):
-    dataset = opened(pairs(tmp_path, [stripes(0, 1, 4), stripes(2, 0)]))
+    dataset = opened_masks(pairs(tmp_path, [stripes(0, 1, 4), stripes(2, 0)]))
     assert dataset.classes == ("class_0", "class_1", "class_2", "class_3", "class_4")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 1, 4], [2, 0]]
     assert any("class_3" in warning for warning in dataset.warnings)
 
 
 def test_16_bit_and_spread_values_are_classes_in_order(tmp_path):
-    dataset = opened(pairs(tmp_path, [stripes(0, 1000, 500, dtype=np.uint16)] * 2))
+    dataset = opened_masks(pairs(tmp_path, [stripes(0, 1000, 500, dtype=np.uint16)] * 2))
     assert dataset.classes == ("class_0", "class_500", "class_1000")
     assert runs(masks_of(dataset)[0]) == [0, 2, 1]
 
@@ -87,7 +72,7 @@ def test_16_bit_and_spread_values_are_classes_in_order(tmp_path):
 def test_palette_masks_are_their_indices(tmp_path):
     mask = Image.fromarray(stripes(0, 2, 1)).convert("P")
     mask.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
-    dataset = opened(pairs(tmp_path, [mask, mask]))
+    dataset = opened_masks(pairs(tmp_path, [mask, mask]))
     assert dataset.classes == ("class_0", "class_1", "class_2")
     assert runs(masks_of(dataset)[0]) == [0, 2, 1]
 
@@ -98,7 +83,7 @@ def test_palettes_that_disagree_are_read_by_colour(tmp_path):
         mask = Image.fromarray(stripes(*values)).convert("P")
         mask.putpalette(palette)
         masks.append(mask)
-    dataset = opened(pairs(tmp_path, masks))
+    dataset = opened_masks(pairs(tmp_path, masks))
     assert dataset.classes == ("#000000", "#c80000")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 1], [0, 1]]
 
@@ -109,7 +94,7 @@ def coloured(*colours):
 
 def test_coloured_masks_have_a_class_for_each_colour_of_the_set(tmp_path):
     red, green, black = (255, 0, 0), (0, 255, 0), (0, 0, 0)
-    dataset = opened(pairs(tmp_path, [coloured(black, red), coloured(green, black), coloured(black)]))
+    dataset = opened_masks(pairs(tmp_path, [coloured(black, red), coloured(green, black), coloured(black)]))
     assert dataset.classes == ("#000000", "#00ff00", "#ff0000")
     assert [runs(row) for row in masks_of(dataset)] == [[0, 2], [1, 0], [0]]
 
@@ -117,7 +102,7 @@ def test_coloured_masks_have_a_class_for_each_colour_of_the_set(tmp_path):
 def test_a_class_file_names_colours_and_order(tmp_path):
     pairs(tmp_path, [coloured((0, 0, 0), (255, 0, 0))] * 2)
     (tmp_path / "classes.toml").write_text("road = [255, 0, 0]\nsky = [0, 0, 255]\nvoid = [0, 0, 0]\n")
-    dataset = opened(tmp_path)
+    dataset = opened_masks(tmp_path)
     assert dataset.classes == ("road", "sky", "void")
     assert runs(masks_of(dataset)[0]) == [2, 0]
 
@@ -125,7 +110,7 @@ def test_a_class_file_names_colours_and_order(tmp_path):
 def test_a_class_file_names_values_and_a_mask_with_another_is_bad(tmp_path):
     pairs(tmp_path, [stripes(0, 7)] * 3 + [stripes(0, 9)])
     (tmp_path / "classes.toml").write_text("car = 7\nground = 0\n")
-    dataset = opened(tmp_path, budget=0.5)
+    dataset = opened_masks(tmp_path, budget=0.5)
     assert dataset.classes == ("ground", "car")
     assert [(p.path.rpartition("/")[2], p.reason) for p in dataset.problems] == [
         ("3.png", "value 9 of the mask is none of the classes")
@@ -148,15 +133,15 @@ def test_a_wrong_class_file_is_refused(tmp_path, text, said):
     pairs(tmp_path, [stripes(0, 1)] * 2)
     (tmp_path / "classes.toml").write_text(text)
     with pytest.raises(DataError, match=said):
-        opened(tmp_path)
+        opened_masks(tmp_path)
 
 
 def test_255_beside_class_numbers_must_be_explained(tmp_path):
     pairs(tmp_path, [stripes(0, 1, 2, 255)] * 2)
     with pytest.raises(DataError) as caught:
-        opened(tmp_path)
+        opened_masks(tmp_path)
     assert "data.ignore_index=255" in caught.value.hint
-    dataset = opened(tmp_path, ignore_index=255)
+    dataset = opened_masks(tmp_path, ignore_index=255)
     assert dataset.classes == ("class_0", "class_1", "class_2")
     assert runs(masks_of(dataset)[0]) == [0, 1, 2, IGNORE]
     assert dataset.has_ignored
@@ -164,7 +149,7 @@ def test_255_beside_class_numbers_must_be_explained(tmp_path):
 
 
 def test_an_ignored_value_may_lie_beside_binary_classes(tmp_path):
-    dataset = opened(pairs(tmp_path, [stripes(0, 1, 255)] * 2), ignore_index=255)
+    dataset = opened_masks(pairs(tmp_path, [stripes(0, 1, 255)] * 2), ignore_index=255)
     assert dataset.classes == ("background", "foreground")
     assert runs(masks_of(dataset)[0]) == [0, 1, IGNORE]
 
@@ -181,12 +166,12 @@ def test_an_ignored_value_may_lie_beside_binary_classes(tmp_path):
 def test_masks_that_mean_nothing_are_refused(tmp_path, masks, settings, said):
     size = (300, 4) if "more than" in said else (24, 16)
     with pytest.raises(DataError, match=said):
-        opened(pairs(tmp_path, masks, size=size), **settings)
+        opened_masks(pairs(tmp_path, masks, size=size), **settings)
 
 
 def test_a_smaller_mask_of_the_same_shape_is_enlarged_and_another_shape_is_bad(tmp_path):
     pairs(tmp_path, [stripes(0, 1), stripes(0, 1, size=(12, 8)), stripes(0, 1, size=(16, 24)), stripes(0, 1)])
-    dataset = opened(tmp_path, budget=0.5)
+    dataset = opened_masks(tmp_path, budget=0.5)
     assert [len(row) for row in masks_of(dataset)] == [24, 24, 24]
     assert masks_of(dataset)[1] == [0] * 12 + [1] * 12
     assert [p.reason for p in dataset.problems] == ["the mask has 16x24 pixels, its image 24x16"]
@@ -206,14 +191,14 @@ def test_a_mask_is_turned_with_its_image(tmp_path, orientation):
     (tmp_path / "masks" / "0.png").write_bytes(stored_mask.getvalue())
     shows = orientation in {1, 6, 8}
     settings = {} if shows else {"mask_orientation": "stored"}
-    assert runs(masks_of(opened(tmp_path, **settings))[0]) == [0, 1, 2]
+    assert runs(masks_of(opened_masks(tmp_path, **settings))[0]) == [0, 1, 2]
     mask.save(tmp_path / "masks" / "0.png")
     settings = {} if shows else {"mask_orientation": "upright"}
-    assert runs(masks_of(opened(tmp_path, **settings))[0]) == [0, 1, 2]
+    assert runs(masks_of(opened_masks(tmp_path, **settings))[0]) == [0, 1, 2]
 
 
 def test_a_mask_follows_a_jpeg_that_is_decoded_smaller(tmp_path):
-    dataset = opened(pairs(tmp_path, [stripes(0, 1, size=(480, 320))] * 2, size=(480, 320)))
+    dataset = opened_masks(pairs(tmp_path, [stripes(0, 1, size=(480, 320))] * 2, size=(480, 320)))
     decoded = dataset.train.request(0).read(side_hint=80)
     assert decoded.image_HWC.shape[:2] == decoded.mask_HW.shape == (80, 120)
     assert (decoded.mask_HW[:, :60] == 0).all()
@@ -221,7 +206,7 @@ def test_a_mask_follows_a_jpeg_that_is_decoded_smaller(tmp_path):
 
 
 def test_a_mask_that_changed_after_the_scan_is_a_bad_sample(tmp_path):
-    dataset = opened(pairs(tmp_path, [stripes(0, 1, 2)] * 2))
+    dataset = opened_masks(pairs(tmp_path, [stripes(0, 1, 2)] * 2))
     request = dataset.train.request(0)
     Image.fromarray(stripes(0, 77)).save(request.mask_path)
     with pytest.raises(BadSampleError, match="value 77"):
@@ -231,7 +216,7 @@ def test_a_mask_that_changed_after_the_scan_is_a_bad_sample(tmp_path):
 def test_real_masks(tmp_path):
     """The nuclei next to the repository, or two generated masks like them."""
     root = SHARED / "nuclei-mini"
-    dataset = opened(root if root.exists() else pairs(tmp_path, [stripes(0, 255)] * 2))
+    dataset = opened_masks(root if root.exists() else pairs(tmp_path, [stripes(0, 255)] * 2))
     assert dataset.classes == ("background", "foreground")
     assert all(set(row) <= {0, 1} for row in masks_of(dataset))
     assert dataset.class_counts[0] > 0

@@ -17,7 +17,7 @@ from mptui.data.transforms.crop import DRAWS, Geometry, pixel_box, views
 from mptui.data.transforms.crop_on_device import Views, cut_by_products
 from mptui.data.transforms.resize import resized_size
 from mptui.registry.samples import Interpolation, SampleKind
-from tests.data.images import pairs, save_oriented
+from tests.data.images import natural, pairs, save_oriented
 from tests.data.loaders import loader
 from tests.data.modes import (
     EXACT,
@@ -29,7 +29,6 @@ from tests.data.modes import (
     wide,
 )
 from tests.data.samples import Samples
-from tests.data.test_resample import natural
 
 SIZES = [(420, 210), (150, 300), (130, 97), (97, 130), (640, 100), (90, 90), (30, 22), (500, 375)]
 

@@ -9,29 +9,15 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import kind_of, open_dataset
+from mptui.data.formats.open import kind_of
 from mptui.data.scan import scan as scanning
 from mptui.data.scan.check_sample import check
 from mptui.data.scan.process_pool import CheckProcess, ScanCancelledError, looking
 from mptui.errors import ConfigError, DataError
 from mptui.registry.samples import SampleKind
+from tests.data.opening import opened
 
 from .images import SHARED, class_folders, pairs, photo, stripes
-
-
-def opened(path=None, *, kind=SampleKind.CLASS, progress=None, should_stop=lambda: False, seed=0, **settings):
-    heard: list[str] = []
-    dataset = open_dataset(
-        DataConfig(path=None if path is None else str(path), **settings),
-        kind=kind,
-        side=32,
-        seed=seed,
-        on_progress=lambda done, total: None if progress is None else progress.append((done, total)),
-        should_stop=should_stop,
-        on_warning=heard.append,
-    )
-    assert heard == list(dataset.warnings)
-    return dataset
 
 
 def paths(split):

@@ -7,9 +7,9 @@ from PIL import Image
 from mptui.data.core.types import SampleRequest
 from mptui.data.decode.image import read_rgb
 from mptui.lab.use.prediction.masks import upright_size
+from tests.data.opening import opened_masks
 
 from .images import save_oriented
-from .test_masks import opened
 
 ORIENTATIONS = range(1, 9)
 
@@ -55,7 +55,7 @@ def test_a_mask_lies_over_its_image(tmp_path, drawn, orientation, side):
         else:
             (mask if drawn == "shown" else stored).save(at)
     said = {"mask_orientation": "stored" if drawn == "stored" else "upright"}
-    for request in requests(opened(tmp_path, **said)):
+    for request in requests(opened_masks(tmp_path, **said)):
         sample = request.read()
         assert sample.mask_HW is not None
         assert (bright(sample) == (sample.mask_HW == 1)).all()

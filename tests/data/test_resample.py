@@ -11,6 +11,7 @@ from mptui.data.decode.request import FileRequest
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resample import resampled
 from mptui.registry.samples import SampleKind
+from tests.data.images import difference, natural
 
 from .images import save_oriented
 
@@ -20,28 +21,8 @@ WHOLE_TOLERANCE = 5.0
 """Tolerance for JPEGs decoded at reduced size: libjpeg halves more sharply than Pillow's filter."""
 
 
-def natural(width: int, height: int, seed: int = 0) -> Pixels:
-    """Return smooth areas, edges and texture with amplitudes that fall with frequency, as in photos."""
-    rng = np.random.default_rng(seed)
-    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
-    amplitude = np.maximum(np.hypot(fx, fy), 1 / max(width, height)) ** -1.2
-    planes = []
-    for _ in range(3):
-        noise = rng.standard_normal(amplitude.shape) + 1j * rng.standard_normal(amplitude.shape)
-        plane = np.fft.irfft2(noise * amplitude, (height, width))
-        planes.append(plane / plane.std() * 50 + 128)
-    image = np.stack(planes, axis=-1)
-    image[height // 3 : height // 2, width // 4 : width // 2] += 60
-    return image.clip(0, 255).astype(np.uint8)
-
-
 def pillow(image: Pixels, width: int, height: int) -> Pixels:
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
-
-
-def difference(a: Pixels, b: Pixels) -> tuple[float, int]:
-    each = np.abs(a.astype(int) - b)
-    return float(each.mean()), int(each.max())
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.83, 1.0, 1.04, 1.2, 1.5, 1.8, 2.0, 2.5, 3.0, 3.7, 4.1, 5.9, 9.0])

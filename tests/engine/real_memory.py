@@ -55,3 +55,19 @@ def really_alive(config, task, dtype, classes=10):
         torch.autograd.backward(loss, one)
         updater.step(loss.detach())
     return log.peak()
+
+
+class RowsInTurn(torch.nn.Module):
+    """An LSTM over the rows of an image, and attention between them."""
+
+    def __init__(self, num_classes, bidirectional, layers):
+        super().__init__()
+        size = 64 * (1 + bidirectional)
+        self.lstm = torch.nn.LSTM(96, 64, layers, batch_first=True, bidirectional=bidirectional)
+        self.attention = torch.nn.MultiheadAttention(size, 4, batch_first=True, dropout=0.1)
+        self.head = torch.nn.Linear(size, num_classes)
+
+    def forward(self, images_BCHW):
+        rows_BHN, _ = self.lstm(images_BCHW.permute(0, 2, 3, 1).flatten(2))
+        mixed_BHN, _ = self.attention(rows_BHN, rows_BHN, rows_BHN)
+        return self.head(mixed_BHN.mean(1))

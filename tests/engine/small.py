@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 import torch
 
 from mptui.config.schema import RunConfig
@@ -13,7 +14,7 @@ from mptui.data.loading.sampler import Share
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.follower import Follower
 from mptui.engine.job import Job
-from mptui.engine.mailbox import Mailbox
+from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.ranks.sharded_replica import placed
@@ -161,3 +162,21 @@ def losses(events: list[Event]) -> list[float]:
 def of(events: list[Event], kind: type[AnyEvent]) -> list[AnyEvent]:
     """The events of one kind."""
     return [event for event in events if isinstance(event, kind)]
+
+
+def until_stopped(trainer, pieces):
+    """Train until that many pieces have passed, then stop between two of them."""
+    seen = 0
+    whole = trainer.context.parts.precision.backward
+
+    def stop_in_the_middle(loss):
+        nonlocal seen
+        whole(loss)
+        seen += 1
+        if seen == pieces:
+            trainer.context.mailbox.stop(None)
+
+    vars(trainer.context.parts.precision)["backward"] = stop_in_the_middle
+    with pytest.raises(Stopped):
+        trainer.train()
+    end(trainer)

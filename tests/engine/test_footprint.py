@@ -18,7 +18,7 @@ from mptui.models.zoo import build
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
-from tests.engine.real_memory import network_without_values, really_alive
+from tests.engine.real_memory import RowsInTurn, network_without_values, really_alive
 from tests.small_cnn import SmallCnn
 
 
@@ -89,22 +89,6 @@ def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes)
     assert tensors_of_a_step(config, task, "fp32", classes=classes) == really_alive(
         config, task, None, classes
     )
-
-
-class RowsInTurn(torch.nn.Module):
-    """An LSTM over the rows of an image, and attention between them."""
-
-    def __init__(self, num_classes, bidirectional, layers):
-        super().__init__()
-        size = 64 * (1 + bidirectional)
-        self.lstm = torch.nn.LSTM(96, 64, layers, batch_first=True, bidirectional=bidirectional)
-        self.attention = torch.nn.MultiheadAttention(size, 4, batch_first=True, dropout=0.1)
-        self.head = torch.nn.Linear(size, num_classes)
-
-    def forward(self, images_BCHW):
-        rows_BHN, _ = self.lstm(images_BCHW.permute(0, 2, 3, 1).flatten(2))
-        mixed_BHN, _ = self.attention(rows_BHN, rows_BHN, rows_BHN)
-        return self.head(mixed_BHN.mean(1))
 
 
 @pytest.mark.usefixtures("engine_under_a_log")

@@ -14,7 +14,7 @@ from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.zoo import build
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.tasks.build_task import build_task
-from tests.engine.test_footprint import RowsInTurn
+from tests.engine.real_memory import RowsInTurn
 
 SIDE, BATCH = 64, 16
 FIELDS = (

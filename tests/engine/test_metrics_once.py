@@ -9,37 +9,18 @@ from torch.overrides import TorchFunctionMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import validate
-from mptui.engine.mailbox import Stopped
 from mptui.engine.reporting.applied_metrics import AppliedMetrics
 from mptui.events import EpochFinished
 from mptui.tasks.accuracy import Accuracy
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene
 from tests.engine.guards.sick import poison
-from tests.engine.small import build_trainer, config, diffusion_net, end, of
+from tests.engine.small import build_trainer, config, diffusion_net, end, of, until_stopped
 
 HOUR = 3600.0
 
 
 def counted(trainer):
     return int(trainer.state.metrics.state_dict()["count"])
-
-
-def until_stopped(trainer, pieces):
-    """Train until that many pieces have passed, then stop between two of them."""
-    seen = 0
-    whole = trainer.context.parts.precision.backward
-
-    def stop_in_the_middle(loss):
-        nonlocal seen
-        whole(loss)
-        seen += 1
-        if seen == pieces:
-            trainer.context.mailbox.stop(None)
-
-    vars(trainer.context.parts.precision)["backward"] = stop_in_the_middle
-    with pytest.raises(Stopped):
-        trainer.train()
-    end(trainer)
 
 
 @pytest.mark.parametrize("how", ["asked for", "after an out of memory"])

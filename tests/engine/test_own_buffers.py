@@ -9,7 +9,7 @@ from torch import nn
 from tests.engine.blots import CLASSES, SIDE
 from tests.engine.guards.sick import poison
 from tests.engine.small import build_trainer, config, end
-from tests.engine.test_update import FINITE, backward, take_step
+from tests.engine.updates import FINITE, backward, take_step
 
 SHARE = 0.1
 

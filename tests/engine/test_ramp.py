@@ -20,8 +20,8 @@ from mptui.engine.optim.lr_schedule import (
     schedule_progress,
 )
 from mptui.events import Event, PresetSwitched, Step
+from tests.engine.resuming import assert_the_same, each_step
 from tests.engine.small import build_trainer, config, end, of
-from tests.engine.test_resume import assert_the_same, each_step
 
 SPE = 10
 

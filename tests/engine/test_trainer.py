@@ -32,7 +32,7 @@ from mptui.events import (
     Warned,
 )
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
-from tests.engine.test_update import HostReads
+from tests.engine.updates import HostReads
 
 DEADLINE_S = 30.0
 

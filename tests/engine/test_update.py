@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.engine.optim.lr_schedule import Schedule
-from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import build_trainer, config, small_net
+from tests.engine.updates import FINITE, HostReads, backward, take_step
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "momentum": {"optimizer": "sgd", "momentum": 0.9},
@@ -20,8 +18,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw"},
 }
 BAD = ("nan image", "overflowing loss")
-FINITE = torch.zeros(())
-"""A finite loss, so that the gradients may be the loss scale's fault."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,30 +34,6 @@ def build(folder, optimizer="momentum", fused=True, precision="fp32", accumulate
     run = config(speed={"fused": fused}, **tables)
     trainer, _ = build_trainer(run, folder, precision=precision, model=model)
     return trainer
-
-
-def micro_batch(number):
-    numbers = torch.Generator().manual_seed(number)
-    images = torch.randn(4, 3, SIDE, SIDE, generator=numbers)
-    return images, torch.randint(len(CLASSES), (4,), generator=numbers)
-
-
-def backward(trainer, number, share=1.0, bad=None):
-    """Compute the gradients of a micro-batch, as the trainer does; `bad` corrupts them in one of two ways."""
-    images, targets = micro_batch(number)
-    if bad == "nan image":
-        images[0, 0, 0, 0] = torch.nan
-    with trainer.context.parts.precision.forward_context():
-        loss = F.cross_entropy(trainer.context.model(images).float(), targets) * share
-    trainer.context.parts.precision.backward(loss * 3e38 * 3e38 if bad == "overflowing loss" else loss)
-
-
-def take_step(trainer, number, bad=None):
-    """Run one window with the configured number of micro-batches; the first of them is the bad one."""
-    count = trainer.context.job.config.training.accumulate
-    for micro in range(count):
-        backward(trainer, number * 10 + micro, 1 / count, bad if micro == 0 else None)
-    trainer.context.parts.updater.step(FINITE)
 
 
 def state_of(trainer):
@@ -297,22 +269,6 @@ def flat_weights(trainer):
 
 
 # -- no waiting for the device
-
-
-class HostReads(TorchDispatchMode):
-    """Counts how often a tensor's value is copied to the host."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func.overloadpacket in (
-            torch.ops.aten._local_scalar_dense,
-            torch.ops.aten.is_nonzero,
-            torch.ops.aten.equal,
-        )
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(

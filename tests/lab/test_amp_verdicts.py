@@ -10,7 +10,7 @@ from torch import nn
 from mptui.engine.mailbox import Mailbox
 from mptui.lab.amp.check import PrecisionChecker
 from tests.engine.numerics.networks import Gain
-from tests.lab.test_check_amp import bench
+from tests.lab.trials import bench
 
 SAFE, CANT_TELL = "safe", "can't tell"
 

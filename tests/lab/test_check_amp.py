@@ -9,15 +9,14 @@ from PIL import Image
 from torch import nn
 
 from mptui.config.merge import resolve
-from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DataError, DivergedError
 from mptui.lab.amp.check import PrecisionChecker, check
 from mptui.lab.amp.judge import Judge
-from mptui.lab.amp.trial import TrialSetup, cosine, first_batches
+from mptui.lab.amp.trial import cosine
 from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
-from tests.engine.small import build_trainer, config, end
+from tests.lab.trials import bench
 
 
 def plan(**flags):
@@ -33,15 +32,6 @@ def plan(**flags):
         **{name.replace("__", "."): value for name, value in flags.items()},
     }
     return plan_run(Request(None, {key: ("--set", value) for key, value in values.items()}, (), {}))
-
-
-def bench(tmp_path, model: nn.Module, batches: int = 2) -> TrialSetup:
-    """Small images (8 px) and a network for them."""
-    trainer, _ = build_trainer(config(training={"batch_size": 16}), tmp_path)
-    job: Job = replace(trainer.context.job, model=model)
-    taken = first_batches(job, batches)
-    end(trainer)
-    return TrialSetup(job, taken)
 
 
 def head(width: int = 8) -> list[nn.Module]:

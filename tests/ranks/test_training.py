@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from mptui.engine.ranks.group import ALONE
-from tests.engine.test_metrics_once import until_stopped
+from tests.engine.small import until_stopped
 from tests.ranks.groups import in_group
 from tests.ranks.training import (
     built,

@@ -35,7 +35,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.member import Member
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
-from tests.data.test_caching import chosen, dataset
+from tests.data.caching import chosen, dataset
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of

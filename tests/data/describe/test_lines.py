@@ -12,7 +12,7 @@ from mptui.data.describe.findings import data_findings
 from mptui.data.describe.lines import reading_lines
 from mptui.registry.samples import SampleKind
 from tests.data.images import class_folders, photo
-from tests.data.test_open import opened
+from tests.data.opening import opened
 
 
 def found(path, sampler="uniform", **settings):

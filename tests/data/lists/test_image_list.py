@@ -13,7 +13,7 @@ from mptui.data.core.types import IGNORE
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from tests.data.images import photo
-from tests.data.test_open import opened
+from tests.data.opening import opened
 
 
 def write(path, *lines):

@@ -12,9 +12,9 @@ from mptui.data.core.parts import joined_files
 from mptui.data.formats.open import files_of
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
+from tests.data.situations.packed import parquet, shard
 
 from .pictures import pairs, photos
-from .test_packed_situations import parquet, shard
 
 
 def class_folders(root):

@@ -8,10 +8,10 @@ from PIL import Image
 
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
+from tests.data.situations.packed import parquet
 
 from .pictures import classes_of, pairs, photo_of, photos, put
 from .read import labelled, opened
-from .test_packed_situations import parquet
 
 
 def test_names_may_have_blanks_quotes_and_signs(tmp_path):

@@ -9,10 +9,10 @@ from PIL import Image
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from tests.data.packed_sets import pairs_to_tar
+from tests.data.situations.packed import parquet, shard
 
 from .pictures import pairs, photos
 from .read import labelled, opened
-from .test_packed_situations import parquet, shard
 
 
 def class_folders(root):

@@ -9,6 +9,7 @@ import torch
 from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
 from mptui.engine.trainer import Trainer
+from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import Recorder, build_trainer, config, end, losses
 
 Place = tuple[int, int]
@@ -102,3 +103,37 @@ def trained(
 def assert_finite(trainer: Trainer, events: Recorder) -> None:
     assert all(t.isfinite().all() for t in trainer.context.model.state_dict().values())
     assert math.isfinite(losses(events)[-1])
+
+
+def gain_net(gain=1e5, seed=0, norm=True):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        Gain(gain),
+        torch.nn.BatchNorm2d(8) if norm else torch.nn.GroupNorm(2, 8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * SIDE * SIDE, len(CLASSES)),
+    )
+
+
+class _Times(torch.autograd.Function):
+    """The identity, with its gradient multiplied by `gain`."""
+
+    @staticmethod
+    def forward(ctx, x, gain):
+        ctx.gain = gain
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.gain, None
+
+
+class Steep(torch.nn.Module):
+    def __init__(self, gain):
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x):
+        return _Times.apply(x, self.gain)

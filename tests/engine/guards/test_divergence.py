@@ -12,44 +12,9 @@ from mptui.engine.mailbox import Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DivergedError
 from mptui.events import Diagnosed, Event, PrecisionChanged, Recovered, Step, Warned
-from tests.engine.blots import CLASSES, SIDE
-from tests.engine.guards.sick import Gain, assert_finite, bits, leave_out, trained
+from tests.engine.guards.sick import Gain, Steep, assert_finite, bits, gain_net, leave_out, trained
 from tests.engine.small import build_trainer, config, end, of, small_net
 from tests.gpus import DEVICES
-
-
-def gain_net(gain=1e5, seed=0, norm=True):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, padding=1),
-        Gain(gain),
-        torch.nn.BatchNorm2d(8) if norm else torch.nn.GroupNorm(2, 8),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(8 * SIDE * SIDE, len(CLASSES)),
-    )
-
-
-class _Times(torch.autograd.Function):
-    """The identity, with its gradient multiplied by `gain`."""
-
-    @staticmethod
-    def forward(ctx, x, gain):
-        ctx.gain = gain
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.gain, None
-
-
-class Steep(torch.nn.Module):
-    def __init__(self, gain):
-        super().__init__()
-        self.gain = gain
-
-    def forward(self, x):
-        return _Times.apply(x, self.gain)
 
 
 def moves(events):

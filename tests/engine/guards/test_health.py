@@ -12,7 +12,7 @@ from mptui.engine.precision.amp import ScaledPrecision
 from mptui.engine.precision.loss_scale_monitor import FALLS, SEARCH_STEPS, ScalerHealth
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.events import LossScale
-from tests.engine.guards.test_divergence import Steep, gain_net
+from tests.engine.guards.sick import Steep, gain_net
 from tests.engine.small import CPU, build_trainer, config, end, of
 
 FINITE, NAN = torch.zeros(()), torch.tensor(math.nan)

@@ -7,7 +7,7 @@ from mptui.engine.numerics import tally
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.reporting.late_reads import HostCopy
 from tests.engine.numerics.networks import network
-from tests.engine.numerics.test_tally import values
+from tests.engine.numerics.rows import values
 
 pytestmark = [
     pytest.mark.gpu,

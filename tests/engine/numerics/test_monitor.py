@@ -17,7 +17,7 @@ from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from mptui.runs.view.events.event_registry import event_of
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
-from tests.engine.test_update import HostReads
+from tests.engine.updates import HostReads
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from mptui.engine.numerics.spectrum import (
     Spectrum,
     best_scale,
 )
-from tests.engine.numerics.test_tally import counted, row_of
+from tests.engine.numerics.rows import counted, row_of
 
 
 def gradients(seed: int, layers: int = 4) -> list[torch.Tensor]:

@@ -9,33 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mptui.engine.numerics import tally
-from mptui.engine.numerics.spectrum import Spectrum
+from tests.engine.numerics.rows import counted, values
 
-EDGES = [
-    *(0.0, -0.0, 2.0**-24, 2.0**-25, 2.0**-25 * (1 + 2.0**-20), -(2.0**-25) * (1 - 2.0**-20)),
-    *(2.0**-14, 2.0**-14 - 2.0**-25, 2.0**-14 - 2.0**-25 - 2.0**-37, 2.0**-14 - 2.0**-24),
-    *(65504.0, 65519.99, 65520.0, -65520.0, 65536.0, 3e38, 2.0**-126, 1.0),
-]
 NOT_FINITE = [float("inf"), float("-inf"), float("nan")]
-
-
-def values(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return values of all magnitudes, including the limits of float16."""
-    chance = torch.Generator().manual_seed(seed)
-    sizes = torch.exp2(torch.randint(-40, 30, (5000,), generator=chance).float())
-    some = torch.randn(5000, generator=chance) * sizes
-    zeros = torch.zeros(int(torch.randint(0, 300, (), generator=chance)))
-    return torch.cat([some, torch.tensor(EDGES), zeros]).to(dtype)
-
-
-def row_of(tensor: torch.Tensor, most: int | None = None) -> np.ndarray:
-    row = tally.new_rows(1, tensor.device)[0]
-    tally.add(row, tensor, most=most)
-    return row.numpy()
-
-
-def counted(tensor: torch.Tensor, most: int | None = None) -> Spectrum:
-    return Spectrum(row_of(tensor, most))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -22,7 +22,7 @@ from mptui.lab.use.prediction.predictor import loader_of
 from mptui.lab.use.trained import open_trained
 from mptui.models.latent.frozen_vae import open_vae
 from mptui.models.latent.vae_folder import read_layout, read_vae
-from tests.data.test_bands import png_of
+from tests.data.images import png_of
 from tests.lab.use.runs import train
 
 SIZES = {

@@ -1,0 +1,26 @@
+"""A set of any size, and what is kept of it in memory."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mptui.data.core.types import Dataset, Sides
+from mptui.data.loading import cache_policy
+from mptui.data.loading.cache_policy import choose_cache
+from mptui.registry.samples import SampleKind
+from tests.data.samples import Samples
+
+CPU = torch.device("cpu")
+
+
+def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
+    sizes: Sides = np.full((count, 2), (side, side * 4 // 3), np.uint16)
+    split = Samples(count)
+    chosen = {"kind": SampleKind.CLASS, "sizes": (sizes, sizes[: count // 4]), **settings}
+    return Dataset("set", classes=("a", "b"), train=split, val=Samples(count // 4), **chosen)
+
+
+def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.CacheChoice:
+    wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
+    return choose_cache(asked, of, **{**wanted, **settings})
