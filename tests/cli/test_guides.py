@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,12 @@ import typer
 from safetensors.torch import save_file
 
 import mptui
-from mptui.cli.main import app
 from mptui.cli.options import request_of
 from mptui.config.merge import resolve
 from mptui.models.latent.autoencoder import Autoencoder
 from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
 from mptui.processes.run_server import MAIN
+from tests.cli.calls import program
 from tests.data.images import class_folders
 from tests.forks import FORKING
 from tests.program import run_to_end
@@ -42,16 +41,10 @@ ONLY_PARSED = {
 """By command, or by its name for all that begin with it: why it does not run here."""
 
 
-@cache
-def whole_program():
-    """All commands; typer takes 50 ms to build them."""
-    return typer.main.get_command(app)
-
-
 def context_of(command):
     """Parse a command as the shell and the program would."""
     name, *words = shlex.split(command)[1:]
-    group = whole_program()
+    group = program()
     context = typer.Context(group)
     found = group.get_command(context, name)
     if isinstance(found, typer.core.TyperGroup) and words:
