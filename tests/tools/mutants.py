@@ -10,6 +10,7 @@ test fails with it, fails with it once more alone, and passes without it.
 """
 
 import argparse
+import dataclasses
 import json
 import random
 import shutil
@@ -86,13 +87,17 @@ def chosen(tree):
         for fields in room["sites"]:
             if not left:
                 break
-            site = Site(**fields)
+            site = _site_of(fields)
             if found := tree.find(site):
                 there[site] = found
                 left -= 1
             else:
                 gone.append(site)
     return there, gone
+
+
+def _site_of(fields):
+    return Site(**{each.name: fields[each.name] for each in dataclasses.fields(Site)})
 
 
 def record(map_file):
@@ -164,7 +169,7 @@ def marked(source, number, node):
     return source[:begin] + (call + end).encode() + source[begin:]
 
 
-def run(map_file, output, limit_s, jobs):
+def run(map_file, output, limit_s, jobs, resume):
     """Try each fault, and report what the tests have caught."""
     there, gone = chosen(Tree(ROOT))
     known = json.loads(map_file.read_text(encoding="utf-8"))
@@ -172,6 +177,9 @@ def run(map_file, output, limit_s, jobs):
         raise SystemExit(f"{map_file} is of other sites: record again. The first: {missing[0]}")
     begun = time.monotonic()
     results: dict[Site, dict[str, Any]] = {site: {"end": "gone"} for site in gone}
+    if resume:
+        earlier = {_site_of(one): one for one in json.loads(output.read_text(encoding="utf-8"))["results"]}
+        results |= {site: earlier[site] for site in there if site in earlier}
 
     def answer():
         ordered = sorted(results, key=lambda site: (ROOMS.index(site.room), site.function))
@@ -193,7 +201,7 @@ def run(map_file, output, limit_s, jobs):
             worker.close()
         return failing
 
-    queue, failing = iter(there), {""}
+    queue, failing = iter([site for site in there if site not in results]), {""}
     while failing:
         with ThreadPoolExecutor(jobs) as threads:
             served = [threads.submit(serve, queue) for _ in range(jobs)]  # each takes the next of the queue
@@ -312,13 +320,14 @@ def main():
     running.add_argument("--output", type=Path, help="the result, as JSON")
     running.add_argument("--limit", type=float, default=120, help="seconds of tests for a fault")
     running.add_argument("--jobs", type=int, default=2)
+    running.add_argument("--resume", action="store_true", help="go on with what --output already has")
     given = parser.parse_args()
     if given.command == "choose":
         choose(given.seed, given.count)
     elif given.command == "record":
         record(given.map)
     else:
-        run(given.map, given.output, given.limit, given.jobs)
+        run(given.map, given.output, given.limit, given.jobs, given.resume)
 
 
 if __name__ == "__main__":

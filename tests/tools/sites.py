@@ -175,7 +175,7 @@ class Tree:
         room = path.relative_to(self.root / "mptui").parts[0].removesuffix(".py")
         source = path.read_text(encoding="utf-8")
         self.lines[room] += _lines_of_code(source)
-        for function, statement in _of_functions(ast.parse(source).body, (), False):
+        for function, statement in _of_functions(ast.parse(source).body, (), False, source.splitlines()):
             self.statements.append(Statement(room, path, function, _head(statement), statement))
 
     def sites(self, room):
@@ -234,19 +234,19 @@ _NAMES = (
 """What names a statement, the surest first; a name that several functions share names none."""
 
 
-def _of_functions(body, names, inside):
+def _of_functions(body, names, inside, lines):
     """Yield the statements of functions, each with the qualified name of its function."""
     for statement in body:
         if isinstance(statement, ast.ClassDef):
-            yield from _of_functions(statement.body, (*names, statement.name), False)
+            yield from _of_functions(statement.body, (*names, statement.name), False, lines)
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            if not _is_left_out(statement):
-                yield from _of_functions(statement.body, (*names, statement.name), True)
+            if not _is_left_out(statement, lines):
+                yield from _of_functions(statement.body, (*names, statement.name), True, lines)
         elif not (isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test)):
             if inside:
                 yield ".".join(names), statement
             for block in _blocks(statement):
-                yield from _of_functions(block, names, inside)
+                yield from _of_functions(block, names, inside, lines)
 
 
 def _blocks(statement):
@@ -256,9 +256,9 @@ def _blocks(statement):
         yield part.body
 
 
-def _is_left_out(function):
+def _is_left_out(function, lines):
     told = f"{function.name} {ast.get_docstring(function)}"
-    code = ast.unparse(function)
+    code = "\n".join(lines[function.lineno - 1 : function.end_lineno])
     return function.name in _NOT_IN or bool(_OF_A_GPU.search(told) or _CALLS_OF_A_GPU.search(code))
 
 
