@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mptui.data.core.picture_sheet import legend
 from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.formats.masks.mask_classes import find_coding
@@ -227,3 +228,11 @@ def test_more_classes_than_a_mask_can_number_are_refused():
     surveys = [MaskSurvey("grey", (first, first + 1), (1, 1)) for first in range(0, 40_000, 2)]
     with pytest.raises(DataError, match="40,000 values"):
         find_coding(surveys, None, None)
+
+
+def test_the_names_of_many_classes_stand_below_each_other():
+    places = [place for place, *_ in legend([f"class {number}" for number in range(30)], 400)]
+    assert places == sorted(places, key=lambda place: (place[1], place[0]))
+    assert len(set(places)) == 30
+    assert min(min(place) for place in places) > 0
+    assert max(left for left, _ in places) < 400

@@ -10,6 +10,7 @@ from PIL import Image
 
 from mptui.cli.main import _exit_code
 from mptui.data.core.types import IGNORE
+from mptui.data.formats.lists.read_table import read_table
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from tests.data.images import photo
@@ -297,3 +298,11 @@ def test_a_list_in_a_folder_of_images_is_offered_and_trains(tmp_path, place, cap
     assert f"--data '{path}'" in told
     assert str(lost) not in told
     assert _exit_code([*run, str(path)], debug=False) == 0
+
+
+def test_of_a_list_that_is_only_looked_at_the_first_rows_are_read(tmp_path):
+    lines = [("image", "label"), *((f"{number}.png", "cat") for number in range(9)), ("a", "row", "too long")]
+    assert read_table(str(write(tmp_path / "list.csv", *lines)), 2).rows == [
+        ["0.png", "cat"],
+        ["1.png", "cat"],
+    ]
