@@ -225,15 +225,24 @@ def _failing_alone(worker, tests):
 
 def _tried(worker, site, statement, mutation, known, limit_s):
     reaching = known["sites"][site.key]
-    tests, cut = _ordered(reaching, site.room, statement.path.stem.strip("_"), known["seconds"], limit_s)
     line = f"{statement.path.relative_to(ROOT)}:{mutation.node.lineno}"
+    if not reaching:
+        return {
+            "line": line,
+            "to": mutation.text,
+            "end": "not reached",
+            "by": None,
+            "reaching": 0,
+            "left_out": 0,
+        }
+    tests, cut = _ordered(reaching, site.room, statement.path.stem.strip("_"), known["seconds"], limit_s)
     doubtful: list[str] = []
     begun = time.monotonic()
     end, by = _end_of(worker, statement, mutation, tests, 3 * limit_s, doubtful)
     return {
         "line": line,
         "to": mutation.text,
-        "end": "not reached" if end == "survived" and not reaching else end,
+        "end": end,
         "by": by,
         "reaching": len(reaching),
         "left_out": cut,
