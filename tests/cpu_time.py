@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 REPORTED_S = 0.25
-REFUSED_S = 60.0
+REFUSED_S = 20.0
 ROWS = 20
 
 

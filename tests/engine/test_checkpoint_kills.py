@@ -78,8 +78,14 @@ def test_killed_at_any_call_of_a_save_a_whole_one_is_found(ready, when):
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
-@pytest.mark.parametrize("when", ["before", "half", "after"])
+@pytest.mark.parametrize(
+    ("when", "error"),
+    [
+        pytest.param(when, error, marks=() if number == place else pytest.mark.slow)
+        for number, when in enumerate(["before", "half", "after"])
+        for place, error in enumerate([errno.ENOSPC, errno.EIO, errno.EROFS])
+    ],
+)
 def test_any_call_of_a_save_may_fail_and_the_older_one_is_whole(ready, when, error):
     calls = calls_of_a_save(ready("whole"))
     messages = []

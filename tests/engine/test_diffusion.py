@@ -41,21 +41,27 @@ def test_it_learns_to_tell_the_noise(tmp_path, precision):
     assert last.best
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run whose batches are steps."""
+    return trained(tmp_path_factory.mktemp("whole") / "run")
+
+
 @pytest.mark.parametrize(
     "cut",
     [{"batch_size": 4, "accumulate": 2}, {"memory": {"micro_batch": 3}}],
     ids=["accumulated", "in pieces"],
 )
-def test_a_batch_in_pieces_is_the_step_of_the_whole(tmp_path, cut):
-    whole, events = trained(tmp_path / "whole")
+def test_a_batch_in_pieces_is_the_step_of_the_whole(tmp_path, cut, whole):
+    whole, events = whole
     pieces, events_pieces = trained(tmp_path / "pieces", **cut)
     assert losses(events_pieces) == pytest.approx(losses(events), rel=1e-4)
     for one, other in zip(pieces.context.model.parameters(), whole.context.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=5e-4)
 
 
-def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path):
-    _, undisturbed = trained(tmp_path / "one")
+def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path, whole):
+    _, undisturbed = whole
     trainer, events = build(tmp_path / "two")
     forward, calls = trainer.context.model.forward, []
 

@@ -72,9 +72,18 @@ def assert_as_left_out(folder, bad, **settings):
 CASES = list(
     itertools.product(["fp32", "bf16", "fp16"], OPTIMIZERS, [True, False], [1, 3]),
 )
+PAIRS = [
+    ("fp32", "sgd", True, 1),
+    ("fp32", "adamw", False, 3),
+    ("bf16", "sgd", False, 3),
+    ("bf16", "adamw", True, 1),
+    ("fp16", "sgd", True, 3),
+    ("fp16", "adamw", False, 1),
+]
+"""Of any two settings, each pair of values."""
 
 
-@pytest.mark.parametrize(("precision", "optimizer", "fused", "accumulate"), CASES)
+@pytest.mark.parametrize(("precision", "optimizer", "fused", "accumulate"), PAIRS)
 def test_bad_batches_end_in_the_bits_of_an_order_without_them(
     tmp_path, precision, optimizer, fused, accumulate
 ):
