@@ -12,9 +12,9 @@ import typer
 
 def profiles(incomplete: str) -> list[str]:
     """Return the names of profiles that start with `incomplete`."""
-    from mptui.config.profiles import list_profiles
+    from mptui.config.profiles import profile_names
 
-    return [info.name for info in list_profiles() if info.name.startswith(incomplete)]
+    return [name for name in profile_names() if name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:

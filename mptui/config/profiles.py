@@ -4,7 +4,7 @@ Only names and descriptions are read, so that listing profiles doesn't import th
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -44,12 +44,17 @@ class ProfileInfo:
 
 def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
     """List all profiles in the order of their digits; of two with one name, the one found first."""
-    found: dict[str, ProfileInfo] = {}
-    for origin, folder in _folders(environ):
-        paths = (path for suffix in SUFFIXES for path in sorted(folder.glob(f"*{suffix}")))
-        for path in paths:
-            found.setdefault(path.stem, ProfileInfo(path.stem, _description(path), path, origin))
-    return sorted(found.values(), key=lambda info: (_digit(info.name), info.name))
+    found = _found(environ)
+    return [
+        ProfileInfo(name, _description(path), path, origin)
+        for name in _in_order(found)
+        for path, origin in [found[name]]
+    ]
+
+
+def profile_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of all profiles in the order of their digits; reads no file."""
+    return _in_order(_found(environ))
 
 
 def is_built_in(name: str) -> bool:
@@ -81,7 +86,7 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
         for path in (folder / f"{name}{suffix}" for suffix in SUFFIXES):
             if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
                 return path
-    names = [info.name for info in list_profiles(environ)]
+    names = profile_names(environ)
     near = get_close_matches(name, names, n=1)
     raise ConfigError(
         f"no profile {name}" + (f"; nearest: {near[0]}" if near else f"; available: {', '.join(names)}"),
@@ -99,6 +104,19 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the user's profiles, which may not exist."""
     return config_folder(environ) / "profiles"
+
+
+def _found(environ: Mapping[str, str]) -> dict[str, tuple[Path, str]]:
+    """Return path and origin of each profile by its name."""
+    found: dict[str, tuple[Path, str]] = {}
+    for origin, folder in _folders(environ):
+        for path in (path for suffix in SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))):
+            found.setdefault(path.stem, (path, origin))
+    return found
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (_digit(name), name))
 
 
 def _digit(name: str) -> int:

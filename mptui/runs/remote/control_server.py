@@ -29,7 +29,7 @@ from typing import Any, get_args
 
 from mptui.codec import to_record
 from mptui.config.base_tables import NumericsMode
-from mptui.config.profiles import list_profiles
+from mptui.config.profiles import profile_names
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import ConfigError, MptuiError
 from mptui.events import CommandAnswered, Event
@@ -69,7 +69,7 @@ PRESETS = 9
 
 def preset_names(environ: Mapping[str, str]) -> list[str]:
     """Return the profiles of a run, in the order of their digits."""
-    return [info.name for info in list_profiles(environ)][:PRESETS]
+    return profile_names(environ)[:PRESETS]
 
 
 class _Client:

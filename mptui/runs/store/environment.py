@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _IN_ADDRESS.sub(r"\1…@", _NAMED.sub(r"\1…", text))
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
