@@ -10,6 +10,9 @@ import pytest
 
 from mptui.registry import own_code
 from tests import decoders, gpus, program, small_cnn
+from tests.made.drawn import drawn_once
+
+__all__ = ["drawn_once"]
 
 pytest_plugins = ["pytester", "tests.cpu_time"]
 pytest.register_assert_rewrite("mptui.testing")

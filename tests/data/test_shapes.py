@@ -1,9 +1,15 @@
 import colorsys
 
 import numpy as np
+import pytest
 
 from mptui.data.formats.named.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
 from mptui.registry.samples import SampleKind
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_once():
+    """They are drawn anew: how they are drawn is the subject."""
 
 
 def test_a_sample_is_a_function_of_its_request_alone():

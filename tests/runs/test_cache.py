@@ -11,6 +11,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from tests.data.images import pairs, stripes
+from tests.made.runs import QUIET
 
 GIB = 1 << 30
 LIMIT_S = 300.0
@@ -24,6 +25,7 @@ SETTINGS = {
     "training.batch_size": 8,
     "training.epochs": 2,
     "hardware.device": "cpu",
+    **QUIET,
 }
 
 

@@ -6,13 +6,10 @@ import pytest
 
 from mptui.engine.mailbox import Command
 from mptui.events import Paused, Step, Warned
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
 from mptui.runs.store import journal
-from mptui.runs.store.directory import create_run
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal import read_journal
-from tests.runs.test_switch import SETTINGS
+from tests.made.runs import UNET, session_of
 
 
 def cut(path):
@@ -45,9 +42,8 @@ def edited(path):
     ],
 )
 def test_a_journal_that_is_changed_during_a_run_is_told(tmp_path, change, told):
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    run = create_run(tmp_path, "test", "unet", "run")
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    run = tmp_path / "run"
+    session = session_of(run, UNET | {"training.epochs": 3})
     heard = session.listen()
     session.mailbox.post(Command("pause"))
     session.start()

@@ -15,6 +15,7 @@ from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CHOICES, create_run, read_summary
+from tests.made.runs import QUIET
 
 SETTINGS = {
     "model.name": "unet",
@@ -27,6 +28,7 @@ SETTINGS = {
     "training.batch_size": 8,
     "training.epochs": 1000,
     "hardware.device": "cpu",
+    **QUIET,
     "precision.mode": "auto",
 }
 LIMIT_S = 300.0

@@ -27,13 +27,13 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CONFIG, SUMMARY, create_run, read_summary, write_json
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
-from tests.runs.test_resumed import LIMIT_S, SETTINGS
+from tests.made.runs import LIMIT_S, UNET
 
 
 def trained(run, **changed):
     """Train a new run, or go on with one; return its directory."""
     resume = run.is_dir()
-    values = {**({} if resume else SETTINGS), **changed}
+    values = {**({} if resume else UNET), **changed}
     flags = {key: ("test", value) for key, value in values.items()}
     profile = str(run / CONFIG) if resume else "stable"
     if not resume:

@@ -13,12 +13,13 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from tests.data.images import class_folders
 from tests.engine.guards.sick import Gain
+from tests.made.runs import QUIET
 
 SETTINGS = {
     "model.name": "small_cnn",
     "data.image_size": 32,
     "data.cache": "off",
-    "data.workers": 1,
+    "data.workers": 0,
     "training.batch_size": 4,
     "training.epochs": 2,
     "training.lr": 0.001,
@@ -26,6 +27,7 @@ SETTINGS = {
     "training.ema_decay": None,
     "logging.step_interval_s": 0.0,
     "hardware.device": "cpu",
+    **QUIET,
 }
 DEADLINE_S = 300
 

@@ -15,12 +15,14 @@ from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_json
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders, photo, save_oriented
+from tests.made.runs import QUIET, moved
 
 SMALL: dict[str, Any] = {
     "data.image_size": 32,
     "data.workers": 0,
     "training.batch_size": 8,
     "hardware.device": "cpu",
+    **QUIET,
     "speed.compile": "off",
     "training.schedule": "constant",
 }
@@ -29,6 +31,20 @@ SMALL: dict[str, Any] = {
 def classes(root, run):
     class_folders(root / "train", {"cat": 12, "dog": 12})
     return train(data=root, runs_dir=run, name="run", epochs=1, model="small_cnn", **SMALL).directory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A set of two classes, and a finished run on it."""
+    folder = tmp_path_factory.mktemp("made")
+    classes(folder / "set", folder)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, made):
+    """A finished run on a set of two classes beside it."""
+    return moved(made, tmp_path) / "run"
 
 
 def write_masks(root, values, numbers=range(8)):
@@ -42,7 +58,7 @@ def write_masks(root, values, numbers=range(8)):
 
 
 def segmented(root, run):
-    small = {**SMALL, "model.width": 8, "model.depth": 2}
+    small = {**SMALL, "model.width": 2, "model.depth": 1}
     return train(data=root, runs_dir=run, name="run", epochs=1, model="unet", **small).directory
 
 
@@ -58,8 +74,7 @@ def reading(run):
     return read_json(run / "data.json")["reading"]
 
 
-def test_a_validation_folder_that_was_added_is_left_out(tmp_path):
-    run = classes(tmp_path / "set", tmp_path / "runs")
+def test_a_validation_folder_that_was_added_is_left_out(tmp_path, run):
     before = reading(run)
     class_folders(tmp_path / "set" / "val", {"cat": 3, "dog": 3})
     resume(run, epochs=2)
@@ -71,8 +86,7 @@ def test_a_validation_folder_that_was_added_is_left_out(tmp_path):
     assert "its split is 'folders train and val' instead of 'held out by the seed: 20% of each class'" in told
 
 
-def test_an_evaluation_measures_the_validation_half_of_the_run(tmp_path):
-    run = classes(tmp_path / "set", tmp_path / "runs")
+def test_an_evaluation_measures_the_validation_half_of_the_run(tmp_path, run):
     class_folders(tmp_path / "set" / "val", {"cat": 3, "dog": 3})
     told: list[str] = []
     trained = open_trained(run, note=told.append)
@@ -128,8 +142,7 @@ def test_photographs_that_were_added_do_not_turn_the_masks_of_others(tmp_path):
     assert "as it is shown" in reading(run)["orientation"]
 
 
-def test_a_photograph_that_was_added_is_trained_on_and_said(tmp_path):
-    run = classes(tmp_path / "set", tmp_path / "runs")
+def test_a_photograph_that_was_added_is_trained_on_and_said(tmp_path, run):
     photo(20, 16, seed=50).save(tmp_path / "set" / "train" / "cat" / "new.png")
     resume(run, epochs=2)
     (told,) = [message for message in said(run) if "has changed" in message]

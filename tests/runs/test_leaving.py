@@ -13,28 +13,17 @@ import torch
 
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import CheckpointSaved, EpochFinished, PhaseChanged, RunFinished, Step
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
 from mptui.runs.session.shutdown import worker_left
-from mptui.runs.store.directory import create_run, read_summary
+from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
+from tests.made.runs import LIMIT_S, UNET, ended, session_of
 from tests.program import Program
 
-LIMIT_S = 300.0
 SETTINGS = {
-    "model.name": "unet",
-    "model.width": 2,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 32,
-    "data.workers": 0,
-    "training.batch_size": 8,
+    **{key: value for key, value in UNET.items() if key != "training.warmup_epochs"},
     "training.epochs": 2,
     "training.deterministic": True,
     "training.ema_decay": 0.9,
-    "logging.step_interval_s": 0,
-    "hardware.device": "cpu",
     "speed.compile": "default",
 }
 
@@ -78,15 +67,7 @@ def until(seen):
 
 
 def session(runs, name, *, resume=False, **changed):
-    flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
-    run = runs / name if resume else create_run(runs, "test", "unet", name)
-    return Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume, force_compile=True)
-
-
-def finish(one):
-    one.start()
-    assert one.wait(LIMIT_S)
-    return one.result
+    return session_of(runs / name, SETTINGS | changed, resume=resume, force_compile=True)
 
 
 def last_weights(run):
@@ -97,8 +78,18 @@ def losses(run):
     return {event.step: event.loss for event in read_journal(run) if isinstance(event, Step)}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing stopped; torch compiles nothing in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Module, "compile", lambda *_, **__: None)
+        done = ended(session(tmp_path_factory.mktemp("runs"), "whole"))
+    assert done.result.exit_code == 0
+    return done.run
+
+
 @pytest.mark.parametrize("phase", ["training", "evaluating"])
-def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_path, compiler, phase):
+def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_path, whole, compiler, phase):
     compiler.slow = {phase}
     stopped = session(tmp_path, "stopped")
     stopped.start()
@@ -120,10 +111,9 @@ def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_
     assert list(read_journal(stopped.run)) == written
     assert read_newest(stopped.run / "checkpoints")[0].step == (0 if phase == "training" else 4)
 
-    assert finish(session(tmp_path, "stopped", resume=True)).exit_code == 0
-    assert finish(session(tmp_path, "whole")).exit_code == 0
-    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
-    one, other = last_weights(tmp_path / "stopped"), last_weights(tmp_path / "whole")
+    assert ended(session(tmp_path, "stopped", resume=True)).result.exit_code == 0
+    assert losses(tmp_path / "stopped") == losses(whole)
+    one, other = last_weights(tmp_path / "stopped"), last_weights(whole)
     for group in ("model", "optimizer", "average"):
         assert one[group].keys() == other[group].keys()
         for name, value in one[group].items():

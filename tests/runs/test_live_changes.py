@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -92,6 +93,20 @@ class Change:
     fault: Fault | None = None
     by_session: bool = False
     slow: bool = False
+
+    @property
+    def runs(self) -> "Runs":
+        """What the run with it and the one without have in common."""
+        return Runs(self.run, self.fault, self.by_session, is_short=self.acts is weights_differ)
+
+
+class Runs(NamedTuple):
+    """Runs that a change is tried in; weights differ after few steps, or never."""
+
+    name: str
+    fault: Fault | None
+    by_session: bool
+    is_short: bool
 
 
 def factors(ran: Ran) -> list[float]:
@@ -259,22 +274,24 @@ CHANGES = {
 }
 
 
-def run_of(change: Change, setting: str) -> Ran:
-    """Return the run of a change, with a setting changed."""
+def run_with(runs: Runs, setting: str) -> Ran:
+    """Return such a run with a setting changed."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        settings = MADE.get(change.run, lambda _: {})(folder) | RUNS[change.run]
-        if change.by_session:
+        settings = MADE.get(runs.name, lambda _: {})(folder) | RUNS[runs.name]
+        if runs.is_short:
+            settings |= {"training.max_steps": CHANGED_AFTER + 2}
+        if runs.by_session:
             ran = recorded(settings, setting, folder)
         else:
-            ran = trained(settings, setting, change.fault, folder / "checkpoints")
+            ran = trained(settings, setting, runs.fault, folder / "checkpoints")
     ran.assert_changed()
     return ran
 
 
 @cache
-def unchanged(run: str, fault: Fault | None, by_session: bool) -> Ran:
-    return run_of(Change("", run, fault=fault, by_session=by_session), INERT)
+def unchanged(runs: Runs) -> Ran:
+    return run_with(runs, INERT)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +301,8 @@ def unchanged(run: str, fault: Fault | None, by_session: bool) -> Ran:
 def test_a_change_acts_on_the_steps_after_it(key):
     change = CHANGES[key]
     value = change.value if isinstance(change.value, str) else change.value()
-    with_it = run_of(change, f"{key}={value}")
-    without = with_it if change.run == "stuck" else unchanged(change.run, change.fault, change.by_session)
+    with_it = run_with(change.runs, f"{key}={value}")
+    without = with_it if change.run == "stuck" else unchanged(change.runs)
     assert change.acts(with_it, without)
 
 
@@ -294,5 +311,5 @@ def test_each_setting_that_may_change_has_its_effect_tested():
 
 
 def test_a_change_that_acts_on_no_weight_changes_none():
-    other = run_of(Change(""), "checkpoint.keep=4")
-    assert not weights_differ(other, unchanged("sgd", None, by_session=False))
+    runs = Change("").runs
+    assert not weights_differ(run_with(runs, "checkpoint.keep=4"), unchanged(runs))

@@ -6,11 +6,9 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,21 +19,60 @@ from mptui.runs.store.directory import claim, status_of
 from mptui.runs.store.lock import LOST_AFTER_S, PRIVATE, holder_of, owner_of
 
 
+class Claimer:
+    """Another process, a fork of this one, that claims each run whose folder it is told."""
+
+    def __init__(self):
+        (theirs, self._ask), (self._answers, answers) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(theirs)
+            os.close(answers)
+            return
+        try:
+            os.close(self._ask)  # its end is that of this process
+            while folder := os.read(theirs, 4096):
+                os.write(answers, _claimed(Path(folder.decode())))
+        finally:
+            os._exit(0)
+
+    def ask(self, folder):
+        os.write(self._ask, str(folder).encode())
+
+    def answer(self):
+        return os.read(self._answers, 16).decode()
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        os.waitpid(self.pid, 0)
+
+    def close(self):
+        os.close(self._ask)
+        os.close(self._answers)
+
+
+def _claimed(folder):
+    try:
+        claim(folder)
+    except RunDirectoryError:
+        return b"refused"
+    return b"owner"
+
+
 @pytest.fixture
 def other_owner(tmp_path):
-    """Another process that has claimed the run, and lives until its stdin is closed."""
-    code = (
-        "import pathlib, sys; from mptui.runs.store.directory import claim; "
-        "claim(pathlib.Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"claimed\n"
+    """Another process that has claimed the run, and lives until it is killed."""
+    process = Claimer()
+    process.ask(tmp_path)
+    assert process.answer() == "owner"
     yield process
-    process.kill()
-    process.communicate()
+    with suppress(ProcessLookupError):
+        process.kill()
+    with suppress(ChildProcessError):
+        process.wait()
+    process.close()
 
 
 def test_a_run_of_a_living_process_is_refused(tmp_path, other_owner):
@@ -200,39 +237,24 @@ def test_a_lock_that_is_none_is_stale(tmp_path, lock):
 
 def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
     """Several processes claim a stale lock, which each of them may take over."""
-    code = (
-        "import pathlib, sys; from mptui.errors import RunDirectoryError\n"
-        "from mptui.runs.store import directory\n"
-        "print('ready', flush=True)\n"
-        "for line in sys.stdin:\n"
-        "    try: directory.claim(pathlib.Path(line.strip())); print('owner', flush=True)\n"
-        "    except RunDirectoryError: print('refused', flush=True)"
-    )
-    processes: list[Any] = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
+    processes = [Claimer() for _ in range(4)]
     try:
-        for process in processes:
-            assert process.stdout.readline() == "ready\n"
         for round_ in range(8):
             run = tmp_path / str(round_)
             run.mkdir()
             (run / "lock.json").write_text('{"pid": 1, "started": 1.0, "boot": "before"}')
             os.utime(run / "lock.json", (1, 1))
             for process in processes:
-                process.stdin.write(f"{run}\n")
-                process.stdin.flush()
-            answers = [process.stdout.readline().strip() for process in processes]
+                process.ask(run)
+            answers = [process.answer() for process in processes]
             assert sorted(answers) == ["owner", *["refused"] * 3]
             owner = processes[answers.index("owner")].pid
             assert owner_of(run) == owner
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            process.close()
 
 
 def test_a_process_may_claim_again_and_release(tmp_path):

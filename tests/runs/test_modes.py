@@ -13,6 +13,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run, read_summary
 from tests.data.images import SHARED, photo
+from tests.made.runs import QUIET
 
 LIMIT_S = 300.0
 FASHION = SHARED / "fashion-mini"
@@ -43,12 +44,12 @@ def data(tmp_path_factory):
 
 def trained(path, tmp_path, **changed):
     settings = {
-        "model.name": "squeezenet1_1", "data.path": str(path), "data.image_size": 32, "data.workers": 1,
+        **QUIET, "model.name": "small_cnn", "data.path": str(path), "data.image_size": 32, "data.workers": 1,
         "training.batch_size": 12, "training.epochs": 2, "training.lr": 0.002, "hardware.device": "cpu",
         "precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True, **changed,
     }  # fmt: skip
     plan = plan_run(Request("stable", {k: ("test", v) for k, v in settings.items()}, (), os.environ))
-    run = create_run(tmp_path, "test", "squeezenet1_1", None)
+    run = create_run(tmp_path, "test", "small_cnn", None)
     session = Session(plan, run)
     session.start()
     assert session.wait(LIMIT_S)

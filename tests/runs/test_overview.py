@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -24,15 +25,19 @@ def small_blocks(monkeypatch):
 
 def write(folder, events):
     with (folder / NAME).open("ab") as file:
-        for event in events:
-            file.write(json.dumps(to_record(event), separators=(",", ":")).encode() + b"\n")
+        file.writelines(map(line_of, events))
     return folder / NAME
+
+
+def line_of(event):
+    return json.dumps(to_record(event), separators=(",", ":")).encode() + b"\n"
 
 
 def read(path, start=0, end=None):
     return [event for _, events in journal_reader.read_events(path, start, end) for event in events]
 
 
+@cache
 def run_of(scale=1.0):
     """Some epochs, with losses of another magnitude, a spike up, one down, and a non-finite one."""
     events: list[Event] = [*beginning(), *training(epochs=12)]
@@ -59,6 +64,16 @@ def run_of(scale=1.0):
     return events
 
 
+@cache
+def lines(scale=1.0):
+    return [line_of(event) for event in run_of(scale)]
+
+
+def written(folder, scale=1.0):
+    (folder / NAME).write_bytes(b"".join(lines(scale)))
+    return folder / NAME
+
+
 def steps_of(events):
     return [event for event in events if isinstance(event, Step)]
 
@@ -74,12 +89,11 @@ def test_a_short_journal_is_read_line_by_line(tmp_path):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-7, 300.0, 1e19])
 def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_blocks, scale):
-    events = run_of(scale)
-    path = write(tmp_path, events)
-    lines = []
+    events, path = run_of(scale), written(tmp_path, scale)
+    seen = []
 
     def counted(line):
-        lines.append(line)
+        seen.append(line)
         return parsed(line)
 
     monkeypatch.setattr(journal_reader, "parsed", counted)
@@ -87,7 +101,7 @@ def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_
     steps = steps_of(events)
     kept = steps_of(found)
     assert len(kept) < len(steps) / 5
-    assert len(lines) < len(events) / 3
+    assert len(seen) < len(events) / 3
     finite = [step for step in steps if math.isfinite(step.loss_max)]
     assert max(step.loss_max for step in kept) == max(step.loss_max for step in finite) == 9.5 * scale
     assert min(step.loss_min for step in kept) == min(step.loss_min for step in finite) == 0.01 * scale
@@ -103,8 +117,7 @@ def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_
 
 
 def test_what_is_rare_is_kept_in_its_order_and_the_end_is_whole(tmp_path, small_blocks):
-    events = run_of()
-    path = write(tmp_path, events)
+    events, path = run_of(), written(tmp_path)
     found = read(path)
     assert others_of(found) == others_of(list(read_journal(tmp_path)))
     assert to_record(found[-1]) == to_record(events[-1])
@@ -124,8 +137,7 @@ def test_what_happens_often_is_thinned(tmp_path, small_blocks):
 
 
 def test_a_journal_is_read_on_from_where_one_stopped(tmp_path, small_blocks):
-    events = run_of()
-    path = write(tmp_path, events)
+    path = written(tmp_path)
     (first, *_), *_, (position, _) = journal_reader.read_events(path, 0)
     assert position == path.stat().st_size
     assert first > 0
@@ -135,8 +147,7 @@ def test_a_journal_is_read_on_from_where_one_stopped(tmp_path, small_blocks):
 
 
 def test_only_what_lies_before_the_end_is_read(tmp_path, small_blocks):
-    events = run_of()
-    path = write(tmp_path, events)
+    events, path = run_of(), written(tmp_path)
     for number in (1, len(events) // 2, len(events) - 1):
         end = sum(len(line) for line in path.read_bytes().splitlines(keepends=True)[:number])
         found = read(path, 0, end)
@@ -169,20 +180,16 @@ def test_steps_that_another_version_wrote_are_read_too(tmp_path, small_blocks):
 )
 def test_what_is_no_event_is_passed_over(tmp_path, monkeypatch, small_blocks, noise):
     monkeypatch.setattr(journal_reader, "LONGEST_LINE", 50_000)
-    events = run_of()
-    path = write(tmp_path, events[:1000])
-    with path.open("ab") as file:
-        file.write(noise)
-    write(tmp_path, events[1000:])
+    path = tmp_path / NAME
+    path.write_bytes(b"".join([*lines()[:1000], noise, *lines()[1000:]]))
     found = read(path)
-    assert to_record(found[-1]) == to_record(events[-1])
+    assert to_record(found[-1]) == to_record(run_of()[-1])
     validated = [event for event in found if isinstance(event, Validated)]
     assert len(validated) >= 11
 
 
 def test_a_torn_last_line_is_left_for_later(tmp_path, small_blocks):
-    events = run_of()
-    path = write(tmp_path, events)
+    events, path = run_of(), written(tmp_path)
     size = path.stat().st_size
     whole = to_record(events[-1])
     with path.open("ab") as file:

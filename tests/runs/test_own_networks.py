@@ -10,6 +10,7 @@ from torch import nn
 
 from mptui import resume, train
 from mptui.engine.checkpoint.files import read_newest
+from tests.made.runs import QUIET
 from tests.toys.training import bits
 
 SMALL: dict[str, Any] = {
@@ -20,6 +21,7 @@ SMALL: dict[str, Any] = {
     "training.ema_decay": 0.9,
     "training.optimizer": "adamw",
     "hardware.device": "cpu",
+    **QUIET,
 }
 
 

@@ -11,6 +11,7 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import prepared
+from tests.made.runs import QUIET
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -23,6 +24,7 @@ SETTINGS = {
     "training.batch_size": 8,
     "training.epochs": 2,
     "hardware.device": "cpu",
+    **QUIET,
 }
 
 

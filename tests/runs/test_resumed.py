@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import RunFinished, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session import heartbeat
 from mptui.runs.session.session import Session
 from mptui.runs.store import writer
 from mptui.runs.store.directory import create_run, read_summary, write_json
@@ -16,55 +18,27 @@ from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.data.images import class_folders
-
-LIMIT_S = 300.0
-SETTINGS = {
-    "model.name": "unet",
-    "model.width": 2,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 32,
-    "data.workers": 0,
-    "training.batch_size": 8,
-    "training.warmup_epochs": 0,
-    "logging.step_interval_s": 0,
-    "hardware.device": "cpu",
-    "speed.compile": "off",
-}
+from tests.made.runs import LIMIT_S, UNET, ended, session_of, trained
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """Train a named run for a total number of epochs; return its summary and the rates of all its steps."""
+def test_a_run_that_is_done_keeps_its_figures_and_made_longer_its_rate_goes_on_in_the_longer_schedule(
+    tmp_path,
+):
+    run = tmp_path / "run"
 
-    def train(epochs):
-        flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": epochs}.items()}
-        run = tmp_path / "run"
-        resume = run.is_dir()
-        if not resume:
-            create_run(tmp_path, "test", "unet", "run")
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-        session.start()
-        assert session.wait(LIMIT_S)
+    def figures(epochs):
+        session = trained(run, UNET | {"training.epochs": epochs}, resume=run.is_dir())
         assert session.result.exit_code == 0, session.result.bug
         return read_summary(run), [event.lr for event in read_journal(run) if isinstance(event, Step)]
 
-    return train
-
-
-def test_a_run_that_is_done_keeps_its_figures_when_it_is_resumed(trained):
-    first, _ = trained(epochs=2)
-    again, rates = trained(epochs=2)
+    first, _ = figures(epochs=2)
+    again, rates = figures(epochs=2)
     assert len(rates) == 8
     assert first["best"]["value"] is not None
     for name in ("epochs", "optimizer_steps", "samples_seen", "final", "best", "samples_per_second"):
         assert again[name] == first[name]
 
-
-def test_a_run_is_made_longer_and_its_rate_goes_on_in_the_longer_schedule(trained):
-    trained(epochs=2)
-    summary, rates = trained(epochs=6)
+    summary, rates = figures(epochs=6)
     assert (summary["epochs"], summary["optimizer_steps"]) == (6, 24)
     assert summary["best"]["value"] is not None
     longer = rates[8:]
@@ -78,9 +52,9 @@ def test_a_run_is_made_longer_and_its_rate_goes_on_in_the_longer_schedule(traine
 def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
     """As after minutes of being stopped, when a process's lock looks abandoned to another machine."""
     monkeypatch.setattr(writer, "WRITTEN_EVERY_S", 3600.0)
-    flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 100_000}.items()}
-    run = create_run(tmp_path, "test", "unet", "run")
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    monkeypatch.setattr(heartbeat, "PULSE_S", 0.1)
+    run = tmp_path / "run"
+    session = session_of(run, UNET | {"training.epochs": 100_000})
     heard = session.listen()
     session.start()
     until = time.monotonic() + LIMIT_S
@@ -100,30 +74,28 @@ def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatc
 
 
 def test_a_run_whose_journal_can_not_be_opened_is_nobodys(tmp_path):
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    run = create_run(tmp_path, "test", "unet", "run")
+    run = tmp_path / "run"
+    session = session_of(run, UNET)
     (run / "events.jsonl").mkdir()
     with pytest.raises(RunDirectoryError, match=r"events\.jsonl"):
-        Session(plan_run(Request("stable", flags, (), os.environ)), run).start()
+        session.start()
     assert owner_of(run) is None
 
 
+@pytest.fixture(scope="module")
+def one_epoch(tmp_path_factory):
+    """A finished run of one epoch."""
+    return trained(tmp_path_factory.mktemp("made") / "run", UNET | {"training.epochs": 1}).run
+
+
 @pytest.fixture
-def done(tmp_path):
+def done(tmp_path, one_epoch):
     """A finished run of one epoch, and a function that resumes it with other settings."""
+    run = shutil.copytree(one_epoch, tmp_path / "run", symlinks=True)
 
     def go(**changed):
-        flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 1, **changed}.items()}
-        run = tmp_path / "run"
-        resume = run.is_dir()
-        if not resume:
-            create_run(tmp_path, "test", "unet", "run")
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-        session.start()
-        assert session.wait(LIMIT_S)
-        return session, run
+        return trained(run, {**UNET, "training.epochs": 1, **changed}, resume=True), run
 
-    go()
     return go
 
 
@@ -177,40 +149,35 @@ ENDS: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_another_length_is_refused_with_what_holds_the_run(tmp_path, end):
     had, asked, holds = ENDS[end]
-    run = create_run(tmp_path, "test", "unet", "run")
+    run = tmp_path / "run"
 
-    def trained(changed, resume):
-        flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-        session.start()
-        assert session.wait(LIMIT_S)
-        return session.result
+    def result(changed, resume=True):
+        return trained(run, UNET | changed, resume=resume).result
 
-    assert trained(had, resume=False).exit_code == 0
+    assert result(had, resume=False).exit_code == 0
     kept = {name: (run / name).read_bytes() for name in ("summary.json", "run.toml")}
-    refused = trained(asked, resume=True)
+    refused = result(asked)
     assert refused.exit_code == 2
     assert holds in str(refused.error)
     assert {name: (run / name).read_bytes() for name in kept} == kept
-    assert trained(had, resume=True).exit_code == 0
+    assert result(had).exit_code == 0
     free = {
         **asked,
-        "training.epochs": 7,
+        "training.epochs": 4,
         "training.max_steps": None,
         "training.early_stopping_patience": None,
     }
     steps = read_summary(run)["optimizer_steps"]
-    assert trained(free, resume=True).exit_code == 0
+    assert result(free).exit_code == 0
     assert read_summary(run)["optimizer_steps"] > steps
 
 
 def test_more_epochs_are_refused_where_max_steps_ends_the_run_before(tmp_path):
-    run = create_run(tmp_path, "test", "unet", "run")
+    run = tmp_path / "run"
 
     def begun(**changed):
-        settings = {**SETTINGS, "training.epochs": 3_000, "training.max_steps": 10_000, **changed}
-        flags = {key: ("test", value) for key, value in settings.items()}
-        return Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=any(changed))
+        settings = {**UNET, "training.epochs": 3_000, "training.max_steps": 10_000, **changed}
+        return session_of(run, settings, resume=any(changed))
 
     first = begun()
     heard = first.listen()
@@ -249,7 +216,7 @@ def test_weights_that_are_gone_are_not_missed_at_a_resume(done, tmp_path, monkey
 
 def test_a_resume_that_is_refused_leaves_a_completed_run_completed(tmp_path):
     photos = class_folders(tmp_path / "photos", {"cat": 8, "dog": 8})
-    sets = {**SETTINGS, "model.name": "small_cnn", "training.epochs": 1}
+    sets = {**UNET, "model.name": "small_cnn", "training.epochs": 1}
     flags = {
         key: ("test", value) for key, value in sets.items() if not key.startswith(("model.w", "model.d"))
     }
@@ -257,17 +224,14 @@ def test_a_resume_that_is_refused_leaves_a_completed_run_completed(tmp_path):
     flags["data.path"] = ("--data", str(photos))
     run = create_run(tmp_path, "test", "test", "run")
 
-    def trained(resume):
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-        session.start()
-        assert session.wait(LIMIT_S)
-        return session.result
+    def result(resume):
+        return ended(Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)).result
 
-    assert trained(resume=False).exit_code == 0
+    assert result(resume=False).exit_code == 0
     kept = {name: (run / name).read_bytes() for name in ("summary.json", "data.json", "run.toml")}
     before = read_run(run)
     (photos / "cat").rename(photos / "ant")
-    refused = trained(resume=True)
+    refused = result(resume=True)
     assert refused.exit_code == 3
     assert refused.status == "failed"
     assert {name: (run / name).read_bytes() for name in kept} == kept
@@ -280,5 +244,5 @@ def test_a_resume_that_is_refused_leaves_a_completed_run_completed(tmp_path):
     assert "this resume has not started: this run can't go on with this data" in warned[-1]
     (photos / "ant").rename(photos / "cat")
     flags["training.epochs"] = ("test", 2)
-    assert trained(resume=True).exit_code == 0
+    assert result(resume=True).exit_code == 0
     assert read_summary(run)["epochs"] == 2

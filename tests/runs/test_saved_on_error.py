@@ -18,6 +18,7 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CHECKPOINTS, create_run, read_summary
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
+from tests.made.runs import QUIET
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -30,8 +31,8 @@ SETTINGS = {
     "training.warmup_epochs": 0.0,
     "checkpoint.every_minutes": None,
     "logging.step_interval_s": 0.0,
-    "guards.numerics": "off",
     "hardware.device": "cpu",
+    **QUIET,
 }
 
 

@@ -10,6 +10,7 @@ from mptui import resume, train
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import OwnCodeError
 from mptui.lab.use.trained import open_trained
+from tests.made.runs import QUIET
 from tests.toys.training import bits
 
 SMALL: dict[str, Any] = {
@@ -19,6 +20,7 @@ SMALL: dict[str, Any] = {
     "training.batch_size": 8,
     "training.schedule": "constant",
     "hardware.device": "cpu",
+    **QUIET,
 }
 
 

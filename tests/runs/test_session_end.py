@@ -10,15 +10,15 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.writer import Records
-from tests.runs.test_leaving import LIMIT_S, finish, session
+from tests.made.runs import LIMIT_S, UNET, ended, session_of
 
-SMALL = {"speed.compile": "off", "training.max_steps": 1}
+SMALL = UNET | {"training.max_steps": 1}
 
 
 def test_a_command_after_the_end_is_told_to_nobody(tmp_path):
-    one = session(tmp_path, "one", **SMALL)
+    one = session_of(tmp_path / "one", SMALL)
     heard = one.listen()
-    assert finish(one).exit_code == 0
+    assert ended(one).result.exit_code == 0
     journal = (one.run / "events.jsonl").read_bytes()
     one.send("pause")
     assert isinstance(heard.drain()[-1], RunFinished)
@@ -26,7 +26,7 @@ def test_a_command_after_the_end_is_told_to_nobody(tmp_path):
 
 
 def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monkeypatch):
-    one = session(tmp_path, "one", **SMALL)
+    one = session_of(tmp_path / "one", SMALL)
     handle, tellers = Records.handle, []
 
     def taken(records, event):
@@ -39,7 +39,7 @@ def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monk
 
     monkeypatch.setattr(Records, "handle", taken)
     heard = one.listen()
-    assert finish(one).exit_code == 0
+    assert ended(one).result.exit_code == 0
     tellers[0].join(LIMIT_S)
     assert isinstance(heard.drain()[-1], RunFinished)
     assert isinstance(list(read_journal(one.run))[-1], RunFinished)
@@ -47,7 +47,7 @@ def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monk
 
 @pytest.mark.parametrize("broken", ["write_summary", "close", "handle"])
 def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, broken):
-    one = session(tmp_path, "one", **SMALL)
+    one = session_of(tmp_path / "one", SMALL)
     whole = getattr(Records, broken)
 
     def fails(records, *given):
@@ -84,17 +84,17 @@ def test_a_bug_is_not_the_end_of_a_run_that_its_launcher_starts_again(tmp_path, 
 
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    one = session(tmp_path, "one", **SMALL)
+    one = session_of(tmp_path / "one", SMALL)
     with monkeypatch.context() as patched:
         patched.setattr("mptui.engine.epochs.evaluate", broken)
-        assert finish(one).exit_code == 1
+        assert ended(one).result.exit_code == 1
     summary = read_summary(one.run)
     assert (summary["status"], "error" in summary) == (status, status == "failed")
     assert "a bug" in (one.run / "traceback.txt").read_text()
     ends = [event for event in read_journal(one.run) if isinstance(event, RunFinished)]
     assert len(ends) == (status == "failed")
     again = Session(one.plan, one.run, resume=True)
-    assert finish(again).exit_code == 0
+    assert ended(again).result.exit_code == 0
     summary = read_summary(one.run)
     assert (summary["status"], "error" in summary) == ("completed", False)
 
@@ -114,10 +114,10 @@ class _Unanswered(Ranks):
 
 
 def test_the_result_of_a_run_that_fails_is_written_before_its_group_is_left(tmp_path, monkeypatch):
-    made = session(tmp_path, "one", **SMALL)
+    made = session_of(tmp_path / "one", SMALL)
     ranks = _Unanswered(made.run)
     one = Session(made.plan, made.run, ranks=ranks)
     with monkeypatch.context() as patched:
         patched.setattr("mptui.engine.epochs.evaluate", lambda *_, **__: 1 / 0)
-        assert finish(one).status == "failed"
+        assert ended(one).result.status == "failed"
     assert ranks.found[-2:] == ["failed", ("failed", True)]

@@ -53,10 +53,10 @@ def test_a_planned_rate_that_is_none_is_not_shown():
 
 
 def test_memory_stays_flat_however_long_the_run(chance):
-    view = folded(run_started(), *steps(0, 10_000, chance))
+    view = folded(run_started(), *steps(0, 4_000, chance))
     gc.collect()
     tracemalloc.start()
-    for event in steps(10_000, 16_000, chance):
+    for event in steps(4_000, 7_000, chance):
         view.handle(event)
         if event.step % 120 == 0:
             view.handle(Warned(step=event.step, code="w", message=f"warning {event.step}"))
@@ -64,7 +64,8 @@ def test_memory_stays_flat_however_long_the_run(chance):
     gc.collect()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert grown < 400_000
+    print("GROWN", grown)
+    assert grown < 200_000
     assert len(view.log) == LOG_LINES
 
 

@@ -26,19 +26,22 @@ from mptui.events import (
 )
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.build import prepare
-from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from tests.made.runs import QUIET, plan_of
 
 SETTINGS = {
+    **QUIET,
     "model.name": "unet",
     "model.width": 4,
     "model.depth": 1,
     "data.name": "shapes",
     "data.image_size": 16,
     "data.samples": 32,
+    "data.workers": 0,
     "training.batch_size": 8,
     "training.epochs": 3,
     "logging.step_interval_s": 0,
@@ -46,19 +49,14 @@ SETTINGS = {
 }
 
 
-def plan_of(profile="stable", **settings):
-    flags = {key: ("test", value) for key, value in (SETTINGS | settings).items()}
-    return plan_run(Request(profile, flags, (), os.environ))
-
-
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Run to the end, with one command after the first step, where the run waits for it; return events."""
+    """Run to the end, with commands after the first step, where the run waits for them; return events."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
-    def go(command, argument, profile="stable", norm="batch"):
+    def go(*commands, profile="stable", **settings):
         run = create_run(tmp_path, "test", "unet", None)
-        session = Session(plan_of(profile, **{"model.norm": norm}), run)
+        session = Session(plan_of(SETTINGS | settings, profile), run)
         session.mailbox.post(Command("pause"))
         heard = session.listen()
         session.start()
@@ -68,7 +66,8 @@ def asked(tmp_path, monkeypatch):
             for event in heard.drain():
                 events.append(event)
                 if isinstance(event, Paused):
-                    session.send(command, argument)
+                    for command in commands:
+                        session.send(*command)
                     session.send("resume")
         events += heard.drain()
         assert session.result.exit_code == 0
@@ -81,69 +80,25 @@ def answer(events, command):
     return [e for e in events if isinstance(e, CommandAnswered) and e.command == command][-1]
 
 
-def test_one_setting_can_be_changed_and_the_run_goes_on_from_there(asked):
-    events, run = asked("set", "training.batch_size=4")
+def refusals(events):
+    return [e for e in events if isinstance(e, CommandAnswered) and e.state == "refused"]
+
+
+def test_one_setting_can_be_changed_as_it_was_told_and_the_run_goes_on_from_there(asked, tmp_path):
+    events, run = asked(("set", "training.batch_size=2"))
 
     switch = next(e for e in events if isinstance(e, PresetSwitched))
-    assert switch.changes["training.batch_size"] == ["8", "4"]
+    assert switch.changes["training.batch_size"] == ["8", "2"]
     assert switch.profile == switch.previous == "stable"
     assert answer(events, "set").state == "done"
     seen = [e for e in events if isinstance(e, Step)][-1].samples_seen
     assert seen == 3 * 32  # each exactly once
     assert [e.epoch for e in events if isinstance(e, EpochFinished)] == [1, 2, 3]
-    assert "batch_size = 4" in (run / "run.toml").read_text()
+    assert "batch_size = 2" in (run / "run.toml").read_text()
 
-
-@pytest.mark.parametrize(
-    ("setting", "why"),
-    [
-        ("model.width=8", "can't change during a run"),
-        ("data.wrokers=2", "data.workers"),
-        ("training.batch_size=many", "training.batch_size"),
-    ],
-)
-def test_what_can_not_be_changed_is_refused_with_the_reason(asked, setting, why):
-    events, _ = asked("set", setting)
-
-    refused = answer(events, "set")
-    assert refused.state == "refused"
-    assert why in refused.detail
-    assert not any(isinstance(e, PresetSwitched) for e in events)
-
-
-def test_a_refused_switch_changes_nothing_of_torch(asked, tmp_path):
-    torch.backends.cudnn.allow_tf32 = False
-    profiles = tmp_path / "config" / "profiles"
-    profiles.mkdir(parents=True)
-    (profiles / "bad.toml").write_text(
-        'description = "d"\n[precision]\nmatmul = "high"\nfp32_layers = ["nosuch"]\n'
-        "[guards]\ndetect_anomaly = true\n"
-    )
-    events, run = asked("preset", "bad")
-
-    assert answer(events, "preset").state == "refused"
-    assert not torch.backends.cudnn.allow_tf32
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert not torch.is_anomaly_enabled()
-    assert not (run / "checkpoints" / "undo").exists()
-
-
-def test_debug_switches_to_fast_and_says_what_is_kept(asked):
-    events, _ = asked("preset", "fast", profile="debug")
-
-    switch = next(e for e in events if isinstance(e, PresetSwitched))
-    assert (switch.previous, switch.profile) == ("debug", "fast")
-    kept = next(e.message for e in events if isinstance(e, Warned) and e.code == "preset_kept")
-    assert 'speed.compile (training.deterministic with speed.compile = "max-autotune"' in kept
-
-
-def test_what_is_told_before_a_switch_is_what_it_does(asked, tmp_path):
-    events, _ = asked("set", "training.batch_size=2")
-
-    switch = next(e for e in events if isinstance(e, PresetSwitched))
-    first = next(e for e in events if isinstance(e, Step))
+    first, after, *_ = (e for e in events if isinstance(e, Step))
     (tmp_path / "before").mkdir()
-    (tmp_path / "before" / "run.toml").write_text(to_toml(plan_of().config))
+    (tmp_path / "before" / "run.toml").write_text(to_toml(plan_of(SETTINGS).config))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     request = Request("stable", flags, ("training.batch_size=2",), os.environ)
     position = RunPosition(first.step, first.epoch - 1, first.epoch_step, 32, switch.lr[0])
@@ -152,17 +107,54 @@ def test_what_is_told_before_a_switch_is_what_it_does(asked, tmp_path):
     assert list(prediction.rate.lr) == switch.lr
     assert list(prediction.rate.batch) == switch.batch == [8, 2]
     assert prediction.rate.ramp_steps == switch.ramp_steps > 0
-    after = [e for e in events if isinstance(e, Step)][1]
     assert after.lr < switch.lr[1]  # at the start of the ramp
+
+
+def test_what_can_not_be_changed_is_refused_with_the_reason_and_changes_nothing_of_torch(asked, tmp_path):
+    torch.backends.cudnn.allow_tf32 = False
+    profiles = tmp_path / "config" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "bad.toml").write_text(
+        'description = "d"\n[precision]\nmatmul = "high"\nfp32_layers = ["nosuch"]\n'
+        "[guards]\ndetect_anomaly = true\n"
+    )
+    commands = {
+        ("set", "model.width=8"): "can't change during a run",
+        ("set", "data.wrokers=2"): "data.workers",
+        ("set", "training.batch_size=many"): "training.batch_size",
+        ("preset", "bad"): "nosuch",
+    }
+    events, run = asked(*commands, **{"training.epochs": 1})
+
+    refused = refusals(events)
+    assert [each.command for each in refused] == ["set", "set", "set", "preset"]
+    for each, why in zip(refused, commands.values(), strict=True):
+        assert why in each.detail
+    assert not any(isinstance(e, PresetSwitched) for e in events)
+    assert not torch.backends.cudnn.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.is_anomaly_enabled()
+    assert not (run / "checkpoints" / "undo").exists()
+
+
+def test_debug_switches_to_fast_and_says_what_is_kept(asked):
+    events, _ = asked(("preset", "fast"), profile="debug", **{"training.epochs": 1})
+
+    switch = next(e for e in events if isinstance(e, PresetSwitched))
+    assert (switch.previous, switch.profile) == ("debug", "fast")
+    kept = next(e.message for e in events if isinstance(e, Warned) and e.code == "preset_kept")
+    assert 'speed.compile (training.deterministic with speed.compile = "max-autotune"' in kept
 
 
 # -- undo
 
 
 def one_run(folder, monkeypatch, *commands):
-    """Run to the end; `commands` are (step, name, argument), each requested once after that many steps."""
+    """Run to the end; `commands` are (step, name, argument), each requested once after that many steps, or
+    (step, function), called with the run's directory.
+    """
     run = create_run(folder, "test", "unet", None)
-    session = Session(plan_of(**{"training.epochs": 4, "checkpoint.keep": 1}), run)
+    session = Session(plan_of(SETTINGS | {"checkpoint.keep": 1}), run)
     waiting = list(commands)
     told = []
     tell = session._emit
@@ -171,7 +163,11 @@ def one_run(folder, monkeypatch, *commands):
         tell(event)
         told.append(event)
         while isinstance(event, Step) and waiting and event.step == waiting[0][0]:
-            session.mailbox.post(Command(*waiting.pop(0)[1:]))
+            _, what, *argument = waiting.pop(0)
+            if callable(what):
+                what(run)
+            else:
+                session.mailbox.post(Command(what, *argument))
 
     monkeypatch.setattr(session, "_emit", emit)
     session.start()
@@ -181,6 +177,7 @@ def one_run(folder, monkeypatch, *commands):
 
 
 def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
+    kept = []
     stayed, told = one_run(tmp_path / "one", monkeypatch)
     run, events = one_run(
         tmp_path / "other",
@@ -188,9 +185,15 @@ def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
         (6, "set", "training.batch_size=2"),
         (8, "checkpoint", None),
         (13, "checkpoint", None),
+        (15, lambda run: kept.append(read_checkpoint(run / "checkpoints" / "undo"))),
         (15, "undo", None),
+        (8, "undo", None),  # after it has gone back to the sixth step
     )
-    assert answer(events, "undo").state == "done"
+    assert kept[0].step == 6
+    assert kept[0].state["switch"]["config"]["training"]["batch_size"] == 8
+    answers = [e for e in events if isinstance(e, CommandAnswered) and e.command == "undo"]
+    assert [e.state for e in answers if e.state in {"done", "refused"}] == ["done", "refused"]
+    assert "no switch to undo" in answers[-1].detail
     switches = [e for e in events if isinstance(e, PresetSwitched)]
     assert [(e.undone, e.step) for e in switches] == [(False, 6), (True, 6)]
     assert switches[1].changes["training.batch_size"] == ["2", "8"]
@@ -206,23 +209,7 @@ def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
         [(e.epoch, e.train_loss, e.val_loss) for e in each if isinstance(e, EpochFinished)]
         for each in (told, events)
     ]
-    assert figures[1][-3:] == figures[0][-3:]  # from the epoch of the switch on
-
-
-def test_the_checkpoint_before_a_switch_stays_for_as_long_as_it_can_be_taken_back(tmp_path, monkeypatch):
-    run, _ = one_run(tmp_path, monkeypatch, (5, "set", "training.batch_size=4"))
-    kept = read_checkpoint(run / "checkpoints" / "undo")
-    assert kept.step == 5
-    assert kept.state["switch"]["config"]["training"]["batch_size"] == 8
-
-
-def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path, monkeypatch):
-    _, events = one_run(
-        tmp_path, monkeypatch, (5, "set", "training.batch_size=4"), (7, "undo", None), (9, "undo", None)
-    )
-    answers = [e for e in events if isinstance(e, CommandAnswered) and e.command == "undo"]
-    assert [e.state for e in answers if e.state in {"done", "refused"}] == ["done", "refused"]
-    assert "no switch to undo" in answers[-1].detail
+    assert figures[1][-2:] == figures[0][-2:]  # from the epoch of the switch on
 
 
 # -- unchanged settings
@@ -231,7 +218,7 @@ def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path,
 @contextlib.contextmanager
 def preparing(**settings):
     made = prepare(
-        plan_of(**settings),
+        plan_of(SETTINGS | settings),
         emit=lambda event: None,
         mailbox=Mailbox(),
         on_bad=lambda problem: None,
@@ -242,9 +229,8 @@ def preparing(**settings):
     made.job.val_loader.close()
 
 
-@pytest.fixture
-def prepared(tmp_path, monkeypatch):
-    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+@pytest.fixture(scope="module")
+def prepared():
     with preparing(**{"data.cache": "ram"}) as made:
         yield made
 
@@ -319,10 +305,11 @@ def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
 
 
 def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_saved(asked):
-    config = plan_of(**{"memory.micro_batch": 3, "model.norm": "group"}).config
+    group = {"model.norm": "group", "training.epochs": 1}
+    config = plan_of(SETTINGS | group | {"memory.micro_batch": 3}).config
     masks = len(MASK_CLASSES)
     third = footprint(config, "segmentation", device="cpu", precision="fp32", classes=masks).total
-    events, run = asked("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}", norm="group")
+    events, run = asked(("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}"), **group)
     switched = next(event for event in events if isinstance(event, PresetSwitched))
     assert switched.changes["memory.micro_batch"] == ["none", "3"]
     assert answer(events, "set").state == "done"
@@ -332,7 +319,7 @@ def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_sa
 
 def test_a_batch_of_more_samples_than_there_are_is_one_of_all(asked):
     """A validation batch was padded to it, which no memory holds."""
-    events, _run = asked("set", "training.batch_size=1000000000")
+    events, _run = asked(("set", "training.batch_size=1000000000"))
     assert answer(events, "set").state == "done"
     epochs = [event for event in events if isinstance(event, EpochFinished)]
     assert len(epochs) == 3
@@ -350,7 +337,7 @@ def test_a_validation_batch_that_can_not_be_read_is_found_at_the_switch(asked, m
         return window_at(loader, *place)
 
     monkeypatch.setattr(Loader, "window_at", full)
-    events, run = asked("set", "training.batch_size=4")
+    events, run = asked(("set", "training.batch_size=4"))
     answered = answer(events, "set")
     assert answered.state == "refused"
     assert "can't allocate memory" in answered.detail
@@ -374,7 +361,7 @@ def test_a_setting_whose_first_step_fails_is_undone_and_the_run_goes_on(asked, m
         clip(updater)
 
     monkeypatch.setattr(Updater, "clip", fails)
-    events, run = asked("set", "training.clip_grad_norm=0.125")
+    events, run = asked(("set", "training.clip_grad_norm=0.125"))
     undone = next(event for event in events if isinstance(event, Recovered))
     assert undone.action == "set training.clip_grad_norm=0.125 is undone: RuntimeError: no such kernel"
     assert (
@@ -385,15 +372,15 @@ def test_a_setting_whose_first_step_fails_is_undone_and_the_run_goes_on(asked, m
 
 
 def test_how_often_checkpoints_are_saved_changes_from_the_next_step_on(asked):
-    events, _ = asked("set", "checkpoint.every_steps=1")
+    events, _ = asked(("set", "checkpoint.every_steps=1"), **{"training.epochs": 2})
 
     saved = [event.step for event in events if isinstance(event, CheckpointSaved) and event.reason == "steps"]
     assert len(saved) > 5
 
 
 def test_how_often_steps_are_reported_changes(asked):
-    events, _ = asked("set", "logging.step_interval_s=3600")
+    events, _ = asked(("set", "logging.step_interval_s=3600"), **{"training.epochs": 2})
 
     switched = next(place for place, event in enumerate(events) if isinstance(event, PresetSwitched))
     # the rows of an epoch are reported at its end
-    assert sum(isinstance(event, Step) for event in events[switched:]) <= 4
+    assert sum(isinstance(event, Step) for event in events[switched:]) <= 3

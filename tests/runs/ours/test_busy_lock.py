@@ -16,6 +16,7 @@ from mptui.runs.session.session import Session
 from mptui.runs.store import claim, lock
 from mptui.runs.store.directory import CHECKPOINTS, create_run
 from mptui.runs.store.journal import read_journal
+from tests.made.runs import QUIET
 from tests.runs.control.clients import DEADLINE_S, wait_for
 
 STEPS = 6
@@ -31,6 +32,7 @@ SETTINGS = {
     "training.max_steps": STEPS,
     "logging.step_interval_s": 0.0,
     "hardware.device": "cpu",
+    **QUIET,
 }
 HOLD = """
 import fcntl, sys
