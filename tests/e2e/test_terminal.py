@@ -313,7 +313,7 @@ def test_a_hang_up_alone_gives_the_terminal_back(terminal):
 
 
 def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
-    program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "10"})
+    program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "6"})
     start_training(program)
     child = program.child
     (log,) = (program.folder / "runs").glob("*/console.log")
@@ -329,7 +329,7 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
     assert count(program, Step) > steps + 20
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
-    assert (last.status, last.step) == ("completed", 10 * SAMPLES // 2)
+    assert (last.status, last.step) == ("completed", 6 * SAMPLES // 2)
 
 
 def test_nothing_spins_after_the_terminal_was_closed(terminal):

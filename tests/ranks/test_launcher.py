@@ -145,13 +145,14 @@ def test_a_bug_is_not_met_again_and_again_unless_the_run_gets_further(run, saves
         f"""
         if restart == 3:
             sys.exit(0)
+        link = {str(run / "checkpoints" / "last")!r}
         if {saves} and rank == 0:
-            link = {str(run / "checkpoints" / "last")!r}
             if restart:
                 os.unlink(link)
             os.symlink(f"step-{{restart:09}}", link)
         if rank == 1:
-            time.sleep(0.5)
+            while {saves} and not os.path.realpath(link).endswith(f"step-{{restart:09}}"):
+                time.sleep(0.01)
             raise KeyError("a bug")
         wait()
         """,
@@ -181,18 +182,18 @@ def test_a_mistake_in_a_persons_own_code_ends_the_group_at_once(run):
 def test_each_rank_that_is_killed_is_told_though_its_group_has_been_ending(run):
     group = launched(
         run,
-        """
+        f"""
         if restart == 0:
             def end(*_):
                 time.sleep(0.5)
                 os.kill(os.getpid(), signal.SIGKILL)
-            signal.signal(signal.SIGTERM, end)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if rank == 2 else end)
             say("ready")
+            logs = [f"{run}/ranks/{{other}}.log" for other in (0, 2)]
+            while rank == 1 and not all(os.path.exists(log) and "ready" in open(log).read() for log in logs):
+                time.sleep(0.01)
             if rank == 1:
-                time.sleep(0.5)
                 os.kill(os.getpid(), signal.SIGKILL)
-            if rank == 2:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             wait()
         """,
         processes=3,
@@ -217,7 +218,7 @@ def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
         while not asked:
             time.sleep(0.01)
         if rank == 0:
-            time.sleep(1.5)
+            time.sleep(0.8)
             say("saved, asked", len(asked))
         sys.exit(143)
         """,
