@@ -45,12 +45,19 @@ class Stage:
         pilot = self._pilots.get(ascii_only) or await self._opened(ascii_only)
         app = pilot.app
         assert isinstance(app, OpenApp)
-        with app._context():  # as in `run_test`, which was entered by another task
-            await _clear(app)
-            await pilot.resize_terminal(*size)
-            await app.push_screen(screen, app.exit)
-            await pilot.pause()
-            yield app, pilot
+        try:
+            with app._context():  # as in `run_test`, which was entered by another task
+                await _clear(app)
+                await pilot.resize_terminal(*size)
+                await app.push_screen(screen, app.exit)
+                await pilot.pause()
+                yield app, pilot
+        finally:
+            if (
+                app._exception is not None
+            ):  # it has ended; `run_test` would raise it at the end of the package
+                del self._pilots[ascii_only]
+                raise app._exception
 
     def live(self, source, size=(120, 36), *, ascii_only=False):
         """Show the live screen of `source`; see `show`."""
@@ -59,7 +66,7 @@ class Stage:
     async def close(self) -> None:
         """Close the programs."""
         self._over.set()
-        await asyncio.gather(*self._keepers)
+        await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _opened(self, ascii_only: bool) -> Pilot[Any]:
         opened = asyncio.get_running_loop().create_future()

@@ -95,7 +95,7 @@ async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
         closed.set()
         await app.workers.wait_for_complete()
         await closing
-        assert app.is_running
+        assert not app.has_left
         assert below.is_attached
 
 

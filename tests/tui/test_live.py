@@ -337,6 +337,7 @@ async def test_hostile_names_neither_act_nor_break_the_frame(stage, ascii_only, 
             await put(app, pilot, ended)
             frames.append(frame(app))
         assert app.is_running
+        assert not app.has_left
     for each in frames:
         assert not hostile.acts(each)
         assert not hostile.overflows(each, 120)

@@ -118,7 +118,7 @@ async def test_leaving_a_live_run_asks(stage):
         await pilot.press("q", "x")
         await pilot.pause()
         assert source.sent == [("stop", None)]
-        assert app.is_running
+        assert not app.has_left
         await put(app, pilot, finished())
     assert app.return_value == "left"
 
@@ -137,7 +137,7 @@ async def test_a_run_that_ends_with_its_process_is_not_left_to_itself(stage):
     async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("d")
         assert await seen(app, pilot, "can't detach under")
-        assert app.is_running
+        assert not app.has_left
 
 
 @pytest.mark.parametrize("key", ["q", "d"])
@@ -150,9 +150,9 @@ async def test_the_run_of_another_process_is_left_without_a_question(stage, key)
     assert source.sent == []
 
 
-async def test_a_finished_run_is_left_at_once(stage):
+async def test_a_finished_run_is_left_at_once():
     source = demo_source(finished())
-    async with stage.live(source) as (app, pilot):
+    async with live(source) as (app, pilot):
         assert "✓ completed" in frame(app)
         await pilot.press("space", "q")
         await pilot.pause()

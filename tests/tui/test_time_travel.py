@@ -9,42 +9,54 @@ from mptui.codec import to_record
 from mptui.events import Paused, Resumed
 from mptui.runs.store.journal import NAME
 from mptui.tui.widgets.live.ribbon import LANES, Ribbon
-from tests.tui.events import MemorySource, beginning, demo, finished, step_event
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.events import MemorySource, beginning, demo, demo_source, finished, step_event
+from tests.tui.frames import frame, put, seen
+
+ENDED = replace(finished(), time=demo()[-1].time + 1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with its journal."""
+    folder = tmp_path_factory.mktemp("run")
+    lines = [json.dumps(to_record(event), separators=(",", ":")) + "\n" for event in (*demo(), ENDED)]
+    (folder / NAME).write_text("".join(lines))
+    return folder
 
 
 @pytest.fixture
-def source(tmp_path):
-    """A run with its journal."""
-    events = demo()
-    events.append(replace(finished(), time=events[-1].time + 1))
-    lines = [json.dumps(to_record(event), separators=(",", ":")) + "\n" for event in events]
-    (tmp_path / NAME).write_text("".join(lines))
-    made = MemorySource(events)
-    made.run = tmp_path
+def source(run):
+    """The run, read to its end."""
+    made = demo_source(ENDED)
+    made.run = run
     return made
 
 
-@pytest.mark.parametrize(
-    ("size", "height"), [((60, 16), 0), ((80, 24), 1), ((100, 24), 0), ((100, 30), 1), ((140, 45), LANES)]
-)
-async def test_the_timeline_has_the_lanes_that_there_is_room_for(source, size, height):
-    async with live(source, size) as (app, _):
-        assert app.screen.query_one(Ribbon).size.height == height
-        lines = frame(app).splitlines()
-    if height:
-        assert "━━━" in lines[1]
-        assert "▼" in "".join(lines[1 : 1 + height])
-    if height == LANES:
-        assert [line.split()[0] for line in lines[1:5]] == ["state", "precision", "scale", "busy"]
-        assert "fp16" in lines[2]
-        assert "x" in lines[3]
-        assert "█" in lines[4]
+async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source):
+    async with stage.live(source, (60, 16)) as (app, pilot):
+        for size, height in (
+            ((60, 16), 0),
+            ((80, 24), 1),
+            ((100, 24), 0),
+            ((100, 30), 1),
+            ((140, 45), LANES),
+        ):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert app.screen.query_one(Ribbon).size.height == height
+            lines = frame(app).splitlines()
+            if height:
+                assert "━━━" in lines[1]
+                assert "▼" in "".join(lines[1 : 1 + height])
+    assert [line.split()[0] for line in lines[1:5]] == ["state", "precision", "scale", "busy"]
+    assert "fp16" in lines[2]
+    assert "x" in lines[3]
+    assert "█" in lines[4]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_keys_lead_back_in_time_and_escape_to_now(source, size):
-    async with live(source, size) as (app, pilot):
+async def test_keys_lead_back_in_time_and_escape_to_now(stage, source, size):
+    async with stage.live(source, size) as (app, pilot):
         await pilot.press("pageup", "pageup")
         assert await seen(app, pilot, "ago, step 11,")
         await app.workers.wait_for_complete()
@@ -67,8 +79,8 @@ async def test_keys_lead_back_in_time_and_escape_to_now(source, size):
         assert "ago, step" not in frame(app)
 
 
-async def test_columns_of_the_timeline_are_reached_by_arrows_and_the_mouse(source):
-    async with live(source, (140, 45)) as (app, pilot):
+async def test_columns_of_the_timeline_are_reached_by_arrows_and_the_mouse(stage, source):
+    async with stage.live(source, (140, 45)) as (app, pilot):
         app.screen.set_focus(None)
         await pilot.press("left")
         assert await seen(app, pilot, "ago, step 14,")
@@ -89,9 +101,9 @@ async def test_columns_of_the_timeline_are_reached_by_arrows_and_the_mouse(sourc
         assert "ago, step" in frame(app)
 
 
-async def test_a_run_that_goes_on_leaves_the_chosen_moment(tmp_path, chance):
-    source = MemorySource(demo())
-    async with live(source, (140, 45)) as (app, pilot):
+async def test_a_run_that_goes_on_leaves_the_chosen_moment(stage, tmp_path, chance):
+    source = demo_source()
+    async with stage.live(source, (140, 45)) as (app, pilot):
         await pilot.press("pageup")
         moment = app.screen._moment
         view = app.screen.view
@@ -104,24 +116,24 @@ async def test_a_run_that_goes_on_leaves_the_chosen_moment(tmp_path, chance):
         assert f"step  {view.step:,}" in frame(app)
 
 
-async def test_before_the_first_step_there_is_a_timeline_and_nothing_to_go_back_to():
-    async with live(MemorySource(beginning()[:1]), (140, 45)) as (app, pilot):
+async def test_before_the_first_step_there_is_a_timeline_and_nothing_to_go_back_to(stage):
+    async with stage.live(MemorySource(beginning()[:1]), (140, 45)) as (app, pilot):
         await pilot.press("left", "home", "pageup", "end", "pagedown")
         await pilot.pause()
         assert "mptui" in frame(app)
 
 
-async def test_each_state_has_a_sign_of_its_own_without_colours():
+async def test_each_state_has_a_sign_of_its_own_without_colours(stage):
     paused = Paused(time=demo()[-1].time + 1, step=14_297)
-    source = MemorySource([*demo(), paused, Resumed(time=paused.time + 600, step=14_297)])
-    async with live(source, (140, 45)) as (app, _):
+    source = demo_source(paused, Resumed(time=paused.time + 600, step=14_297))
+    async with stage.live(source, (140, 45)) as (app, _):
         line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
         assert {"░", "▒", "━", "║"} <= set(line)
         assert "║ pause" in frame(app)
 
 
-async def test_in_ascii_each_state_has_a_letter_which_is_explained():
-    async with live(MemorySource(demo()), (140, 45), ascii_only=True) as (app, _):
+async def test_in_ascii_each_state_has_a_letter_which_is_explained(stage):
+    async with stage.live(demo_source(), (140, 45), ascii_only=True) as (app, _):
         line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
         assert line.isascii()
         assert {"-", "#", "="} <= set(line)
