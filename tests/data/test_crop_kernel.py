@@ -43,7 +43,12 @@ def test_the_kernel_cuts_what_products_cut(cut_views, bands, dtype, interpolatio
     pixels = torch.from_numpy((values * (1 if dtype == np.uint8 else 250)).astype(dtype))
     flips = np.array([(0, 0, 1), (1, 1, 0), (1, 0, 1)], bool)
     chosen = Views(STARTS, SIZES[:, 0], SIZES[:, 1], boxes(2, len(SIZES)), flips)
-    expected, _ = cut_by_products(pixels, None, chosen, 3, interpolation)
+    torch.set_float32_matmul_precision("high")  # the caller's
+    try:
+        expected, _ = cut_by_products(pixels, None, chosen, 3, interpolation)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
     found = cut_views(pixels, chosen.crops(pixels.device), 3, cubic=interpolation == "bicubic")
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 

@@ -205,6 +205,12 @@ def test_many_paths_take_little_room_and_come_back_whole():
         table[1001]
 
 
+@pytest.mark.parametrize("ends", [[], [1, 4], [0, 3], [0, 3, 2, 4]])
+def test_kept_paths_whose_ends_do_not_fit_the_text_are_refused(ends):
+    with pytest.raises(ValueError, match="outside"):
+        PathTable.restored(np.frombuffer(b"a.pn", np.uint8), np.array(ends, np.int64))
+
+
 def test_each_class_has_its_share_held_out():
     labels = np.array([0] * 10 + [1] * 2 + [2] + [3] * 100)
     rows = np.arange(len(labels))
