@@ -49,6 +49,8 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
     app = Cockpit(start, first=DetectionScreen(scan=scan), environ=environ or {})
     async with app.run_test(size=size, notifications=True) as pilot:
         yield app, pilot, runs
+        if app.is_running and app._exit is False:
+            frame(app)  # whatever a test looks at, its last screen can be drawn
 
 
 async def until(app, pilot, words):

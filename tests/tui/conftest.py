@@ -2,9 +2,33 @@ import random
 
 import pytest
 import pytest_asyncio
+from textual._compositor import Compositor
 
+from mptui.errors import MptuiError
+from mptui.registry.models import find_model
+from mptui.registry.samples import BUILT_IN
 from mptui.tui import threads
+from mptui.tui.setup.data_preview import preview, preview_here
 from tests.tui.stage import Stage
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drawn_when_looked_at():
+    """Draw the frames that tests look at, and no others.
+
+    Without a terminal, Textual draws each change of the screen and drops it: half of the time of an app.
+    """
+    render_update = Compositor.render_update
+
+    def whole_alone(self, full=False, **settings):
+        if full:  # such as a screenshot
+            return render_update(self, full, **settings)
+        self._dirty_regions.clear()
+        return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compositor, "render_update", whole_alone)
+        yield
 
 
 @pytest.fixture
@@ -34,9 +58,41 @@ def _no_thread_outlives_its_test():
 
 
 @pytest.fixture
-def uncounted(monkeypatch):
+def _looked_at_here(monkeypatch):
+    """Look at data for the picker in a thread: a process of its own takes a second."""
+
+    def here(resolution, device, should_stop):
+        data = resolution.config.data
+        if data.path is None and data.name in {None, BUILT_IN}:
+            return preview(resolution, device, should_stop)
+        try:
+            return preview_here(resolution)
+        except MptuiError:
+            return None
+
+    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.preview", here)
+
+
+@pytest.fixture
+def uncounted(monkeypatch, _looked_at_here):
     """Leave the memory of the picker's profiles uncounted: that imports torch, and takes seconds."""
     monkeypatch.setattr("mptui.tui.screens.setup.selection_page.import_failure", lambda: "not tried")
+
+
+@pytest.fixture
+def recorded(monkeypatch, _looked_at_here):
+    """Give each network that there is the memory that was counted of a ResNet-18: to count takes seconds."""
+    from mptui.engine.memory import footprint
+    from tests.tui.pickers import resnet18_footprint
+
+    count = footprint.footprint
+
+    def from_record(config, task, **device):
+        known = find_model(config.model.name) is not None
+        return resnet18_footprint(config) if known else count(config, task, **device)
+
+    for module in ("footprint", "budget"):
+        monkeypatch.setattr(f"mptui.engine.memory.{module}.footprint", from_record)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import re
 import time
 from contextlib import asynccontextmanager
 
+from textual._context import visible_screen_stack
+
 from mptui.tui.app import MptuiApp
 from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.live import LiveScreen
@@ -13,7 +15,8 @@ _BORDERS = re.compile("[\u2500-\u259f]")
 
 
 def frame(app) -> str:
-    """Return all lines of the terminal, joined."""
+    """Draw all lines of the terminal, with the screens that are seen behind a dialog; return them joined."""
+    visible_screen_stack.set(app._background_screens)
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
@@ -32,15 +35,18 @@ async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         yield app, pilot
+        if app.is_running:
+            frame(app)  # whatever a test looks at, its last screen can be drawn
 
 
 async def seen(app, pilot, words) -> bool:
     """Wait for `words`, such as those of a notification or of the next poll; return whether they appear."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline, wait_s = time.monotonic() + DEADLINE_S, 0.01
     while not shown(app, words):
         if time.monotonic() > deadline:
             return False
-        await pilot.pause(0.03)
+        await pilot.pause(wait_s)
+        wait_s = min(1.3 * wait_s, 0.1)  # a look takes milliseconds
     return True
 
 

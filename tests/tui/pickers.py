@@ -1,10 +1,42 @@
 """The picker by itself, and user actions in it."""
 
 from contextlib import asynccontextmanager
+from dataclasses import fields
 
+import numpy as np
+
+from mptui.engine.memory.footprint import Footprint, rows_of
+from mptui.engine.memory.step_trace import StepMemory
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.picker import PickerScreen
 from tests.hardware.machines import H200
+from tests.tui.frames import frame
+
+RESNET18 = {
+    "parameters": 11_181_642,
+    "weights": 44_803_688,
+    "gradients": 44_726_568,
+    "gradients_at_peak": 9_461_800,
+    "optimizer": 44_726_568,
+    "working": 11_141_120,
+    "workspace": 102_760_448,
+    "context": 671_088_640,
+}
+"""Bytes of a ResNet-18 with 10 classes and SGD, for images of 224 px in bf16, as they were counted."""
+
+
+def footprint_of(rows, per_sample, **parts):
+    """Return the memory of a run whose activations alone grow with the batch, by `per_sample` bytes."""
+    names = {field.name for field in fields(Footprint)} - {"step", "by_module"}
+    grows = {"batch_size": rows, "activations": per_sample * rows, "per_sample": per_sample}
+    one = np.array([0]), np.array([per_sample])
+    step = StepMemory(*one, uses=["activations"], modules=[""], events=np.array([0]))
+    return Footprint(**dict.fromkeys(names, 0) | parts | grows, step=step, by_module={})
+
+
+def resnet18_footprint(config):
+    """Return what was counted of a ResNet-18, with the batch of `config`."""
+    return footprint_of(rows_of(config), 14_701_596, **RESNET18)
 
 
 @asynccontextmanager
@@ -15,6 +47,7 @@ async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         yield app, pilot, screen
+        frame(app)  # whatever a test looks at, its last screen can be drawn
 
 
 async def go_to(pilot, screen, key):

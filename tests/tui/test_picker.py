@@ -1,48 +1,54 @@
+"""The picker: what it tells of profiles, networks and memory, what starts, and what it remembers."""
+
 import json
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
-from mptui.engine.memory.footprint import Footprint
-from mptui.engine.memory.step_trace import StepMemory, UncountableError
+from mptui.engine.memory.step_trace import UncountableError
 from mptui.runs.planning.plan import Request
 from mptui.tui import threads
+from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.setup.last_selection import load_last, save_last, state_folder
 from mptui.tui.setup.memory_fit import Fit
 from tests import hostile
-from tests.hardware.machines import GIB, T4
+from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
-from tests.tui.pickers import go_to, picker, write
+from tests.tui.pickers import footprint_of, go_to, picker, write
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_profiles_have_the_digits_of_the_design(environ):
+async def test_profiles_have_digits_and_are_told_in_words_and_in_values(environ):
     names = [info.name for info in list_profiles(environ)]
-    async with picker(environ) as (app, pilot, screen):
-        for digit in "123456789":
-            await pilot.press(digit)
-            await pilot.pause()
-            assert screen.picked.profile == names[int(digit) - 1]
-        text = frame(app)
     assert names[:4] == ["fast", "stable", "memory-limited", "debug"]
-    for number, name in enumerate(names[:9], 1):
-        assert f"{number} {name}" in text
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_a_profile_is_told_in_words_and_in_values(environ):
     async with picker(environ) as (app, pilot, screen):
         first = frame(app)
+        for digit in "512346789":
+            await pilot.press(digit)
+            assert screen.picked.profile == names[int(digit) - 1]
+        text = frame(app)
+        for number, name in enumerate(names[:9], 1):
+            assert f"{number} {name}" in text
+        await pilot.press("1")
         await go_to(pilot, screen, "guards.detect_anomaly")
         await pilot.press("4")
         await until(app, pilot, "detect_anomaly          true         profile (false)")
         debug = frame(app)
+        await pilot.press("1")
+        await until(app, pilot, "batch      64")
+        screen.query_one("#model", Input).value = "unet"  # which decides about the task
+        await until(app, pilot, "batch      16")
+        screen.query_one("#epochs", Input).focus()
+        for key, letter in (("tab", "\t"), ("4", "4")):  # in one go: the key goes where the tab leads
+            app.post_message(Key(key, letter))
+        await until(app, pilot, "precision  fp32  requested")
+        assert screen.picked.profile == "debug"
+        assert screen.picked.epochs == ""
     assert "Quick results" in first
     assert "precision  bf16  native here, without loss scaling" in first
     assert "batch      64  64 per optimizer step" in first
@@ -51,25 +57,24 @@ async def test_a_profile_is_told_in_words_and_in_values(environ):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_the_precision_is_that_of_the_device(environ):
-    async with picker(environ, device=T4) as (app, pilot, _):
-        await until(app, pilot, "precision  fp16  native here, with loss scaling; bf16 is")
-
-
-@pytest.mark.usefixtures("uncounted")
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_all_that_is_needed_to_start_is_on_the_screen(environ, size):
-    async with picker(environ, size) as (app, pilot, _):
-        await until(app, pilot, "no data named")
-        text = frame(app)
-    for words in ("1 fast", "╭─ model", "╭─ data", "╭─ epochs", "precision", "enter start", "q leave"):
-        assert words in text
-    assert len(text.splitlines()) == size[1]
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_a_smaller_terminal_is_told_so(environ):
-    async with picker(environ, (50, 10)) as (app, pilot, _):
+async def test_all_that_is_needed_to_start_is_on_the_screen(environ):
+    async with picker(environ, (120, 36)) as (app, pilot, _):
+        for size in ((120, 36), (80, 24), (60, 16)):
+            await pilot.resize_terminal(*size)
+            await until(app, pilot, "no data named")
+            text = frame(app)
+            for words in (
+                "1 fast",
+                "╭─ model",
+                "╭─ data",
+                "╭─ epochs",
+                "precision",
+                "enter start",
+                "q leave",
+            ):
+                assert words in text, (size, words)
+            assert len(text.splitlines()) == size[1]
+        await pilot.resize_terminal(50, 10)
         await until(app, pilot, "mptui needs 60x16 cells")
 
 
@@ -103,15 +108,14 @@ async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ)
     assert text.count("MPTUI_TRAINING_LR") == 2
 
 
+@pytest.mark.usefixtures("recorded")
 async def test_a_run_says_whether_it_fits(environ):
-    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=3 * GIB // 2)) as (
-        app,
-        pilot,
-        screen,
-    ):
+    device = replace(T4, memory_free=3 * GIB // 2)
+    async with picker(environ, device=device) as (app, pilot, screen):
         screen.query_one("#model", Input).value = "resnet18"
         await until(app, pilot, "network    resnet18  11.2M weights, images of 224 px")
         await until(app, pilot, "of 1.5 GiB  ✗ too much; batch ")
+        assert "precision  fp16  native here, with loss scaling; bf16 is" in frame(app)
         profiles = screen.query_one("#profiles").options
         greyed = [each.id for each in profiles if "$text-disabled" in str(each.prompt.spans)]
         assert "max-batch" in greyed
@@ -126,32 +130,40 @@ async def test_a_run_says_whether_it_fits(environ):
 
 def test_the_largest_batch_is_the_same_whether_the_run_fits_or_not():
     def words(batch):
-        names = {field.name for field in fields(Footprint)} - {"step", "by_module"}
-        parts = dict.fromkeys(names, 0) | {"weights": 200, "activations": 10 * batch, "per_sample": 10}
-        one = np.array([0]), np.array([10])
-        step = StepMemory(*one, uses=["activations"], modules=[""], events=np.array([0]))
-        counted = Footprint(**parts, step=step, by_module={})
-        return Fit("net", 32, counted, batch, free=100_000, classes=10).words
+        return Fit("net", 32, footprint_of(batch, 10, weights=200), batch, free=100_000, classes=10).words
 
     assert words(4) == "✓ fits, up to batch 8,980"
     assert words(20_000) == "✗ too much; batch 8,980 fits"
     assert words(8_980) == "✓ fits, up to batch 8,980"
 
 
-async def test_a_network_that_can_not_be_had_is_said_before_the_run(environ):
-    async with picker(environ) as (app, pilot, screen):
-        screen.query_one("#model", Input).value = "alexnet"
-        await until(app, pilot, "network    alexnet")
-        screen.query_one("#model", Input).value = "vit_b_17"
-        await until(app, pilot, "✗ model.name: no network")
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_keys_typed_in_one_go_start_what_they_name(environ):
+@pytest.mark.usefixtures("recorded")
+async def test_what_is_known_to_be_wrong_does_not_start_and_keys_typed_in_one_go_do(environ):
+    wrong = [
+        ("model", "vit_b_17", "✗ model.name: no network"),
+        ("data", "/nowhere/at/all", "✗ no such folder"),
+    ]
     async with cockpit(environ=environ) as (app, pilot, runs):
         await until(app, pilot, "use ")
         await pilot.press("enter")
         await until(app, pilot, "enter start")
+        app.screen.query_one("#model", Input).value = "alexnet"
+        await until(app, pilot, "network    alexnet")
+        for name, text, said in wrong:
+            field = app.screen.query_one(f"#{name}", Input)
+            app.screen.query_one("#profiles").focus()
+            field.value = text
+            await until(app, pilot, f"╭─ ✗ {name}")
+            await pilot.press("enter")
+            await until(app, pilot, "can't be started")
+            assert field.has_focus
+            await until(app, pilot, said)
+            app.clear_notifications()
+            field.value = ""
+            await until(app, pilot, f"╭─ {name}")
+        assert runs == []
+        app.screen.query_one("#profiles").focus()
+        await pilot.pause()
         for key, letter in (("4", "4"), ("enter", "\r")):
             app.post_message(Key(key, letter))
         await until(app, pilot, "space pause")
@@ -159,86 +171,10 @@ async def test_keys_typed_in_one_go_start_what_they_name(environ):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_a_key_after_tab_in_one_go_goes_where_the_tab_leads(environ):
-    async with picker(environ) as (app, pilot, screen):
-        screen.query_one("#epochs", Input).focus()
-        await pilot.pause()
-        for key, letter in (("tab", "\t"), ("4", "4")):
-            app.post_message(Key(key, letter))
-        await until(app, pilot, "precision  fp32  requested")
-        assert screen.picked.profile == "debug"
-        assert screen.picked.epochs == ""
-
-
-@pytest.mark.parametrize(
-    ("field", "text", "said"),
-    [("model", "vit_b_17", "✗ model.name"), ("data", "/nowhere/at/all", "✗ no such folder")],
-)
-async def test_what_is_known_to_be_wrong_does_not_start(environ, field, text, said):
-    async with cockpit(environ=environ) as (app, pilot, runs):
-        await until(app, pilot, "use ")
-        await pilot.press("enter")
-        await until(app, pilot, "enter start")
-        app.screen.query_one(f"#{field}", Input).value = text
-        await until(app, pilot, f"╭─ ✗ {field}")
-        await pilot.press("enter")
-        await until(app, pilot, "can't be started")
-        assert app.screen.query_one(f"#{field}").has_focus
-        await until(app, pilot, said)
-        app.screen.query_one(f"#{field}", Input).value = ""
-        await until(app, pilot, f"╭─ {field}")
-    assert runs == []
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_the_network_decides_about_the_task(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await until(app, pilot, "batch      64")
-        screen.query_one("#model", Input).value = "unet"
-        await until(app, pilot, "batch      16")
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_data_is_looked_at_and_told(environ, tmp_path):
-    for name in ("images", "masks"):
-        (tmp_path / "set" / name).mkdir(parents=True)
-    async with picker(environ) as (app, pilot, screen):
-        screen.query_one("#data", Input).value = str(tmp_path / "nothing")
-        await until(app, pilot, "✗")
-        screen.query_one("#data", Input).value = "cifar10"
-        await until(app, pilot, "✓ cifar10: images in classes")
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_a_home_may_be_typed_letter_by_letter(environ):
-    async with picker(environ) as (app, pilot, screen):
-        screen.query_one("#data", Input).focus()
-        await pilot.press(*"~nobody-by-that-name/")  # no prefix of it is a user
-        await until(app, pilot, "✗")
-        assert screen.picked.data == "~nobody-by-that-name/"
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_folders_are_completed(environ, tmp_path, monkeypatch):
-    (tmp_path / "imagenet100").mkdir()
-    (tmp_path / "\x1b[2J").mkdir()
-    monkeypatch.chdir(tmp_path)
-    async with picker(environ) as (_app, pilot, screen):
-        field = screen.query_one("#data", Input)
-        field.focus()
-        await pilot.press(*"./ima")
-        while field._suggestion == "":
-            await pilot.pause(0.03)
-        await pilot.press("right")
-        await pilot.pause()
-        assert field.value == "./imagenet100/"
-
-
-@pytest.mark.usefixtures("uncounted")
 async def test_what_was_picked_is_what_is_asked_for(environ):
     environ |= {"MPTUI_TRAINING_MAX_STEPS": "7"}
     async with cockpit(environ=environ) as (app, pilot, runs):
-        await until(app, pilot, "workers")
+        await until(app, pilot, "use ")
         await pilot.press("enter")
         await until(app, pilot, "enter start")
         await pilot.press("4")
@@ -271,11 +207,9 @@ async def test_what_was_picked_is_what_is_asked_for(environ):
     assert load_last(environ) == {"profile": "debug", "model": "resnet18", "data": "shapes", "epochs": "2"}
 
 
-@pytest.mark.usefixtures("uncounted")
-async def test_the_last_choice_is_there_again(environ):
+def test_the_last_choice_is_there_again(environ):
     save_last({"profile": "stable", "model": "vit_b_16", "data": "cifar10", "epochs": "3"}, environ)
-    async with picker(environ) as (_app, _pilot, screen):
-        picked = screen.picked
+    picked = PickerScreen(H200, environ=environ).picked
     assert (picked.profile, picked.model, picked.data, picked.epochs) == (
         "stable",
         "vit_b_16",
@@ -284,17 +218,16 @@ async def test_the_last_choice_is_there_again(environ):
     )
 
 
-@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(
     "content", ["{", "[1]", '{"profile": 3, "data": null}', "\x00", '{"profile": "gone"}']
 )
-async def test_a_damaged_memory_is_no_memory(environ, content):
+def test_a_damaged_memory_is_no_memory(environ, content):
     folder = state_folder(environ)
     folder.mkdir(parents=True)
     (folder / "last.json").write_text(content, encoding="utf-8")
-    async with picker(environ) as (_app, _pilot, screen):
-        assert screen.picked.profile == "fast"
-        assert screen.picked.data == ""
+    picked = PickerScreen(H200, environ=environ).picked
+    assert picked.profile == "fast"
+    assert (picked.model, picked.data, picked.epochs) == ("", "", "")
 
 
 @pytest.mark.usefixtures("uncounted")
@@ -310,18 +243,11 @@ async def test_hostile_texts_neither_act_nor_break_the_frame(environ, tmp_path):
         screen.query_one("#profiles").focus()
         for keys in ("end", *["up"] * len(files), "tab", "end", "e", "escape", "w", "escape", "enter"):
             await pilot.press(keys)
-            await pilot.pause()
             frames.append(frame(app))
         assert app.screen is screen
     for each in frames:
         assert not hostile.acts(each)
         assert not hostile.overflows(each, 80)
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_ascii_mode_shows_ascii_alone(environ):
-    async with picker(environ, ascii_only=True) as (app, _, _screen):
-        assert frame(app).isascii()
 
 
 async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch):
@@ -334,11 +260,11 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
 
     monkeypatch.setattr("mptui.engine.memory.footprint.footprint", waiting)
     async with cockpit(environ=environ) as (app, pilot, _):
-        await until(app, pilot, "workers")
+        await until(app, pilot, "use ")
         await pilot.press("enter")
         await until(app, pilot, "enter start")
         while not counted:
-            await pilot.pause()
+            await pilot.pause(0.03)
         await pilot.press("enter")
         await until(app, pilot, "no data yet")
         begun = len(counted)  # once, and again if the classes of the data have become known since
@@ -347,4 +273,4 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
         assert len(counted) == begun <= 2
         app.pop_screen()
         while len(counted) < len(list_profiles(environ)):
-            await pilot.pause()
+            await pilot.pause(0.03)

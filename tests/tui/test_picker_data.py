@@ -54,12 +54,14 @@ def test_damaged_or_missing_data_has_no_preview(tmp_path):
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(DataError):
             looked_at(path)
-    assert preview(asked(tmp_path), cpu(), lambda: False) is None
+    for path in (tmp_path, "/" + "b" * 200_000):  # the latter is more than a pipe takes at once
+        assert preview(asked(path), cpu(), lambda: False) is None
     class_folders(tmp_path, {"cats": 2, "dogs": 2})
     for file in tmp_path.glob("*/*.png"):
         file.write_bytes(b"\x89PNG damaged")
-    found = looked_at(tmp_path)
-    assert (found.words, found.pictures) == ("2 train · 2 val · 2 classes", ())
+    here, in_a_child = looked_at(tmp_path), preview(asked(tmp_path), cpu(), lambda: False)
+    assert (here.words, here.pictures) == ("2 train · 2 val · 2 classes", ())
+    assert in_a_child == here
 
 
 def test_the_sizes_are_those_of_the_set_and_what_is_known_of_it_is_said(tmp_path):
@@ -109,27 +111,28 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
 
 
 @pytest.mark.usefixtures("uncounted")
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_path, size):
+async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_path):
     class_folders(tmp_path / "train", {"frogs": 3, "ships": 40, "snakes": 1})
     class_folders(tmp_path / "val", {"frogs": 3, "ships": 40, "snakes": 1})
     (tmp_path / "train" / "ships" / "notes.txt").write_text("none")
-    async with picker(environ, size) as (app, pilot, screen):
+    async with picker(environ) as (app, pilot, screen):
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "44 train · 44 val · 3 classes")
-        screen.query_one("#data", Input).focus()
-        await until(app, pilot, "Left out: 1")
-        text = " ".join(frame(app).split())
-        for part in (
-            *("unbalanced classes", "training.primary_metric=balanced_accuracy", "validation images"),
-            *("split: folders train and val", "Classes: 3: frogs 3, ships 40, snakes 1", "16 px"),
-        ):
-            assert part in text
-        assert all(finding.rpartition(" ")[2] in text for finding in screen._preview.findings)
-        assert len(screen._preview.findings) > 1
-        screen.query_one("#profiles").focus()
-        while "Left out" in frame(app):
-            await pilot.pause(0.03)
+        for size in ((80, 24), (140, 45)):
+            await pilot.resize_terminal(*size)
+            screen.query_one("#data", Input).focus()
+            await until(app, pilot, "Left out: 1")
+            text = " ".join(frame(app).split())
+            for part in (
+                *("unbalanced classes", "training.primary_metric=balanced_accuracy", "validation images"),
+                *("split: folders train and val", "Classes: 3: frogs 3, ships 40, snakes 1", "16 px"),
+            ):
+                assert part in text, size
+            assert all(finding.rpartition(" ")[2] in text for finding in screen._preview.findings)
+            assert len(screen._preview.findings) > 1
+            screen.query_one("#profiles").focus()
+            while "Left out" in frame(app):
+                await pilot.pause(0.03)
 
 
 DROPPED = {
@@ -151,37 +154,47 @@ def test_a_folder_is_found_in_each_form_in_which_it_is_dropped(tmp_path, form):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_a_folder_that_was_dropped_on_the_terminal_is_found(environ, tmp_path):
-    folder = tmp_path / unicodedata.normalize("NFD", "my été #1")
-    class_folders(folder, {"cats": 10, "dogs": 10})
+async def test_any_text_in_the_field_of_the_data_is_looked_at(environ, tmp_path, monkeypatch):
+    dropped = tmp_path / unicodedata.normalize("NFD", "my été #1")
+    class_folders(dropped, {"cats": 10, "dogs": 10})
+    class_folders(tmp_path / "'mine'", {"cats": 15, "dogs": 15})
+    class_folders(tmp_path / "mine", {"cats": 3, "dogs": 3})
+    (tmp_path / "imagenet100").mkdir()
+    (tmp_path / "\x1b[2J").mkdir()
+    monkeypatch.chdir(tmp_path)
     async with picker(environ, (140, 45)) as (app, pilot, screen):
-        screen.query_one("#data", Input).value = DROPPED["all of these"](folder)
+        field = screen.query_one("#data", Input)
+        for text in ("a" * 20_000, "/" + "b" * 20_000, str(tmp_path / "nothing")):
+            field.value = text
+            await until(app, pilot, "✗")
+            field.value = ""
+            await until(app, pilot, "8 classes")
+        field.value = DROPPED["all of these"](dropped)
         await until(app, pilot, "16 train · 4 val · 2 classes")
         assert "✗" not in frame(app)
-
-
-@pytest.mark.usefixtures("uncounted")
-async def test_a_folder_whose_name_has_quotes_is_the_one_that_exists(environ, tmp_path):
-    class_folders(tmp_path / "'mine'", {"cats": 10, "dogs": 10})
-    class_folders(tmp_path / "mine", {"cats": 3, "dogs": 3})
-    async with picker(environ, (140, 45)) as (app, pilot, screen):
-        screen.query_one("#data", Input).value = f"{tmp_path}/'mine'"
-        await until(app, pilot, "16 train · 4 val · 2 classes")
-
-
-@pytest.mark.usefixtures("uncounted")
-@pytest.mark.parametrize("text", ["a" * 200_000, "/" + "b" * 200_000])
-async def test_a_paste_of_any_length_is_a_fault_of_the_data(environ, text):
-    async with picker(environ, (140, 45)) as (app, pilot, screen):
-        screen.query_one("#data", Input).value = text
+        field.value = f"{tmp_path}/'mine'"  # the one that has quotes in its name
+        await until(app, pilot, "24 train · 6 val · 2 classes")
+        field.value = "cifar10"
+        await until(app, pilot, "✓ cifar10: images in classes")
+        field.value = ""
+        field.focus()
+        await pilot.press(*"~qzx/")  # no prefix of it is a user
         await until(app, pilot, "✗")
-        screen.query_one("#data", Input).value = ""
-        await until(app, pilot, "8 classes")
+        assert screen.picked.data == "~qzx/"
+        field.value = ""
+        await pilot.press(*"./ima")
+        while field._suggestion == "":
+            await pilot.pause(0.03)
+        await pilot.press("right")
+        await pilot.pause()
+        assert field.value == "./imagenet100/"
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_pictures_are_ascii_where_the_terminal_is(environ):
-    async with picker(environ, (140, 45), ascii_only=True) as (app, pilot, screen):
+async def test_the_screen_and_its_pictures_are_ascii_where_the_terminal_is(environ):
+    async with picker(environ, ascii_only=True) as (app, pilot, screen):
+        assert frame(app).isascii()
+        await pilot.resize_terminal(140, 45)
         await until(app, pilot, "8 classes")
         while not screen.query_one(SampleStrip).region.area:
             await pilot.pause(0.03)
@@ -197,17 +210,12 @@ async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
         await until(app, pilot, "64 steps each, 7 in all")
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_the_batch_fills_the_free_memory(environ, at_once):
+@pytest.mark.usefixtures("recorded")
+async def test_the_batch_fills_the_free_memory(environ, tmp_path):
+    class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ, device=replace(T4, memory_free=2 * GIB)) as (app, pilot, screen):
-        screen.query_one("#model", Input).value = "small_cnn"
-        screen.query_one("#profiles").focus()
         await edit(pilot, screen, "data.image_size", "64")
-        if at_once:
-            app.post_message(Key("f", "f"))
-        else:
-            await until(app, pilot, "✓ fits, up to batch")
-            await pilot.press("f")
+        app.post_message(Key("f", "f"))  # before it is counted
         await until(app, pilot, "fills 90% of the free memory")
         batch = screen.picked.edits["training.batch_size"]
         assert batch > 64
@@ -219,24 +227,20 @@ async def test_the_batch_fills_the_free_memory(environ, at_once):
             await pilot.pause(0.03)
         assert screen._fits["fast"].largest // 8 * 8 == batch
 
-
-async def test_where_memory_is_not_what_limits_the_batch_nothing_is_filled(environ):
-    async with picker(environ, device=replace(T4, memory_free=12 * GIB)) as (app, pilot, screen):
-        screen.query_one("#model", Input).value = "small_cnn"
-        await pilot.press("3")  # memory-limited
-        await until(app, pilot, "fits, up to batch")
-        await pilot.press("f")
-        await until(app, pilot, "memory.budget_gib splits batches")
-        assert screen.picked.edits == {}
-
-
-async def test_no_more_than_the_training_samples_are_a_batch(environ, tmp_path):
-    class_folders(tmp_path, {"cats": 30, "dogs": 30})
-    async with picker(environ, (120, 36), device=replace(T4, memory_free=8 * GIB)) as (app, pilot, screen):
-        screen.query_one("#model", Input).value = "small_cnn"
+        app.clear_notifications()
+        screen.query_one("#profiles").focus()
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "48 train")
-        await until(app, pilot, "✓ fits, up to batch")
+        while "fast" not in screen._fits:
+            await pilot.pause(0.03)
         await pilot.press("f")
         await until(app, pilot, "all training samples")
-        assert screen.picked.edits == {"training.batch_size": 48}
+        assert screen.picked.edits == {"data.image_size": 64, "training.batch_size": 48}
+
+        screen.query_one("#data", Input).value = ""
+        await pilot.press("3")  # memory-limited
+        while "memory-limited" not in screen._fits:
+            await pilot.pause(0.03)
+        await pilot.press("f")
+        await until(app, pilot, "memory.budget_gib splits batches")
+        assert screen.picked.edits == {"data.image_size": 64, "training.batch_size": 48}

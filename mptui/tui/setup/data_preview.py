@@ -34,6 +34,8 @@ _SIDE = 64
 """Larger side in pixels that pictures are reduced to."""
 
 _LOOK_AROUND_S = 0.2
+_LONGEST = 32_768
+"""Characters of a request that a pipe takes at once: a later `communicate` sends nothing of what is left."""
 _KEYS = {"name", "path", "samples", "image_size", "val_fraction", "ignore_index", "sampler", "class_folders"}
 
 
@@ -102,6 +104,8 @@ def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool
         except MptuiError:
             return None
     asked = json.dumps(asked_of(resolution))
+    if len(asked) > _LONGEST:  # nothing has such a name
+        return None
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # an argument can't be longer than 128 KiB
     with start(f"{__name__}:main", text=True, **pipes) as child:
         try:
