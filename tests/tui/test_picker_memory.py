@@ -14,6 +14,7 @@ from tests.hardware.machines import GIB, card, cpu
 DEVICES = {"cpu": cpu("avx2"), "cuda": card("NVIDIA H200", (9, 0), 140, memory_free=100 * GIB)}
 TINY = {"data.image_size": 32, "model.width": 8, "model.depth": 1, "training.batch_size": 4}
 NETWORKS = {
+    "small_cnn": {},
     "resnet18": {},
     "unet": {},
     "diffusion_unet": {"model.attention": [16]},
@@ -47,7 +48,8 @@ def estimates(model, device, **edits):
 # these take seconds, and differ little from the others
 SLOW = {
     *((model, device) for model in ("diffusion_unet", "vae", "latent_diffusion") for device in DEVICES),
-    ("resnet18", "cuda"),
+    *(("resnet18", device) for device in DEVICES),
+    *(("unet", device) for device in DEVICES),
 }
 RUNS = [
     pytest.param(model, device, marks=[pytest.mark.slow] if (model, device) in SLOW else [])
