@@ -21,8 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import common
-from mptui.lab.bench.ablation import BASELINE, EVERYTHING
-from mptui.lab.bench.stats import ROUNDS, Span, ratio, total
+from mptui.lab.measure.core import BASELINE, EVERYTHING, ROUNDS, Span, ratio, total
 
 SUBJECTS = {
     "resnet18": ("--model", "resnet18", "--set", "data.image_size=64", "--batch-size", "32"),

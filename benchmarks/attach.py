@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common import parser_of, save
-from mptui.codec import to_record
-from mptui.events import EpochStarted, Event, Step
+from mptui.events import EpochStarted, Event, Step, to_record
 from mptui.runs.store.directory import CONFIG
 from mptui.runs.store.journal import NAME
 from tests.e2e.terminal import Terminal

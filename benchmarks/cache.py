@@ -37,15 +37,14 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
-from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Dataset
-from mptui.data.formats.open import files_of, open_dataset
-from mptui.data.loading.cache_policy import CacheMode
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.crop import default_resize
-from mptui.hardware.host import usable_cpus
-from mptui.hardware.memory import keep_freed_memory
-from mptui.registry.samples import SampleKind
+from mptui.data.cache_policy import CacheMode
+from mptui.data.loader import Loader
+from mptui.data.open import files_of, open_dataset
+from mptui.data.prepare import ConversionRequest, prepare_set
+from mptui.data.transforms import default_resize
+from mptui.data.types import Dataset
+from mptui.hardware.host import keep_freed_memory, usable_cpus
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
 
 SIDE = 224

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 
 from benchmarks.common import RESNET18, Network, parser_of, ratios, save, turn
-from mptui.data.formats.open import open_dataset
-from mptui.engine.autotune.select import Candidates, layouts, precisions, updates
-from mptui.engine.autotune.step_timer import StepTimer
+from mptui.data.open import open_dataset
+from mptui.engine.choose import Candidates, StepTimer, layouts, precisions, updates
 from mptui.hardware.advice import measurable_precisions
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS
-from mptui.runs.planning.autoselect import Decider
+from mptui.runs.planning.auto import Decider
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.tasks.build_task import build_task
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import RESNET18, RESNET50, Network, parser_of, ratios, save, spread, turn
 from mptui.events import PhaseChanged
-from mptui.hardware.memory import keep_freed_memory
+from mptui.hardware.host import keep_freed_memory
 from mptui.runs.store.journal import read_journal
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from PIL import Image
 
 import mptui
 from benchmarks.common import parser_of, ratios, save, spread, turn
-from mptui.data.core.png_files import grid
-from mptui.lab.use.generation import GenerationRequest, make_images
-from mptui.lab.use.image_quality import image_quality, open_features
+from mptui.data.pictures import grid
+from mptui.lab.use.sample import GenerationRequest, image_quality, make_images, open_features
 from mptui.lab.use.trained import open_trained
 
 FIXED: dict[str, Any] = {

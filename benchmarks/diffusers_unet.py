@@ -29,12 +29,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import alternate, parser_of, ratios, save, spread, turn
-from mptui.data.formats.folders.folder_walk import walk_images
-from mptui.data.transforms.diffusion_noise import Noiser, Noising
-from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
-from mptui.data.transforms.normalization import HALF
-from mptui.models.unets.diffusion_unet import DiffusionUNet
-from mptui.registry.denoising import SamplingMethod
+from mptui.data.layouts.walk import walk_images
+from mptui.data.noise import Noiser, Noising
+from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.data.transforms import HALF
+from mptui.models.diffusion_unet import DiffusionUNet
+from mptui.registry.names import SamplingMethod
 from mptui.tasks.image_sampler import ImageSampler
 
 Rows = npt.NDArray[np.int64]

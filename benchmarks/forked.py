@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mptui.events import DeviceSample
-from mptui.hardware.device_sampler import DeviceSampler
-from mptui.processes.fork_server import ForkServer
-from mptui.processes.run_server import RUN_MODULES
+from mptui.hardware.sampler import DeviceSampler
+from mptui.processes.start import RUN_MODULES, ForkServer
 
 MODULES = (*RUN_MODULES, "benchmarks.sides", "benchmarks.timed_run")
 _COUNT_GPUS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}

@@ -45,7 +45,7 @@ from benchmarks.peers import floor
 from benchmarks.sides import SIDES, environment, figures, missing
 from benchmarks.subjects import ON_GPU, Case
 from benchmarks.targets import GPU
-from mptui.engine.compile.cache import VARIABLE
+from mptui.engine.compile import VARIABLE
 from mptui.hardware.nvml import read_gpus
 
 Get = Callable[[Measurement], dict[str, Any]]

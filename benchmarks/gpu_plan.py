@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.subjects import CASES, TINY, Case
-from mptui.config.documents.document import read_document
+from mptui.config.documents import read_document
 from mptui.config.profiles import find_profile
 
 AMP = ("bf16", "fp16")
@@ -19,7 +19,7 @@ SMOKE = {
 }
 
 IMAGE_BYTES = {"resnet50": 90 << 20, "unet": 1600 << 20}
-"""Peak memory of a step in FP32 per image, as `mptui.engine.memory.footprint` counts it."""
+"""Peak memory of a step in FP32 per image, as `mptui.engine.memory.ledger` counts it."""
 MEMORY_SHARE = 0.65
 """Share of a card's free memory for the step; the rest is for data, kernels and the trials of compilation."""
 

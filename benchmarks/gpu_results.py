@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.common import machine, ratios
 from benchmarks.gpu_plan import AMP, Measurement
 from benchmarks.targets import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
-from mptui.io.atomic import replace_file
+from mptui.io.files import replace_file
 
 
 class Results:

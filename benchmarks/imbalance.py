@@ -17,8 +17,8 @@ from torch import nn
 
 import mptui
 from benchmarks.common import parser_of, save
-from mptui.data.formats.named.synthetic import CLASSES, Half, ShapesRequest
-from mptui.registry.samples import SampleKind
+from mptui.data.open import CLASSES, Half, ShapesRequest
+from mptui.registry.names import SampleKind
 
 COMMON, RARE, VAL, SIDE = 500, 10, 100, 32
 SIDES: dict[str, dict[str, Any]] = {

@@ -35,14 +35,12 @@ from PIL import Image
 
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
-from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.decode.request import FileRequest
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
-from mptui.data.transforms.resize import resized
-from mptui.hardware.host import usable_cpus
-from mptui.hardware.memory import keep_freed_memory
-from mptui.registry.samples import SampleKind
+from mptui.data.decode import FileRequest
+from mptui.data.loader import Loader
+from mptui.data.rng import RandomStream, uniforms
+from mptui.data.transforms import DRAWS, Geometry, cut_image, resized, views
+from mptui.hardware.host import keep_freed_memory, usable_cpus
+from mptui.registry.names import SampleKind
 
 SIDE = 224
 BATCH = 64

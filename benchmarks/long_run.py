@@ -31,11 +31,11 @@ from benchmarks import attach
 from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.events import Event, Step
 from mptui.runs.store.directory import CONFIG
+from mptui.runs.store.files import WRITTEN_EVERY_S
 from mptui.runs.store.index import NAME as INDEX
 from mptui.runs.store.index import Index
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal
-from mptui.runs.store.writer import WRITTEN_EVERY_S
 from mptui.runs.view.run_view import RunView
 from tests.tui import events as story
 
@@ -60,7 +60,7 @@ SMALL = {
 ATTACH = """
 import sys, time
 from pathlib import Path
-from mptui.runs.remote.attached_run import AttachedRun
+from mptui.runs.remote.feed import AttachedRun
 source = AttachedRun(Path(sys.argv[1])).start()
 view = source.view
 while not source.finished:

@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from benchmarks import targets
 from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES, TINY, Batches, Stamps, make_trainer, tiny_network
-from mptui.data.core.batch import Window
-from mptui.engine.guards.oom import read_windows
+from mptui.data.batch import Window
+from mptui.engine.guards.memory import read_windows
 from mptui.engine.trainer import Trainer
-from mptui.hardware.memory import keep_freed_memory
+from mptui.hardware.host import keep_freed_memory
 
 BLOCKS = 60
 STEPS = 100

@@ -17,10 +17,9 @@ import torch
 
 from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.config.schema import ModelConfig
-from mptui.engine.numerics.numerics_monitor import EVERY_S, SAMPLED
-from mptui.engine.numerics.probe import Probe
-from mptui.engine.numerics.ranking import rank
-from mptui.engine.reporting.late_reads import HostCopy
+from mptui.engine.numerics import EVERY_S, SAMPLED, Probe
+from mptui.engine.reporting.step_time import HostCopy
+from mptui.engine.spectrum import rank
 from mptui.events import NUMERICS_BUDGET
 from mptui.models.zoo import build
 

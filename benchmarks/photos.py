@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from mptui.data.transforms.normalization import IMAGENET
+from mptui.data.transforms import IMAGENET
 
 COUNT = 1000
 SHARES: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {

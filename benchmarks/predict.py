@@ -23,17 +23,14 @@ from typing import TextIO
 import torch
 
 from benchmarks.common import RESNET18, alternate, parser_of, ratios, save, spread
-from mptui.data.core.types import Split
-from mptui.data.formats.named.synthetic import shapes
-from mptui.data.formats.splits import PathTable
-from mptui.data.loading.loader import Loader
-from mptui.hardware.memory import keep_freed_memory
-from mptui.lab.use.prediction.inputs import InputFiles
-from mptui.lab.use.prediction.predict import PredictionRun
-from mptui.lab.use.prediction.predictor import loader_of
-from mptui.lab.use.prediction.tables import CsvTable
+from mptui.data.dataset import PathTable
+from mptui.data.loader import Loader
+from mptui.data.open import shapes
+from mptui.data.types import Split
+from mptui.hardware.host import keep_freed_memory
+from mptui.lab.use.predict import CsvTable, InputFiles, PredictionRun, loader_of
 from mptui.lab.use.trained import Trained, open_trained
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 
 def trained_in(folder: Path, batch: int) -> Trained:

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common import turn
 from benchmarks.sides import command, environment
 from benchmarks.subjects import WAKING, Case
-from mptui.processes.child import end_with_parent
+from mptui.processes.start import end_with_parent
 
 
 class Runner:

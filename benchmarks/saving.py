@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks.common import parser_of, save, spread
-from mptui.data.core.batch import Window
+from mptui.data.batch import Window
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Event

@@ -27,7 +27,7 @@ from benchmarks.common import parser_of, ratios, save, spread, turn
 from benchmarks.loop import Stepper, ours
 from benchmarks.subjects import CASES, CPU, Batches, Case, Stamps, make_trainer
 from mptui.engine.ranks.group import join
-from mptui.hardware.memory import keep_freed_memory
+from mptui.hardware.host import keep_freed_memory
 from mptui.processes.rank_place import rank_place
 
 RANKS, BLOCKS, STEPS, WARM_UP = 2, 12, 8, 3

@@ -28,8 +28,8 @@ from torch.multiprocessing.spawn import spawn
 from benchmarks.common import parser_of, ratios, save, spread, turn
 from benchmarks.loop import Stepper
 from benchmarks.subjects import Case
-from mptui.hardware.memory import keep_freed_memory
-from mptui.models.activation_checkpointing import blocks_of
+from mptui.hardware.host import keep_freed_memory
+from mptui.models.layers import blocks_of
 
 RANKS, BLOCKS, STEPS, WARM_UP = 2, 12, 8, 5
 IN_16_BITS = MixedPrecisionPolicy(

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.photos import imagefolder
 from benchmarks.subjects import TINY, Batches, Case, Stamps
-from mptui.hardware.memory import keep_freed_memory
+from mptui.hardware.host import keep_freed_memory
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.001, 0.9, 1e-4
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -15,15 +15,14 @@ import torch.nn.functional as F
 
 from benchmarks.floors import synchronize
 from mptui.config.schema import ModelConfig, RunConfig
-from mptui.data.core.types import Dataset, Decoded
-from mptui.data.loading.loader import Loader
-from mptui.data.loading.sampler import Share
-from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.checkpoint.follower import Follower
+from mptui.data.loader import Loader
+from mptui.data.sampler import Share
+from mptui.data.types import Dataset, Decoded
+from mptui.engine.checkpoint.saver import Follower, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.ranks_mailbox import RanksMailbox
+from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS

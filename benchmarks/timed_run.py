@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
-from mptui.data.core.batch import Window
-from mptui.data.loading.loader import Loader
+from mptui.data.batch import Window
+from mptui.data.loader import Loader
 from mptui.runs.planning import build, find_data
 
 

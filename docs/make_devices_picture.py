@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mptui.tui.app import MptuiApp
+from mptui.tui.look import MachineScan, scan_machine
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.setup.machine_scan import MachineScan, scan_machine
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeNvml
 
 SIZE = (120, 32)

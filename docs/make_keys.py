@@ -3,7 +3,7 @@
 python docs/make_keys.py > docs/keys.md
 """
 
-from mptui.tui.keys.bindings import KEYS, display
+from mptui.tui.keys import KEYS, display
 
 _PLACES = {
     "detection": "The devices",

@@ -27,7 +27,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from mptui.tui.screen_file import without_fonts
+from mptui.tui.share import without_fonts
 from tests.e2e.terminal import LOOK_S, Terminal
 
 SIZE = (120, 44)

@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mptui.cli.options import SETTING_OF_FLAG
-from mptui.cli.train.run_host import renderer_of
+from mptui.cli.train.host import renderer_of
 from mptui.cli.train.signals import Signals
-from mptui.config.given import COMPILE_ON, data_flags
 from mptui.config.keys import SETTINGS
+from mptui.config.resolve import COMPILE_ON, data_flags
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
 from mptui.runs.planning.plan import Plan, Request, plan_run
@@ -220,9 +220,9 @@ def _folder_of(module: ModuleType | None) -> str:
 
 
 def _run(request: Request, directory: Callable[[Plan], Path], *, resume: bool, progress: bool) -> TrainedRun:
-    from mptui.data.formats.own.sample import opened
+    from mptui.data.own import opened
     from mptui.runs.session.session import Session
-    from mptui.runs.session.unstarted import discard_unstarted
+    from mptui.runs.store.files import discard_unstarted
 
     opened.cache_clear()  # a name can stand for another object now
     in_main = threading.current_thread() is threading.main_thread()

@@ -2,7 +2,7 @@
 
 A fresh interpreter takes 0.2 s of a processor, and a test of a pool starts several.
 
-To a pool they are what `mptui.processes.child.start` gives. A test of the start itself, or of how such a
+To a pool they are what `mptui.processes.start.start` gives. A test of the start itself, or of how such a
 process ends with its parent, overrides `forked_decoders` in its module.
 """
 
@@ -20,16 +20,15 @@ from typing import Any
 
 import pytest
 
-from mptui.processes.child import function_of
-from mptui.processes.fork_server import ForkServer
+from mptui.processes.start import ForkServer, function_of
 
 _PRELOAD = (
     "simplejpeg",
     "tifffile",
-    "mptui.data.convert.shrink",
-    "mptui.data.loading.worker",
-    "mptui.data.scan.band_statistics",
-    "mptui.data.scan.check_sample",
+    "mptui.data.prepare",
+    "mptui.data.worker",
+    "mptui.data.scan",
+    "mptui.data.scan",
     "tests.data.samples",
     "tests.decoders",
 )
@@ -129,6 +128,6 @@ def forked_decoders():
         return _Process(started, call, arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mptui.data.loading.worker_pool.start", start)
-        patch.setattr("mptui.data.scan.process_pool.start", start)
+        patch.setattr("mptui.data.reading.start", start)
+        patch.setattr("mptui.data.scan.start", start)
         yield

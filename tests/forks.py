@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from mptui.processes import fork_server
-from mptui.processes.child import end_with_parent, function_of, mptui_command
-from mptui.processes.fork_server import ForkServer
-from mptui.processes.run_server import MAIN
+from mptui.processes import start as processes_start
+from mptui.processes.start import MAIN, ForkServer, end_with_parent, function_of, mptui_command
 from tests.program import Program, server
 
 FORKING = "tests.forks:main"
@@ -29,16 +27,16 @@ def main():
     """Run the program."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    from mptui.lab.doctor import torch_probe
-    from mptui.tui.sources import subprocess as isolated
+    from mptui.lab.doctor import machine
+    from mptui.tui import sources as isolated
 
-    fork_server.start = _Keeper  # type: ignore[attr-defined, assignment]
+    processes_start.start = _Keeper  # type: ignore[assignment]
     keeper = ForkServer(())
-    fork_server.start = _Fork  # type: ignore[attr-defined, assignment]
-    subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[attr-defined, assignment]
+    processes_start.start = _Fork  # type: ignore[assignment]
+    subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[assignment]
     run = partial(_isolated_run, keeper)
-    isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[attr-defined, assignment]
-    torch_probe.start = partial(_probe, keeper)  # type: ignore[attr-defined]
+    isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[assignment]
+    machine.start = partial(_probe, keeper)  # type: ignore[attr-defined]  # type: ignore[attr-defined]
     function_of(MAIN)()
 
 
@@ -98,7 +96,7 @@ class _Keeper:
             for output in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            fork_server.end_with_parent = _end_with_parent  # type: ignore[attr-defined]
+            processes_start.end_with_parent = _end_with_parent  # type: ignore[attr-defined]
             sys.argv = [call, "0"]
             function_of(call)()
         finally:

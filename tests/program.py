@@ -12,16 +12,16 @@ from threading import Thread
 
 import pytest
 
-from mptui.processes import fork_server
-from mptui.processes.run_server import MAIN, RunServer
+from mptui.processes import start
+from mptui.processes.start import MAIN, RunServer
 from tests.spare import Spare
 
 DEADLINE_S = 300
 _SCREENS = (
-    "mptui.tui.attach",
+    "mptui.tui.app",
     "mptui.tui.cockpit",
     "mptui.tui.screens.picker",
-    "mptui.tui.screens.run_page",
+    "mptui.tui.screens.live",
 )
 """What the terminal UI imports as it is opened."""
 
@@ -37,7 +37,7 @@ def keep_spare():
 def server():
     """The process that has imported all; each process of tests has one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fork_server, "start", _spares.pop().start)
+        patch.setattr(start, "start", _spares.pop().start)
         return RunServer(*_SCREENS, "mptui.models.classifiers")
 
 
@@ -129,7 +129,7 @@ def without():
 def in_its_locale():
     """Run the program as if the process had begun with its environment, which a fork has not."""
     from mptui.cli.main import main
-    from mptui.tui.terminal import ascii as drawing
+    from mptui.tui.terminal import graphics as drawing
 
     drawing.given_environ = lambda: os.environ  # type: ignore[attr-defined]
     main()

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 
-from mptui.processes.child import end_with_parent, function_of
+from mptui.processes.start import end_with_parent, function_of
 
 _MESSAGE_BYTES = 1 << 20
 

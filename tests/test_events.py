@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.codec import finite_json, to_record
-from mptui.events import Event, Step, Validated, Warned
-from mptui.runs.view.events.event_registry import EVENTS, event_of
+from mptui.events import Event, Step, Validated, Warned, finite_json, to_record
+from mptui.runs.view.specs import EVENTS, event_of
 
 numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf])
 whole_numbers = st.integers(-(2**63), 2**63 - 1)

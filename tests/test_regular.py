@@ -5,14 +5,14 @@ import socket
 
 import pytest
 
-from mptui.config.documents.document import read_document
+from mptui.config.documents import read_document
 from mptui.config.profiles import list_profiles
 from mptui.errors import ConfigError, RunDirectoryError
-from mptui.io.user_cache import load_arrays, load_json
-from mptui.regular import OddFileError, open_regular, read_regular
-from mptui.runs.listing.compare import compare
-from mptui.runs.store.bad_samples import BadSampleList
+from mptui.io.cache import load_arrays, load_json
+from mptui.io.files import OddFileError, open_regular, read_regular
+from mptui.runs.listing.rows import compare
 from mptui.runs.store.directory import check_version, read_summary, status_of
+from mptui.runs.store.files import BadSampleList
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import holder_of

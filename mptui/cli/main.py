@@ -16,12 +16,12 @@ import typer
 from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
-from mptui.cli.measure import bench, check_amp, memory_ledger, parity, selftest, simulate, tune
+from mptui.cli.measure import bench, check_amp, memory, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
-from mptui.cli.use import evaluate, export, predict, prepare, report, sample_images, sync
+from mptui.cli.use import evaluate, export, predict, prepare, report, sample, sync
 from mptui.errors import ConfigError, DiskError, MptuiError
+from mptui.io.streams import OutputError, drop_unwritten, standard_streams
 from mptui.registry.own_code import fault_of
-from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
 
 _INTERRUPTED = 130
@@ -75,7 +75,7 @@ for _module in (
     tune,
     check_amp,
     simulate,
-    memory_ledger,
+    memory,
     doctor,
     data,
     monitor,
@@ -83,7 +83,7 @@ for _module in (
     parity,
     evaluate,
     predict,
-    sample_images,
+    sample,
     export,
     report,
     prepare,
@@ -133,7 +133,7 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         return _BROKEN_PIPE
     except OutputError as error:
         drop_unwritten(sys.stdout)
-        from mptui.io.disk_hint import disk_hint
+        from mptui.io.written_files import disk_hint
 
         hint = disk_hint(error, Path("/dev/stdout"), "redirect the output")
         _report_error(f"standard output: {error.strerror}", hint, debug)
@@ -151,7 +151,7 @@ def _of_memory(error: Exception) -> MptuiError | None:
     """Convert an error of full memory; None for others, and where torch is not loaded."""
     if "torch" not in sys.modules:
         return None
-    from mptui.runs.session.exit_status import out_of_memory
+    from mptui.runs.session.ending import out_of_memory
 
     return out_of_memory(error)
 
@@ -167,12 +167,11 @@ def _check_folder() -> None:
 
 
 def _open_tui(isolate: bool, trust_code: bool) -> int:
-    from mptui.tui.terminal.stdio import check_terminal
-    from mptui.tui.terminal.supervisor import Part, guarded
+    from mptui.tui.terminal.process import Part, check_terminal, guarded
 
     check_terminal()
     if isolate:
-        from mptui.runs.remote.daemonize import check_detach
+        from mptui.processes.start import check_detach
 
         check_detach()
 

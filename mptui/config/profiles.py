@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from mptui.config.documents.document import SUFFIXES, read_document
+from mptui.config.documents import SUFFIXES, read_document
 from mptui.errors import ConfigError
-from mptui.io.places import base_folder, expanded
+from mptui.io.files import base_folder, expanded
 from mptui.text import clean
 
 ORDER = (

@@ -1,25 +1,192 @@
-"""Merges a run's settings: defaults, profile, the profile's task tables, environment, flags, `--set`.
+"""Merges the settings of a run with their sources, and writes them again as TOML."""
 
-Later ones win, and the source of each value is recorded.
-"""
-
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+import tomli
+import tomli_w
 from pydantic import ValidationError
 
-from mptui.config.given import RESERVED_VARIABLES, SET_BEFORE, Layer, from_person, in_order
-from mptui.config.keys import SETTINGS, VARIABLES, Setting, nested, training_of, value_of
-from mptui.config.profiles import find_profile, is_ours
+from mptui.config.documents import SUFFIXES, read_document
+from mptui.config.keys import (
+    SETTINGS,
+    UNSET,
+    VARIABLES,
+    VERSION,
+    Profile,
+    Setting,
+    acts,
+    check_value,
+    nearest_setting,
+    nested,
+    read_profile,
+    shown,
+    training_of,
+    value_of,
+)
+from mptui.config.profiles import find_profile, is_built_in, is_ours, user_folder
 from mptui.config.schema import RunConfig
-from mptui.config.validate import Profile, read_profile, shown
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, DiskError
+from mptui.io.files import expanded, meant_path, replace_file
 from mptui.registry.models import task_of_model
 from mptui.registry.scope import Scope
 from mptui.registry.tasks import TASKS
 from mptui.text import clean
+
+# Reads and checks the settings given outside files: environment variables, flags and `--set`
+# -------------------------------------------------------------------------------------------
+
+Layer = dict[str, tuple[Any, str]]
+"""table.key -> (value, source to show)."""
+
+COMPILE_ON = "on"
+"""Value of speed.compile for `--compile`: keeps the mode that is set, or "default" if that is off."""
+EDITED, CHECKPOINT = "edited", "the checkpoint"
+"""Sources of values that the picker and a checkpoint keep, while what is trained may change."""
+SET_BEFORE = frozenset({EDITED, CHECKPOINT})
+"""Sources of values that nobody has set for this very run: those that do nothing in it are left out."""
+RESERVED_VARIABLES = frozenset(
+    {"MPTUI_CONFIG_DIR", "MPTUI_GRAPHICS", "MPTUI_NOTIFY", "MPTUI_RUNS_DIR", "MPTUI_THEME"}
+)
+"""MPTUI_ variables that aren't settings."""
+
+
+def from_person(
+    environ: Mapping[str, str], flags: Mapping[str, tuple[str, Any]], sets: Sequence[str]
+) -> tuple[list[Layer], list[str]]:
+    """Read the layers in increasing precedence (variables, flags, `--set`), and their faults."""
+    read = (_from_variables(environ), _from_flags(flags), _from_assignments(sets))
+    return [layer for layer, _ in read], [fault for _, faults in read for fault in faults]
+
+
+def _from_variables(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
+    """Read the settings in the environment, and their faults, one line each."""
+    layer: Layer = {}
+    faults = []
+    for name, text in environ.items():
+        if name in VARIABLES:
+            key = VARIABLES[name]
+            value, wrong = read_value(SETTINGS[key], text)
+            layer[key] = (value, name)
+            faults += [f"{name} = {shown(text)}: {wrong}"] if wrong else []
+        elif name.startswith("MPTUI_") and name not in RESERVED_VARIABLES:
+            near = get_close_matches(name, [*VARIABLES, *RESERVED_VARIABLES], n=1)
+            faults.append(_with_nearest(f"{clean(name, limit=100)}: no such variable", *near))
+    return layer, faults
+
+
+def _from_flags(flags: Mapping[str, tuple[str, Any]]) -> tuple[Layer, list[str]]:
+    """Check the values of flags, given as table.key -> (flag, value); one line per fault."""
+    layer: Layer = {}
+    faults = []
+    for key, (flag, given) in flags.items():
+        value, wrong = (given, None) if _is_compile_on(key, given) else check_value(SETTINGS[key], given)
+        layer[key] = (value, flag)
+        faults += [f"{flag} = {shown(given)}: {wrong}"] if wrong else []
+    return layer, faults
+
+
+def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
+    """Read the arguments of `--set`, and their faults, one line each."""
+    layer: Layer = {}
+    faults = []
+    for argument in sets:
+        key, equals, text = argument.partition("=")
+        key, place = key.strip(), f"--set {clean(argument, limit=100)}"
+        if not equals:
+            faults.append(f"{place}: not of the form table.key=value")
+        elif key not in SETTINGS:
+            faults.append(_with_nearest(f"{place}: unknown key", *filter(None, [nearest_setting(key)])))
+        else:
+            value, wrong = read_value(SETTINGS[key], text)
+            layer[key] = (value, "--set")
+            faults += [f"{place}: {wrong}"] if wrong else []
+    return layer, faults
+
+
+def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
+    """Return the settings for a folder or the name of a data set; both replace the profile's.
+
+    A folder may stand in quotes, as a `file://` address, or in another Unicode form than on the disk.
+    """
+    where = meant_path(where)
+    path = expanded(where)
+    is_path = os.sep in where or os.path.exists(path)  # noqa: PTH110 - pathlib raises for a name that is too long
+    return {
+        "data.path": (flag, str(path) if is_path else None),
+        "data.name": (flag, None if is_path else where),
+    }
+
+
+def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[str, Any, str]]:
+    """Yield each (table.key, value, source) of the layers, in their order: a later one wins.
+
+    A learning rate given without its batch size is not rescaled: the `lr_batch_size` of a file doesn't
+    apply to it. `--compile` forces the mode that is set after it, too.
+    """
+    mode: Any = "off"
+    forced_by = None
+    for layer in [*files, *given]:
+        for key, (value, source) in layer.items():
+            if key != "speed.compile":
+                yield key, value, source
+                continue
+            if value != COMPILE_ON:
+                mode = value
+            else:
+                mode, forced_by = "default" if mode == "off" else mode, source
+            yield key, mode, source if forced_by is None or mode == "off" else forced_by
+    if bare_rate := _source_of_bare_rate(given):
+        yield "training.lr_batch_size", None, bare_rate
+
+
+def _source_of_bare_rate(given: Sequence[Layer]) -> str | None:
+    """Return the source of the learning rate if no `lr_batch_size` is given with or after it."""
+    source = None
+    for layer in given:
+        if "training.lr" in layer:
+            source = layer["training.lr"][1]
+        if "training.lr_batch_size" in layer:
+            source = None
+    return source
+
+
+def _is_compile_on(key: str, value: object) -> bool:
+    return key == "speed.compile" and value == COMPILE_ON
+
+
+def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
+    """Read a value as TOML, or as a bare word where only that is valid for the key.
+
+    Returns:
+        The value, and its fault or None.
+    """
+    try:
+        document = tomli.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        document = {}
+    if document.keys() != {"value"}:
+        return check_value(setting, text.strip())
+    value, wrong = check_value(setting, document["value"])
+    if wrong:
+        as_text, fault = check_value(setting, text)
+        return (value, wrong) if fault else (as_text, None)
+    return value, wrong
+
+
+def _with_nearest(fault: str, *near: str) -> str:
+    return f"{fault}; nearest: {near[0]}" if near else fault
+
+
+# Merges a run's settings: defaults, profile, the profile's task tables, environment, flags, `--set`
+# --------------------------------------------------------------------------------------------------
+# Later ones win, and the source of each value is recorded.
 
 _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
@@ -274,3 +441,168 @@ def _of_a_like_task(source: str, task: str | None) -> bool:
     """Whether a value is from the tables of the task that `task` is like."""
     like = TASKS[task].like if task else ""
     return bool(like) and f" [{like}." in source
+
+
+# Writes a configuration as TOML, for `run.toml` and `--dry-run`
+# --------------------------------------------------------------
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write all values in the order of the schema; resolving the text again gives an equal configuration."""
+    values = {key: value for key, value in values_of(config).items() if value != _unset_by_default(key)}
+    return document_text(config.description, values)
+
+
+def dry_run_text(resolved: Resolved) -> str:
+    """Write every key that acts as TOML, unset ones too, with the source of its value in a comment."""
+    training = training_of(resolved.config, resolved.task)
+    values = {key: value for key, value in values_of(resolved.config).items() if acts(key, training)}
+    lines = document_text(resolved.config.description, values).splitlines()
+    width = min(40, max(len(line) for line in lines))
+    table = ""
+    commented = []
+    for line in lines:
+        if line.startswith("["):
+            table = line.strip("[]")
+        source = resolved.sources.get(f"{table}.{line.partition(' = ')[0]}")
+        commented.append(f"{line:<{width}}  # {source}" if source else line)
+    return "\n".join(commented) + "\n"
+
+
+def values_of(config: RunConfig) -> dict[str, Any]:
+    """Return the value of each table.key; "none" if it is unset."""
+    found = ((key, value_of(config, key)) for key in SETTINGS)
+    return {key: UNSET if value is None else value for key, value in found}
+
+
+def document_text(description: str, values: dict[str, Any]) -> str:
+    """Write {"table.key": value} as TOML tables, in the order given."""
+    return tomli_w.dumps({"version": VERSION, "description": description, **nested(values)})
+
+
+def _unset_by_default(key: str) -> str | None:
+    """Return "none" if the key is unset by default: a file then omits it."""
+    return UNSET if SETTINGS[key].field.default is None else None
+
+
+# Saves a user's profile: from a configuration, or as a copy of another profile
+# -----------------------------------------------------------------------------
+
+_NAME = re.compile(r"\w[\w.\- ]{0,63}")
+_DESCRIPTION = re.compile(r"^description\s*=.*$", re.MULTILINE)
+
+
+def save_profile(
+    name: str, config: RunConfig, description: str, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Save the values that differ from the defaults as a profile in the user's folder.
+
+    Raises:
+        ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use.
+        DiskError: The folder can't be written.
+    """
+    return write_profile(_path_of_name(name, environ), profile_text(config, description))
+
+
+def profile_path(where: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the file to save a profile in: a path, or a name in the user's folder.
+
+    Raises:
+        ConfigError: The name is not a valid file name, or is that of a built-in profile, or the path ends in
+            .yaml or .yml.
+    """
+    if where.endswith(SUFFIXES[1:]):
+        hint = f"name it {Path(where).with_suffix(SUFFIXES[0])}"
+        raise ConfigError(f"{clean(where)}: profiles are saved as TOML", hint=hint)
+    if os.sep in where or where.endswith(SUFFIXES):
+        return expanded(where)
+    return _path_of_name(where, environ)
+
+
+def check_free(path: Path, *, hint: str = "choose another name, or edit that file") -> None:
+    """Check that `path` doesn't exist.
+
+    Raises:
+        ConfigError: It exists.
+    """
+    if path.exists():
+        raise ConfigError(f"profile {path.stem} exists already: {path}", hint=hint)
+
+
+def profile_text(config: RunConfig, description: str, comments: Sequence[str] = ()) -> str:
+    """Write the values that differ from the defaults as TOML, below `comments`, one per line."""
+    default = values_of(RunConfig())
+    changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
+    head = [f"# {clean(line, limit=1000)}\n" for line in comments]
+    return "".join(head) + document_text(description, changed)
+
+
+def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Copy a profile into the user's folder, as TOML; the description names the original.
+
+    Comments are kept, but for those of a YAML file.
+
+    Raises:
+        ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use, or
+            `origin` is missing or can't be read.
+        DiskError: The folder can't be written.
+    """
+    source = find_profile(origin, environ)
+    read = read_document(source)
+    text, document = read.text, _without_nulls(read.values)
+    document["description"] = f"A copy of {source.stem}"
+    line = f"description = {json.dumps(document['description'], ensure_ascii=False)}"
+    edited = _DESCRIPTION.sub(lambda _: line, text, count=1)
+    if not _says(edited, document):
+        edited = f"{line}\n{text}"
+    text = edited if _says(edited, document) else tomli_w.dumps(document)
+    return write_profile(_path_of_name(name, environ), text)
+
+
+def _without_nulls(table: dict[str, Any]) -> dict[str, Any]:
+    """Write YAML's null as TOML's text for it, and leave out tables without keys."""
+    settings = {setting.name for setting in SETTINGS.values()}
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else UNSET if value is None else value
+        for key, value in table.items()
+        if value is not None or key in settings
+    }
+
+
+def _says(text: str, document: dict[str, Any]) -> bool:
+    try:
+        return tomli.loads(text) == document
+    except ValueError:
+        return False
+
+
+def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
+    """Write a profile atomically.
+
+    Raises:
+        ConfigError: The file exists, and `replace` is not set.
+        DiskError: It can't be written.
+    """
+    if not replace:
+        check_free(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.encode(), mode=0o666)
+    except OSError as error:
+        hint = "choose a writable folder; profiles given by name are saved below MPTUI_CONFIG_DIR"
+        raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
+    return path
+
+
+def _path_of_name(name: str, environ: Mapping[str, str]) -> Path:
+    if not _NAME.fullmatch(name) or name.endswith(SUFFIXES):
+        raise ConfigError(
+            f'"{clean(name, limit=80)}" is not a valid profile name',
+            hint="use letters, digits, '-', '_' and '.', starting with a letter or a digit, without a path",
+        )
+    if is_built_in(name):
+        raise ConfigError(
+            f"{name} is a built-in profile; a profile of yours with this name would replace it",
+            hint=f"choose another name, such as my-{name}",
+        )
+    return user_folder(environ) / f"{name}{SUFFIXES[0]}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import BinaryIO
 
-from mptui.regular import open_regular
+from mptui.io.files import open_regular
 
 _SEPARATOR = "\0"
 _BETWEEN = "\0\0"

@@ -7,22 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.parts import title_of
-from mptui.data.core.reading import Reading
-from mptui.data.core.types import RGB, Dataset, PixelFormat, Problem, Sides
-from mptui.data.decode.mask import MaskCoding
-from mptui.data.decode.stored import other_format
-from mptui.data.formats.build_reading import build_reading, by_reason, held_out_phrase
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.masks.mask_classes import FoundCoding, class_pixels, find_coding, unknown_code
-from mptui.data.formats.masks.orientation import masks_upright
-from mptui.data.formats.sharded import ShardIndex
-from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
-from mptui.data.scan.check_sample import NOT_RGB
-from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, scan
-from mptui.data.transforms.crop import default_resize
+from mptui.data.address import title_of
+from mptui.data.dataset import FileSplit, Labels, MaskedSplit, Rows, split_by_class
+from mptui.data.decode import other_format
+from mptui.data.folder_format import Found
+from mptui.data.kept_reading import build_reading, by_reason, held_out_phrase
+from mptui.data.mask_classes import FoundCoding, class_pixels, find_coding, masks_upright, unknown_code
+from mptui.data.masks import MaskCoding
+from mptui.data.scan import NOT_RGB, OnProgress, ScanReport, ShouldStop, scan
+from mptui.data.shards import ShardIndex
+from mptui.data.transforms import default_resize
+from mptui.data.types import RGB, Dataset, PixelFormat, Problem, Reading, Sides
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.text import clean, clean_name, some
 
 _MOST_NAMED = 20

@@ -12,12 +12,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mptui.data.core.types import Dataset, Sides
-from mptui.data.loading.ram_cache import cache_bytes, sample_bytes
-from mptui.data.loading.whole_images import device_bytes
-from mptui.data.transforms.crop import Geometry
+from mptui.data.device_cache import device_bytes
+from mptui.data.ram_cache import cache_bytes, sample_bytes
+from mptui.data.transforms import Geometry
+from mptui.data.types import Dataset, Sides
 from mptui.hardware.host import host_memory
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 CacheMode = Literal["off", "ram", "device"]
 

@@ -1,38 +1,52 @@
-"""Reads an image file as it is stored: all its bands, each value with all its bits.
-
-A TIFF is read by tifffile, a PNG of 16 bits by OpenCV, as Pillow reduces both to 8 bits or refuses them; all
-others by Pillow. OpenCV never reads a TIFF: of four bands of 16 bits it returns the first. Colours of a
-palette become RGB; transparency is a band like the others. As with `mptui.data.decode.image`, the format is
-detected from the content, the size is checked before any pixel is decoded, and the orientation is applied.
-
-The bands of a TIFF are the samples of its pixels or, if they have one sample each, its pages of equal size.
-"""
+"""Reads an image file: as upright RGB, or as it is stored, whatever is wrong with it."""
 
 import logging
+import os
+import stat
+import struct
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from io import BytesIO
+from typing import IO, TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-from PIL import Image
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image, UnidentifiedImageError
+from PIL.IcoImagePlugin import IcoFile
 from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
 
-from mptui.data.core.parts import is_part, open_binary
-from mptui.data.core.types import DTYPES, BadSampleError, PixelFormat, Pixels
-from mptui.data.decode.image import check_file, check_size, load_upright, opened, orientation_of, reason_for
-from mptui.data.decode.jpeg import turned
+from mptui.data.address import is_part, open_binary, status_of, title_of
+from mptui.data.transforms import flipped
+from mptui.data.types import DTYPES, BadSampleError, Decoded, PixelFormat, Pixels, reason_of
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffFrame, TiffPage, TiffPageSeries
+
+
+# Reads an image file as it is stored: all its bands, each value with all its bits
+# --------------------------------------------------------------------------------
+# A TIFF is read by tifffile, a PNG of 16 bits by OpenCV, as Pillow reduces both to 8 bits or refuses them;
+# all others by Pillow. OpenCV never reads a TIFF: of four bands of 16 bits it returns the first. Colours of
+# a palette become RGB; transparency is a band like the others. As with `mptui.data.decode`, the
+# format is detected from the content, the size is checked before any pixel is decoded, and the orientation
+# is applied.
+#
+# The bands of a TIFF are the samples of its pixels or, if they have one sample each, its pages of equal
+# size.
 
 MAX_BYTES = 1 << 30
 """Largest decoded image in bytes."""
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of a TIFF and of a BigTIFF."""
-_ORIENTATION_TAG, _BITS_TAG, _BANDS_TAG, _EXTRA_TAG, _KIND_TAG = 0x0112, 258, 277, 338, 339
+_TIFF_ORIENTATION_TAG, _BITS_TAG, _BANDS_TAG, _EXTRA_TAG, _KIND_TAG = 0x0112, 258, 277, 338, 339
 _KINDS = {2: "int", 3: "float"}
 _PALETTE = 3
 _SAVED_AS_16_BITS = ";16B"
@@ -163,7 +177,7 @@ def _tiff_size(file: "TiffFile") -> tuple[int, int]:
 
 
 def _tiff_orientation(file: "TiffFile") -> int:
-    tag = file.pages.first.tags.get(_ORIENTATION_TAG)
+    tag = file.pages.first.tags.get(_TIFF_ORIENTATION_TAG)
     return 1 if tag is None else int(tag.value)
 
 
@@ -201,7 +215,7 @@ def _read_tiff(path: str) -> StoredImage:
         shape = values.shape if rows or not stacked else series.get_shape(squeeze=False)
     values = np.moveaxis(values.reshape(shape), (axes.index("Y"), axes.index("X")), (0, 1))
     pixels_HWC = np.ascontiguousarray(values.reshape(height, width, -1), np.dtype(found.dtype))
-    return StoredImage(turned(pixels_HWC, orientation), (width, height), orientation)
+    return StoredImage(turned_pixels(pixels_HWC, orientation), (width, height), orientation)
 
 
 def _are_rows(series: "TiffPageSeries") -> bool:
@@ -225,7 +239,7 @@ def _read_other(path: str) -> StoredImage:
         if image.format == "PNG" and _has_16_bits(image):
             # looking for it behind the pixels would decode them
             orientation = orientation_of(image) if "exif" in image.info else 1
-            return StoredImage(turned(_deep_png(path, image), orientation), image.size, orientation)
+            return StoredImage(turned_pixels(_deep_png(path, image), orientation), image.size, orientation)
         size = image.size
         upright, orientation = load_upright(image)
         pixels = np.array(_plain(upright))
@@ -284,3 +298,404 @@ def _without_gaps(image: StoredImage) -> StoredImage:
         return image
     known_HWC = np.nan_to_num(image.pixels_HWC, nan=0.0, posinf=0.0, neginf=0.0)
     return replace(image, pixels_HWC=known_HWC, finite=False)
+
+
+# Sizes of the images inside an icon (ICO), from their headers
+# ------------------------------------------------------------
+# Pillow decodes an icon as it opens it, at the size of an image inside that the icon's own header doesn't
+# tell.
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def icon_sizes(file: IO[bytes]) -> list[tuple[int, int]]:
+    """Return width and height of each image of an icon, in pixels.
+
+    Raises:
+        SyntaxError: It is no icon.
+        struct.error: A header is cut off.
+    """
+    return [_size_at(file, entry.offset) for entry in IcoFile(file).entry]
+
+
+def _size_at(file: IO[bytes], offset: int) -> tuple[int, int]:
+    file.seek(offset)
+    header = file.read(24)
+    if header.startswith(_PNG):
+        width, height = struct.unpack(">II", header[16:24])
+        return width, height
+    width, rows = struct.unpack("<ii", header[4:12])
+    return abs(width), abs(rows) // 2  # the rows of its mask follow those of its colours
+
+
+# Reads an image file as upright RGB, or reports a short reason why it can't be read
+# ----------------------------------------------------------------------------------
+# The format is detected from the content, never from the name, and only those in `FORMATS` are tried: an
+# EPS named `.jpg` would start Ghostscript. The size is checked in the header, before any pixel is decoded,
+# also of each image in an icon. The EXIF orientation is applied, transparency is composited over white,
+# only the first frame of an animation is read, and grey of more than 8 bits is scaled, not clipped.
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+EXTENSIONS = frozenset(
+    "." + ending
+    for ending in (
+        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "bmp", "dib", "gif", "tif", "tiff"),
+        *("ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "avif", "ico"),
+    )
+)
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 16_384
+
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TRANSPARENT_MODES = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
+_DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+
+# Pillow warns about odd metadata and about sizes that are refused here; warnings would corrupt the screen.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+@contextmanager
+def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
+    """Open an image of a valid size; any exception in the context becomes a `BadSampleError`.
+
+    Args:
+        path: The address of the file, or its name in messages.
+        content: The bytes of the file, if they were read already.
+
+    Raises:
+        BadSampleError: The file can't be read, is no image, is too large, or is damaged.
+    """
+    try:
+        with _open(path, content) as image:
+            check_size(path, *image.size)
+            yield image
+    except BadSampleError:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadSampleError(path, _unidentified(path, content)) from error
+    except Exception as error:
+        # A damaged file makes Pillow's parsers raise anything.
+        raise BadSampleError(path, reason_for(error)) from error
+
+
+def _open(path: str, content: bytes | None) -> ImageFile:
+    """Open an image of a format that Pillow opens without decoding it, or an icon whose images are no larger.
+
+    Raises:
+        UnidentifiedImageError: It is neither.
+        BadSampleError: An image of the icon is empty or too large.
+    """
+    try:
+        image = Image.open(_source(path, content), formats=FORMATS)
+        if image.format == "TIFF":
+            image.filename = (
+                ""  # Pillow maps the file with the sides of the turned image, which mixes its rows
+            )
+        return image
+    except UnidentifiedImageError as unidentified:
+        with BytesIO(content) if content is not None else open_binary(path) as file:
+            try:
+                sizes = icon_sizes(file)
+            except (SyntaxError, struct.error):
+                raise unidentified from None
+        for size in sizes:
+            check_size(path, *size)
+        return Image.open(_source(path, content), formats=("ICO",))
+
+
+def _source(path: str, content: bytes | None) -> str | IO[bytes]:
+    if content is not None:
+        return BytesIO(content)
+    check_file(path)
+    return open_binary(path) if is_part(path) else path
+
+
+def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
+    """Decode an opened image and apply its EXIF orientation.
+
+    Returns:
+        The upright image, and the orientation (1 to 8) that it was stored with.
+    """
+    if image.format == "TIFF" and (orientation := orientation_of(image)) != 1:
+        image.load()  # which turns it, and forgets the orientation
+        return turned(image, orientation_of(image)), orientation
+    image.load()  # an orientation behind the pixels of a PNG is known then
+    orientation = orientation_of(image)
+    return turned(image, orientation), orientation
+
+
+def stored_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height of an opened image as it is stored; Pillow gives a TIFF's as it is shown."""
+    if image.format == "TIFF" and orientation_of(image) >= 5:
+        return image.height, image.width
+    return image.size
+
+
+def turned(image: Image.Image, orientation: int) -> Image.Image:
+    """Turn an image stored with an EXIF `orientation` upright."""
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = None) -> Pixels:
+    """Decode an image file as upright RGB, uint8 [H, W, 3]; writable.
+
+    Args:
+        path: The file.
+        side_hint: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size while its shorter side stays at
+            least this many pixels, which is much faster.
+        content: The bytes of the file, if they were read already.
+
+    Raises:
+        BadSampleError: The file can't be read, is no image, is too large, or is damaged.
+    """
+    with opened(path, content) as image:
+        return upright_rgb(image, side_hint)[0]
+
+
+def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]:
+    """Decode an opened image as upright RGB; see `read_rgb`.
+
+    Returns:
+        uint8 [H, W, 3], and the orientation (1 to 8) that the image was stored with.
+    """
+    pixels_HW3 = decoded(image, side_hint)
+    if pixels_HW3 is not None:
+        orientation = orientation_of(image)
+        return turned_pixels(pixels_HW3, orientation), orientation
+    if side_hint is not None:
+        image.draft(None, (side_hint, side_hint))
+    upright, orientation = load_upright(image)
+    return to_rgb(upright), orientation
+
+
+def to_rgb(image: Image.Image) -> Pixels:
+    """Convert a decoded image of any mode to RGB, uint8 [H, W, 3].
+
+    Transparency is composited over white. 16-bit grey is scaled by 1/257; 32-bit grey and float, whose range
+    is unknown, by their smallest and largest finite value, with NaN as black.
+    """
+    if image.mode in _DEEP_MODES:
+        return np.stack([_deep_grey(image)] * 3, axis=-1)
+    if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
+        return np.array(_over_white(image.convert("RGBA")))
+    return np.array(image.convert("RGB"))
+
+
+def is_finite(image: Image.Image) -> bool:
+    """Whether all pixels of a decoded image are finite; only float images can hold NaN or infinity."""
+    return image.mode != "F" or bool(np.isfinite(np.asarray(image)).all())
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+def _deep_grey(image: Image.Image) -> Pixels:
+    values_HW = np.asarray(image)
+    # Pillow scales a 16-bit PGM to 0..65535, but calls it 32-bit.
+    if image.mode.startswith("I;16") or image.format == "PPM":
+        grey_HW: Pixels = np.rint(values_HW / np.float32(257.0)).astype(np.uint8)
+        return grey_HW
+    return _by_own_range(values_HW.astype(np.float64))
+
+
+def _by_own_range(values_HW: npt.NDArray[np.float64]) -> Pixels:
+    finite = values_HW[np.isfinite(values_HW)]
+    if finite.size == 0 or finite.min() == finite.max():
+        return np.zeros(values_HW.shape, np.uint8)
+    low, high = finite.min(), finite.max()
+    known_HW = np.nan_to_num(values_HW, nan=low, posinf=high, neginf=low)
+    grey_HW: Pixels = np.rint((known_HW - low) * (255.0 / (high - low))).astype(np.uint8)
+    return grey_HW
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Read the EXIF orientation; 1 if there is none, or the EXIF block is damaged."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # noqa: BLE001 - only the metadata is damaged, not the pixels
+        return 1
+    return orientation if orientation in _UPRIGHT else 1
+
+
+def check_file(path: str) -> None:
+    """Refuse pipes, sockets and devices, as a read from one may never end.
+
+    Raises:
+        BadSampleError: The path is one of them.
+        OSError: The file is missing.
+    """
+    if is_part(path):  # its file is checked when it is opened
+        return
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise BadSampleError(path, "not a file")
+
+
+def check_size(path: str, width: int, height: int) -> None:
+    """Refuse an image that is empty or too large.
+
+    Raises:
+        BadSampleError: It is.
+    """
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise BadSampleError(
+            path,
+            f"{width}x{height} pixels is too large: at most {MAX_PIXELS // 1_000_000} megapixels"
+            f" and {MAX_SIDE} a side",
+        )
+    if min(width, height) < 1:
+        raise BadSampleError(path, f"{width}x{height} pixels: empty image")
+
+
+def _unidentified(path: str, content: bytes | None) -> str:
+    try:
+        size = status_of(path)[0] if content is None else len(content)
+    except OSError as error:  # it has just been removed
+        return reason_for(error)
+    return "empty (0 bytes)" if size == 0 else "not an image, or of an unsupported format"
+
+
+def reason_for(error: Exception) -> str:
+    """Return the short reason why a file can't be read."""
+    if isinstance(error, Image.DecompressionBombError):
+        return f"too large: at most {MAX_PIXELS // 1_000_000} megapixels"
+    if isinstance(error, OSError) and error.strerror:
+        return reason_of(error)
+    if "truncated" in str(error).lower():
+        return "truncated: the end of the file is missing"
+    return f"damaged ({str(error) or type(error).__name__})"
+
+
+# Decodes JPEG files with libjpeg-turbo directly into arrays
+# ----------------------------------------------------------
+# Pillow uses the same decoder, so the pixels are the same, without copies between images and arrays.
+# Handles intact 8-bit RGB and grey files; Pillow decodes all others, and it alone decides which files can
+# be read and which errors are reported.
+
+_MODES = frozenset({"RGB", "L"})
+_TURNS = {
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, True, False),
+    7: (True, True, True),
+    8: (True, False, True),
+}
+"""EXIF orientation -> transpose, mirror left to right, mirror top to bottom."""
+
+
+def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
+    """Decode an opened file as RGB, in its stored orientation.
+
+    Args:
+        image: The file, opened by Pillow, with its header read.
+        side_hint: Decode at 1/2, 1/4 or 1/8 of the size while the shorter side stays at least this many
+            pixels.
+
+    Returns:
+        uint8 [H, W, 3], or None if Pillow has to decode the file.
+    """
+    if not isinstance(image, JpegImageFile) or image.mode not in _MODES or image.fp is None:
+        return None
+    image.fp.seek(0)
+    data = image.fp.read()
+    shrink = shrink_of(min(image.size), side_hint)
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        if (width, height) != image.size:  # the file has two sizes, and Pillow has checked the other
+            return None
+        pixels_HW3: Pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=-(-height // shrink), min_width=-(-width // shrink)
+        )
+    except (ValueError, KeyError, RuntimeError):  # also raised for unusual but valid files
+        return None
+    return pixels_HW3
+
+
+def turned_pixels(image_HWC: Pixels, orientation: int) -> Pixels:
+    """Turn an image stored with an EXIF `orientation` upright."""
+    if orientation not in _TURNS:
+        return image_HWC
+    transposed, mirrored_x, mirrored_y = _TURNS[orientation]
+    return flipped(image_HWC, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
+
+
+def shrink_of(shorter: int, side_hint: int | None) -> int:
+    """Return the factor (1, 2, 4 or 8) that Pillow's `draft` chooses; libjpeg-turbo is no faster at others.
+
+    Args:
+        shorter: The shorter side of the file in pixels.
+        side_hint: Smallest shorter side to decode to, in pixels; None: the full size.
+    """
+    if side_hint is None:
+        return 1
+    return next(each for each in (8, 4, 2, 1) if shorter // side_hint >= each or each == 1)
+
+
+# Requests that read a sample from an image file, or from an array of images
+# --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """An image file and its class."""
+
+    path: str
+    label: int
+    stored: PixelFormat | None = None
+    """The format in which the file is read as it is stored; None: as 8-bit RGB."""
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return title_of(self.path)
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Decode the file; see `SampleRequest.read`."""
+        if self.stored is not None:
+            return Decoded(read_stored(self.path, self.stored).pixels_HWC, label=self.label)
+        return Decoded(read_rgb(self.path, side_hint), label=self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRequest:
+    """Image `index` of a uint8 array in an `.npy` file, [N, H, W] or [N, H, W, 3], and its class."""
+
+    path: str
+    index: int
+    label: int
+
+    @property
+    def name(self) -> str:
+        """Path of the array, and the image's position in it."""
+        return f"{self.path}[{self.index}]"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Copy the image out of the file; see `SampleRequest.read`."""
+        try:
+            image = np.array(_mapped(self.path)[self.index])
+        except (OSError, ValueError, IndexError) as error:
+            raise BadSampleError(self.name, reason_for(error)) from error
+        return Decoded(np.stack([image] * 3, axis=-1) if image.ndim == 2 else image, label=self.label)
+
+
+@lru_cache(maxsize=8)
+def _mapped(path: str) -> Pixels:
+    """Map an array into memory, once in a process."""
+    array: Pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.learned import class_changes
-from mptui.data.core.parts import status_of, title_of
-from mptui.data.core.types import RGB, Dataset, PixelFormat
-from mptui.data.formats.combined import RenumberedSplit
-from mptui.data.formats.sharded import PreparedSplit
-from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
+from mptui.data.address import status_of, title_of
+from mptui.data.dataset import ArraySplit, FileSplit, MaskedSplit, RenumberedSplit, Rows
+from mptui.data.learned import class_changes
+from mptui.data.shards import PreparedSplit
+from mptui.data.types import RGB, Dataset, PixelFormat
 
 _THREADS = 8
 _AT_ONCE = 4096

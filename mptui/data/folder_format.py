@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.reading import LeftOut
-from mptui.data.core.types import Problem
-from mptui.data.decode.mask import MaskCoding
-from mptui.data.formats.sharded import ShardIndex
-from mptui.data.formats.splits import Labels
-from mptui.data.scan.scan import OnProgress, ShouldStop
-from mptui.registry.samples import SampleKind
+from mptui.data.dataset import Labels
+from mptui.data.masks import MaskCoding
+from mptui.data.scan import OnProgress, ShouldStop
+from mptui.data.shards import ShardIndex
+from mptui.data.types import LeftOut, Problem
+from mptui.registry.names import SampleKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mptui.data.core.types import DTYPES, RGB, Dataset, PixelFormat
+from mptui.data.types import DTYPES, RGB, Dataset, PixelFormat
 from mptui.errors import DataError
-from mptui.fields import reader_of
-from mptui.registry.samples import SampleKind
+from mptui.io.records import reader_of
+from mptui.registry.names import SampleKind
 from mptui.text import clean
 
 

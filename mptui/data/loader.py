@@ -16,22 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import Batch, Window, to_device
-from mptui.data.core.types import RGB, PixelFormat, Problem, Sides, Split
-from mptui.data.loading.cache_policy import CacheMode, memory_room
-from mptui.data.loading.device_cache import Pass, Resident, load
-from mptui.data.loading.device_copy import Transfer
-from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
-from mptui.data.loading.ram_cache import CachedSplit
-from mptui.data.loading.sampler import WHOLE, EpochOrder, Labels, Share
-from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
-from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.color_mixup import Finish, colours, mix
-from mptui.data.transforms.crop import CROP_RATIO, Geometry
-from mptui.data.transforms.diffusion_noise import Noiser, Noising
-from mptui.data.transforms.normalization import Normalization, default_normalization
+from mptui.data.batch import Batch, Window, to_device
+from mptui.data.cache_policy import CacheMode, memory_room
+from mptui.data.device_cache import Pass, Resident, WholeImages, WholePass, load, load_whole
+from mptui.data.noise import Noiser, Noising
+from mptui.data.ram_cache import CachedSplit
+from mptui.data.reading import BadSamples, HostBatch, Pool, Prefetcher, SampleSource
+from mptui.data.sampler import WHOLE, EpochOrder, Labels, Share
+from mptui.data.to_device import Finish, Transfer, colours, mix
+from mptui.data.transforms import CROP_RATIO, Geometry, Normalization, default_normalization
+from mptui.data.types import RGB, PixelFormat, Problem, Sides, Split
 from mptui.errors import cleaned_up_by
-from mptui.registry.samples import Interpolation, SampleKind
+from mptui.registry.names import Interpolation, SampleKind
 
 
 class Loader:

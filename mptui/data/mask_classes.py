@@ -1,18 +1,99 @@
-"""Determines the coding of a set's masks from `classes.toml` beside them, or from all their values."""
+"""Determines how the masks of a set are coded: by values or colours, with loss, or turned."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
-from mptui.data.core.types import IGNORE
-from mptui.data.decode.mask import MAX_CLASSES, MAX_CODES, MaskCoding, MaskSurvey
-from mptui.data.formats.masks.class_file import CLASS_FILE, EXAMPLE, read_class_file
-from mptui.data.formats.masks.instance_numbers import instance_notes
-from mptui.data.formats.masks.value_clusters import find_clusters, look_smoothed
+from mptui.data.masks import (
+    AS_SHOWN,
+    AS_STORED,
+    CLASS_FILE,
+    EITHER,
+    EXAMPLE,
+    MAX_CLASSES,
+    MAX_CODES,
+    MaskCoding,
+    MaskSurvey,
+    read_class_file,
+)
+from mptui.data.types import IGNORE
 from mptui.errors import DataError, TwoReadingsError
 from mptui.text import ranges
+
+# Recognizes masks whose values are the numbers of objects, not classes
+# ---------------------------------------------------------------------
+
+_HIGHEST = 255
+_FEWEST_VALUES = 10
+_IN_A_ROW, _OTHER_COUNTS = 0.8, 0.8
+_COMPACT = 0.9
+"""Share of the values of masks that are one compact region, from which they may be objects."""
+_A_FEW, _MANY = 3, 8
+"""Objects a mask: some classes are compact, too, but seldom many in one picture."""
+_MANY_VALUES = 32
+_SEVERAL, _ALONE = 4, 0.9
+"""Masks, and the share of values that are in one of them alone, from which they may be objects."""
+
+
+def instance_notes(surveys: Sequence[MaskSurvey], values: Sequence[int]) -> Iterator[str]:
+    """Yield what speaks for numbers of objects, if it is not certain.
+
+    Args:
+        surveys: The survey of each mask.
+        values: All values that count, ascending.
+
+    Raises:
+        DataError: It is: values go from 1 to another highest in each mask; or they are many, and each is one
+            compact region.
+    """
+    marked = [[code for code in survey.codes if code > 0] for survey in surveys]
+    marked = [codes for codes in marked if codes]
+    numbers = {code for codes in marked for code in codes} & {*values}
+    if len(marked) < 2 or max(map(max, marked)) < _FEWEST_VALUES:
+        return
+    highest = max(_HIGHEST, *numbers)
+    join = f'`background = 0` and `object = "1-{highest}"` in {CLASS_FILE} beside the folders'
+    if _are_in_a_row(marked):
+        what = f"each mask holds the values 1 to another highest, up to {max(map(max, marked))}"
+        raise _refused(what, values, join)
+    counts = Counter(code for codes in marked for code in codes)
+    once = sum(counts[code] == 1 for code in numbers)
+    if len(marked) >= _SEVERAL and len(numbers) >= _FEWEST_VALUES and once >= _ALONE * len(numbers):
+        what = f"{once} of {len(numbers)} values above 0 are in one mask each"
+        yield f"{what}: if these are numbers of objects, {join} joins them to one class"
+    looked_at, compact = (sum(survey.regions[place] for survey in surveys) for place in (0, 1))
+    each = looked_at / len(marked)
+    if len(numbers) < _FEWEST_VALUES or each < _A_FEW or compact < _COMPACT * looked_at:
+        return
+    what = f"the masks hold {len(numbers)} values above 0, and each is one compact region in its mask"
+    if len(numbers) >= _MANY_VALUES and each >= _MANY:
+        raise _refused(what, values, join)
+    yield f"{what}: if these are numbers of objects, {join} joins them to one class"
+
+
+def _are_in_a_row(marked: Sequence[Sequence[int]]) -> bool:
+    """Whether the values of each mask go from 1 up to another number."""
+    tops = [max(codes) for codes in marked]
+    return (
+        max(tops) >= _FEWEST_VALUES
+        and all(len(codes) >= _IN_A_ROW * top for codes, top in zip(marked, tops, strict=True))
+        and min(tops) <= _OTHER_COUNTS * max(tops)
+    )
+
+
+def _refused(what: str, values: Sequence[int], join: str) -> TwoReadingsError:
+    return TwoReadingsError(
+        what,
+        {"objects": "numbers of instances, of one class", "classes": f"{len(values)} classes"},
+        hint=f"Write {join} to join all objects to one class; name each value there if they are classes.",
+    )
+
+
+# Determines the coding of a set's masks from `classes.toml` beside them, or from all their values
+# ------------------------------------------------------------------------------------------------
 
 BINARY = ("background", "foreground")
 
@@ -266,3 +347,188 @@ def _palettes_agree(surveys: Sequence[MaskSurvey]) -> bool:
         if survey.kind == "palette"
         for code, colour in zip(survey.codes, survey.colours, strict=True)
     )
+
+
+# Decides for a whole set whether masks follow the EXIF orientation of their photographs
+# --------------------------------------------------------------------------------------
+# A camera stores a photograph turned and says so in EXIF. A mask is drawn over the photograph as it is
+# stored, or as it is shown; it has no EXIF itself. A photograph turned by a quarter that is no square shows
+# which, by the shape of its mask; one turned by a half, mirrored, or square does not, but its set does.
+
+Setting = Literal["auto", "upright", "stored"]
+
+
+def masks_upright(surveys: Sequence[MaskSurvey], setting: Setting) -> tuple[bool | None, str]:
+    """Decide how the masks of a set lie.
+
+    Args:
+        surveys: The survey of each mask.
+        setting: `data.mask_orientation`.
+
+    Returns:
+        Whether masks are upright although photographs are stored turned, None if it makes no difference; and
+        the decision as a phrase.
+
+    Raises:
+        DataError: The set shows neither, or both.
+    """
+    fits = Counter(survey.fit for survey in surveys)
+    if setting != "auto":
+        return setting == "upright", f"masks are {_PHRASE[setting == 'upright']}, by data.mask_orientation"
+    shown, stored, either = fits[AS_SHOWN], fits[AS_STORED], fits[EITHER]
+    if not shown + stored + either:
+        return None, ""
+    if bool(shown) != bool(stored):
+        upright = bool(shown)
+        return upright, f"masks are {_PHRASE[upright]}, as {shown + stored} of them show by their shape"
+    if not either:
+        return None, f"{shown} masks are {_PHRASE[True]}, {stored} are {_PHRASE[False]}, by their shapes"
+    shapes = (
+        f"the shape of {shown} masks says the first, of {stored} the second"
+        if shown
+        else "none of their shapes says which"
+    )
+    raise TwoReadingsError(
+        f"{either} photographs are stored turned (EXIF), and {shapes}",
+        {"upright": f"masks are {_PHRASE[True]}", "stored": f"masks are {_PHRASE[False]}"},
+        hint="Choose with --set data.mask_orientation=upright or --set data.mask_orientation=stored.",
+    )
+
+
+def setting_of(phrase: str) -> Setting:
+    """Return the setting that decides as a phrase of `masks_upright` says; auto: it says no one thing."""
+    upright, stored = (_PHRASE[each] in phrase for each in (True, False))
+    if upright == stored:
+        return "auto"
+    return "upright" if upright else "stored"
+
+
+_PHRASE = {
+    True: "drawn over the photograph as it is shown",
+    False: "drawn over the photograph as it is stored, and are turned with it",
+}
+
+
+# Joins grey values of masks that were saved with loss, or scaled with smoothing, to the classes they were
+# --------------------------------------------------------------------------------------------------------
+# Such masks hold many values: those of the classes, values near them (compression), and values between them
+# at edges (smoothing). A class has *even* pixels, whose neighbours are all alike, and the others have few.
+# Values are joined only if the classes lie far apart and everything else is near one of them or at an edge;
+# class numbers such as 0 to 20 never are, as they lie side by side.
+
+_EVEN = 0.05
+"""Share of a class's pixels that are even, at least."""
+_RARE = 0.001
+"""Share of all even pixels that a class has, at least."""
+_NEAR = 8
+"""Values this near to a class come from compression."""
+_GAP, _SPAN = 24, 32
+"""Smallest distance between two classes, and largest spread of one."""
+_MOST = 8
+_AT_EDGES = 0.6
+_FEW_EDGES = 3
+_HALF = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Classes of grey values: the mean value of each, and the class of each value from 0 to 255."""
+
+    values: tuple[int, ...]
+    of_value: tuple[int, ...]
+
+    def described(self, names: Sequence[str], values: Sequence[int]) -> str:
+        """Say which of the values that occur are which class."""
+        parts = []
+        for place, name in enumerate(names):
+            own = [value for value in values if self.of_value[value] == place]
+            parts.append(
+                f"{ranges(own)[0].split('-')[0]}-{own[-1]} → {name}" if len(own) > 1 else f"{own[0]} → {name}"
+            )
+        return f"mask values {', '.join(parts)}: saved with loss or smoothed once"
+
+
+def find_clusters(surveys: Sequence[MaskSurvey]) -> Clusters | None:
+    """Find the classes that the values of grey masks were; None: each value is a class, or it is unclear.
+
+    Args:
+        surveys: The survey of each mask; all are grey, with values up to 255.
+    """
+    total, even, between = _pixels(surveys)
+    least = _RARE * even.total()
+    cores = sorted(value for value in even if even[value] >= max(_EVEN * total[value], least, 1))
+    lossy = any(survey.lossy for survey in surveys)
+    # All values at first: those of compression lie near those of the classes, and none lie between.
+    return _clusters(sorted(total), total, between, lossy) or _clusters(cores, total, between, lossy)
+
+
+def _clusters(
+    cores: Sequence[int], total: Counter[int], between: Counter[int], lossy: bool
+) -> Clusters | None:
+    """Return the classes around some values, or None if they are not clear."""
+    clusters = _runs(cores)
+    others = [value for value in total if value not in set(cores)]
+    if not 2 <= len(clusters) <= _MOST or len(total) == len(clusters):
+        return None
+    near = {
+        place: [value for value in others if cluster[0] - _NEAR <= value <= cluster[-1] + _NEAR]
+        for place, cluster in enumerate(clusters)
+    }
+    far = [value for value in others if not any(value in values for values in near.values())]
+    if sum(between[value] for value in far) < _AT_EDGES * sum(total[value] for value in far):
+        return None
+    spread = any(len(cluster) > 1 for cluster in clusters)
+    if spread and not all(len(cluster) > 1 or near[place] for place, cluster in enumerate(clusters)):
+        return None  # class numbers side by side, and one far from them
+    if not lossy and (max(total) < _HALF or not (spread or len(others) >= _FEW_EDGES)):
+        return None
+    gaps = [after[0] - before[-1] for before, after in pairwise(clusters)]
+    spans = [cluster[-1] - cluster[0] for cluster in clusters]
+    if min(gaps) < max(_GAP, 2 * max(spans)) or max(spans) > _SPAN:
+        return None
+    cuts = [(before[-1] + after[0] + 1) // 2 for before, after in pairwise(clusters)]
+    of_value = tuple(sum(value >= cut for cut in cuts) for value in range(_HIGHEST + 1))
+    return Clusters(tuple(_mean(cluster, total) for cluster in clusters), of_value)
+
+
+def _mean(values: Sequence[int], total: Counter[int]) -> int:
+    """Return the mean of the values of a class; at an end of the range, where values are clipped, the end."""
+    if values[0] == 0 or values[-1] == _HIGHEST:
+        return 0 if values[0] == 0 else _HIGHEST
+    return round(sum(value * total[value] for value in values) / sum(total[value] for value in values))
+
+
+def look_smoothed(surveys: Sequence[MaskSurvey]) -> bool:
+    """Whether values occur that are at edges alone, or side by side as loss makes them."""
+    total, even, between = _pixels(surveys)
+    edges = [
+        value
+        for value in total
+        if even[value] < _EVEN * total[value] and between[value] > _AT_EDGES * total[value]
+    ]
+    lossy = any(survey.lossy for survey in surveys)
+    beside = sum(value + 1 in total for value in total)
+    return len(edges) >= _FEW_EDGES or (lossy and beside >= _FEW_EDGES)
+
+
+def _pixels(surveys: Sequence[MaskSurvey]) -> tuple[Counter[int], Counter[int], Counter[int]]:
+    """Return the pixels of each value in all masks: all, even ones, and those between their neighbours."""
+    total, even, between = Counter[int](), Counter[int](), Counter[int]()
+    for survey in surveys:
+        looked_at = survey.even or survey.counts
+        for place, (code, count) in enumerate(zip(survey.codes, survey.counts, strict=True)):
+            total[code] += count
+            even[code] += looked_at[place]
+            between[code] += survey.between[place] if survey.between else 0
+    return total, even, between
+
+
+def _runs(values: Sequence[int]) -> list[list[int]]:
+    """Group ascending values with small gaps."""
+    groups: list[list[int]] = []
+    for value in values:
+        if groups and value - groups[-1][-1] <= _NEAR - 2:
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    return groups

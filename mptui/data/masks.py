@@ -1,25 +1,36 @@
-"""Reads masks and maps their pixels to classes.
-
-A pixel's *code* is its value in the file: a grey value, a palette index, or a colour as 0xRRGGBB. A
-`MaskCoding` maps codes to classes; `mptui.data.formats.masks.mask_classes` finds the one that fits a set.
-"""
+"""Reads masks and maps their pixels to classes; `classes.toml`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import tomli
 from PIL import Image, ImageFilter
 
-from mptui.data.core.parts import joined_files, title_of
-from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
-from mptui.data.decode.image import load_upright, opened, orientation_of, stored_size, turned, upright_rgb
-from mptui.data.decode.mask_regions import compact_regions
-from mptui.data.decode.stored import read_stored
-from mptui.data.transforms.resample import resized_mask
+from mptui.data.address import joined_files, title_of
+from mptui.data.decode import (
+    load_upright,
+    opened,
+    orientation_of,
+    read_stored,
+    stored_size,
+    turned,
+    upright_rgb,
+)
+from mptui.data.transforms import resized_mask
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, PixelFormat, Pixels
+from mptui.errors import DataError
+from mptui.text import clean_name
+
+# Reads masks and maps their pixels to classes
+# --------------------------------------------
+# A pixel's *code* is its value in the file: a grey value, a palette index, or a colour as 0xRRGGBB. A
+# `MaskCoding` maps codes to classes; `mptui.data.mask_classes` finds the one that fits a set.
 
 MAX_CODES = 256
 MAX_CLASSES = 32_767
@@ -330,3 +341,173 @@ def _packed(colour: Sequence[int]) -> int:
 
 def _columns(counted: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(code for code, _ in counted), tuple(count for _, count in counted)
+
+
+# Counts the values of a mask that are one compact region each, as the numbers of objects are
+# -------------------------------------------------------------------------------------------
+
+_LARGER_SIDE = 256
+"""Side in pixels to which masks are thinned out."""
+_FEWEST_PIXELS = 4
+_FILLED = 0.4
+"""Share of its bounding box that a compact region fills, at least: a disc fills 0.79."""
+
+
+def compact_regions(values_HW: npt.NDArray[np.int32], codes: Sequence[int]) -> tuple[int, int]:
+    """Return the number of values above 0 with some pixels, and how many of them are one compact region.
+
+    Args:
+        values_HW: The value of each pixel.
+        codes: All values that occur, ascending.
+    """
+    step = max(1, max(values_HW.shape) // _LARGER_SIDE)
+    thin_HW = values_HW[::step, ::step]
+    place_N = np.searchsorted(np.array(codes), thin_HW.ravel())
+    area = np.bincount(place_N, minlength=len(codes))
+    box = np.ones(len(codes), np.int64)
+    for axis, size in enumerate(thin_HW.shape):
+        at_N = np.indices(thin_HW.shape, np.int32)[axis].ravel()
+        first, last = np.full(len(codes), size), np.full(len(codes), -1)
+        np.minimum.at(first, place_N, at_N)
+        np.maximum.at(last, place_N, at_N)
+        box *= np.maximum(last - first + 1, 1)
+    looked_at = (np.array(codes) > 0) & (area >= _FEWEST_PIXELS)
+    return int(looked_at.sum()), int((looked_at & (area >= _FILLED * box)).sum())
+
+
+# Reads `classes.toml`: the classes of a set's masks, by value or by colour
+# -------------------------------------------------------------------------
+#     road = 1                              one value
+#     car = "2, 5-7"                        several values, and ranges of them
+#     tree = [128, 64, 128]                 one colour
+#     sky = [[0, 0, 255], [0, 0, 200]]      several colours
+#     ignore = 255                          what loss and metrics leave out, in the same forms
+#
+# Without a class, the file says only what to ignore.
+
+CLASS_FILE = "classes.toml"
+EXAMPLE = 'a line for each class: `road = 1`, `road = "1, 5-7"`, or `road = [128, 64, 128]`'
+
+_IGNORE = "ignore"
+_HIGHEST = 65_535
+_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFile:
+    """The contents of a class file: the codes of each class, in its order, and the ignored ones."""
+
+    path: Path
+    codes: dict[str, tuple[int, ...]]
+    ignored: tuple[int, ...]
+    by_colour: bool
+
+    def coding(self) -> MaskCoding:
+        """Return the coding of the classes; they must be there.
+
+        Raises:
+            DataError: There is only one class, or too many; or two have one value.
+        """
+        if len(self.codes) < 2:
+            raise DataError(
+                f"{self.path}: two or more classes are expected, all by value or all by colour",
+                hint=f"Write {EXAMPLE}.",
+            )
+        if len(self.codes) > MAX_CLASSES:
+            raise DataError(
+                f"{self.path}: {len(self.codes):,} classes, but masks can hold {MAX_CLASSES:,}",
+                hint="List fewer classes.",
+            )
+        names = tuple(self.codes if self.by_colour else sorted(self.codes, key=self.codes.__getitem__))
+        pairs = [(code, names.index(name)) for name in names for code in self.codes[name]]
+        return self.with_ignored(
+            MaskCoding(tuple(map(clean_name, names)), *_code_columns(self.path, pairs), self.by_colour)
+        )
+
+    def with_ignored(self, coding: MaskCoding) -> MaskCoding:
+        """Return a coding that ignores the ignored values, too.
+
+        Raises:
+            DataError: One of them is a class.
+        """
+        if not self.ignored:
+            return coding
+        pairs = [*zip(coding.codes, coding.indices, strict=True), *((code, IGNORE) for code in self.ignored)]
+        codes, indices = _code_columns(self.path, pairs)
+        return MaskCoding(coding.classes, codes, indices, coding.by_colour)
+
+
+def read_class_file(path: Path) -> ClassFile:
+    """Read a class file.
+
+    Raises:
+        DataError: It can't be read, or an entry is neither values nor colours.
+    """
+    try:
+        table = tomli.loads(path.read_text("utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}", hint=f"Write {EXAMPLE}.") from error
+    found = {name: _codes(path, name, value) for name, value in table.items()}
+    if not found or len({by_colour for _, by_colour in found.values()}) > 1:
+        raise DataError(
+            f"{path}: two or more classes are expected, all by value or all by colour",
+            hint=f"Write {EXAMPLE}.",
+        )
+    codes = {name: each for name, (each, _) in found.items()}
+    ignored = codes.pop(_IGNORE, ())
+    return ClassFile(path, codes, ignored, next(by_colour for _, by_colour in found.values()))
+
+
+def _code_columns(path: Path, pairs: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    pairs = sorted(pairs)
+    codes = tuple(code for code, _ in pairs)
+    if len(set(codes)) < len(codes):
+        raise DataError(
+            f"{path}: two classes have the same value or colour", hint="Give each a different one."
+        )
+    return codes, tuple(index for _, index in pairs)
+
+
+def _codes(path: Path, name: str, value: object) -> tuple[tuple[int, ...], bool]:
+    """Return the codes of an entry, and whether they are colours.
+
+    Raises:
+        DataError: It is neither values nor colours.
+    """
+    colour = _colour(value)
+    if colour is not None:
+        return (colour,), True
+    if isinstance(value, list) and value and all(isinstance(each, list) for each in value):
+        colours = [_colour(each) for each in value]
+        if None not in colours:
+            return tuple(colour for colour in colours if colour is not None), True
+    values = _written_values(value)
+    if values is None:
+        raise DataError(
+            f"{path}: {name} = {value!r} is neither a value nor a colour", hint=f"Write {EXAMPLE}."
+        )
+    return values, False
+
+
+def _colour(value: object) -> int | None:
+    match value:
+        case [int(red), int(green), int(blue)] if all(0 <= part <= 255 for part in (red, green, blue)):
+            return (red << 16) | (green << 8) | blue
+    return None
+
+
+def _written_values(value: object) -> tuple[int, ...] | None:
+    """Return values: a number, a text of numbers and ranges, or a list of such, but not of three numbers."""
+    parts = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and (len(value) == _PARTS and all(isinstance(part, int) for part in value)):
+        return None  # three numbers outside 0 to 255 are a mistaken colour
+    found: list[int] = []
+    for part in parts:
+        if isinstance(part, bool) or not isinstance(part, int | str):
+            return None
+        for text in str(part).split(","):
+            first, dash, last = (piece.strip() for piece in text.partition("-"))
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                return None
+            found += range(int(first), min(int(last or first), _HIGHEST + 1) + 1)
+    return tuple(found) if found and max(found) <= _HIGHEST else None

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.data.core.batch import Batch, to_device
-from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
-from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
-from mptui.models.latent.frozen_vae import FrozenVae, open_vae
-from mptui.registry.denoising import NoiseSchedule, Prediction
+from mptui.data.batch import Batch, to_device
+from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.data.rng import STEP, RandomStream, keys, uniforms
+from mptui.models.latents import FrozenVae, open_vae
+from mptui.registry.names import NoiseSchedule, Prediction
 
 LABEL_DROPOUT = 0.1
 """As in Ho and Salimans (2022), where a fraction of 0.1 or 0.2 is best."""

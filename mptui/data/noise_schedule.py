@@ -8,7 +8,7 @@ Shapes: T timesteps.
 import numpy as np
 import numpy.typing as npt
 
-from mptui.registry.denoising import NoiseSchedule, Prediction
+from mptui.registry.names import NoiseSchedule, Prediction
 
 TIMESTEPS = 1000
 """T; timestep 0 is the least noisy one."""

@@ -1,15 +1,7 @@
-"""A sample of a data set of the person's own: `data[i]` -> (image, target).
-
-An image is a PIL image of any mode, which is converted to RGB as its file would be, or uint8 [H, W, 3] or
-[H, W]; a target the number of a class, or a mask of integers [H, W] with -1 for ignored pixels. Where images
-alone are learnt, the sample may be the image.
-
-Each data worker makes the data set, and reads its samples there; no torch here. The random numbers that a
-sample draws from the generators of `random`, NumPy and torch depend on the seed, the epoch and its index
-only, so that every worker, and a resumed run, reads the same bits.
-"""
+"""A data set of the person's own: `data[i]` -> (image, target)."""
 
 import contextlib
+import inspect
 import pickle
 import random
 import sys
@@ -19,18 +11,31 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from mptui.data.core.read_errors import reason_of
-from mptui.data.core.rng import seed_of_reading
-from mptui.data.core.types import BadSampleError, Decoded, Pixels
-from mptui.data.decode.image import check_size, reason_for, stored_size, upright_rgb
-from mptui.data.decode.mask import Size
-from mptui.data.formats.own.target import class_of, described, kind_of_target, mask_of
-from mptui.data.transforms.resample import resized_mask
-from mptui.errors import ConfigError, OwnCodeError
-from mptui.registry.own_code import allow, call, is_given, load
-from mptui.registry.samples import SampleKind
+from mptui.config.schema import DataConfig
+from mptui.data.assemble import halves
+from mptui.data.dataset import Rows
+from mptui.data.decode import check_size, load_upright, reason_for, stored_size, turned_pixels, upright_rgb
+from mptui.data.masks import Size
+from mptui.data.rng import seed_of_reading
+from mptui.data.transforms import resized_mask
+from mptui.data.types import IGNORE, BadSampleError, Dataset, Decoded, Mask, Pixels, reason_of
+from mptui.errors import ConfigError, DataError, OwnCodeError
+from mptui.registry.names import SampleKind
+from mptui.registry.own_code import allow, allowed, call, is_given, load
+from mptui.text import clean_name
+
+# A sample of a data set of the person's own: `data[i]` -> (image, target)
+# ------------------------------------------------------------------------
+# An image is a PIL image of any mode, which is converted to RGB as its file would be, or uint8 [H, W, 3] or
+# [H, W]; a target the number of a class, or a mask of integers [H, W] with -1 for ignored pixels. Where
+# images alone are learnt, the sample may be the image.
+#
+# Each data worker makes the data set, and reads its samples there; no torch here. The random numbers that a
+# sample draws from the generators of `random`, NumPy and torch depend on the seed, the epoch and its index
+# only, so that every worker, and a resumed run, reads the same bits.
 
 Part = Literal["train", "val", "all"]
 """A half of a data set that is made with `train`, or all of one that is not."""
@@ -190,3 +195,214 @@ def _seeded() -> Iterator[None]:
         np.random.set_state(arrays)
         if torch is not None:
             torch.set_rng_state(tensors)
+
+
+# The halves of a data set of the person's own. It is a class, or a function, of the person's code
+# ------------------------------------------------------------------------------------------------
+# One that takes `train` is made twice, with True and with False; another is split by `data.val_fraction`.
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSplit:
+    """Some samples of a data set of the person's own."""
+
+    folder: str
+    code: str
+    part: Part
+    rows: Rows
+    ignore_index: int | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def request(self, index: int) -> OwnRequest:
+        """Return the request for sample `index`."""
+        return OwnRequest(self.folder, self.code, self.part, int(self.rows[index]), self.ignore_index)
+
+
+def kind_of_own(code: str) -> SampleKind:
+    """Return the kind of the samples of a data set, by the first one; runs the person's code.
+
+    Raises:
+        ConfigError: There is no such data set.
+        DataError: It has no samples.
+        Exception: Whatever the person's code raises.
+    """
+    return _kind(allowed(), code)[0]
+
+
+def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Dataset:
+    """Open a data set of the person's own.
+
+    Args:
+        code: `package.module:name`.
+        data: The share of validation, the ignored mask value.
+        kind: Kind of the samples.
+        seed: Selects the validation half if the set has none.
+
+    Raises:
+        ConfigError: There is no such data set, or it has no classes.
+        DataError: It has too few samples.
+        Exception: Whatever the person's code raises.
+    """
+    folder = allowed()
+    chosen: dict[Part, Rows]
+    if _has_halves(code):
+        chosen = {part: np.arange(_count(folder, code, part)) for part in ("train", "val")}
+        train, val = (OwnSplit(folder, code, part, rows, data.ignore_index) for part, rows in chosen.items())
+    else:
+        count = _count(folder, code, "all")
+        as_one_class = np.zeros(count, np.int64)
+        both = halves(code, as_one_class, np.arange(count), count, data.val_fraction, seed)
+        train, val = (OwnSplit(folder, code, "all", rows, data.ignore_index) for rows in both)
+    return Dataset(
+        name=code,
+        kind=kind,
+        classes=_classes(code, opened(folder, code, train.part), kind),
+        train=train,
+        val=val,
+        has_ignored=kind is SampleKind.MASK,  # nobody has counted them
+        draws=_kind(folder, code)[1],
+    )
+
+
+@lru_cache(maxsize=8)
+def _kind(folder: str, code: str) -> tuple[SampleKind, bool]:
+    part: Part = "train" if _has_halves(code) else "all"
+    _count(folder, code, part)
+    return kind_of_samples(folder, code, part)
+
+
+def _count(folder: str, code: str, part: Part) -> int:
+    count = len(opened(folder, code, part))
+    if not count:
+        made = "" if part == "all" else f" with train={part == 'train'}"
+        raise DataError(f"{code}{made} has no samples", hint="check its __len__")
+    return count
+
+
+def _has_halves(code: str) -> bool:
+    make = load(code)
+    return callable(make) and "train" in inspect.signature(make).parameters
+
+
+def _classes(code: str, dataset: Any, kind: SampleKind) -> tuple[str, ...]:  # noqa: ANN401 - the person's
+    names = tuple(clean_name(str(name)) for name in getattr(dataset, "classes", ()))
+    if not names and kind is not SampleKind.IMAGE:
+        hint = "set `classes` to the names of the classes, in the order of their numbers"
+        raise ConfigError(f"{code} has no classes", hint=hint)
+    return names
+
+
+# The target of a sample of the person's own: the number of a class, or a mask, in the person's types
+# ---------------------------------------------------------------------------------------------------
+
+_MOST = int(np.iinfo(np.int16).max)
+_HINTS = {
+    "text": "return the number of its class, from 0: self.classes.index(target)",
+    "fraction": "return the number of its class as an integer: int(target)",
+    "one value": "return the number alone: int(target[0])",
+    "one-hot": "return the number of its class, not one value a class: int(target.argmax())",
+    "dict": "return image, target: a tuple of two, the target the number of a class or a mask",
+    "mask of fractions": "return a mask of integers [H, W]: target.astype(int), after its values are classes",
+    "mask with channels": "return a mask of integers [H, W], the number of each pixel's class, no channels",
+    "other": "return the number of a class, or a mask of integers [H, W]",
+}
+
+
+def kind_of_target(name: str, target: object) -> SampleKind:
+    """Return the kind of the samples with such a target; None as target: images alone.
+
+    Args:
+        name: Name of the sample, for the message.
+        target: What the person's code returned beside the image.
+
+    Raises:
+        OwnCodeError: It is neither a class nor a mask.
+    """
+    if target is None:
+        return SampleKind.IMAGE
+    array = _array(target)
+    if array is not None and array.dtype.kind in "biu":
+        if array.ndim == 0:
+            return SampleKind.CLASS
+        if array.ndim == 2:
+            return SampleKind.MASK
+    hint = _HINTS[_fault(target, array)]
+    raise OwnCodeError(f"{name}: its target is {described(target)}", hint=hint)
+
+
+def class_of(name: str, target: object) -> int:
+    """Return the class of a target that is one.
+
+    Raises:
+        OwnCodeError: It is negative.
+    """
+    number = int(np.asarray(target))
+    if number < 0:
+        raise OwnCodeError(f"{name}: its class is {number}", hint="return the number of a class, from 0")
+    return number
+
+
+def mask_of(name: str, target: object, stored: Size, orientation: int, ignore_index: int | None) -> Mask:
+    """Return the mask of a target that is one, upright as its image.
+
+    Args:
+        name: Name of the sample, for messages.
+        target: An array or a PIL image, drawn over the image as it is stored or as it is seen.
+        stored: Width and height of the image before its orientation is applied.
+        orientation: The EXIF orientation of the image.
+        ignore_index: The value of ignored pixels besides -1.
+
+    Raises:
+        OwnCodeError: It has another shape than the image, or values that are no classes.
+    """
+    image, own = load_upright(target) if isinstance(target, Image.Image) else (target, 1)
+    mask: npt.NDArray[Any] = np.asarray(image)
+    seen = (stored[1], stored[0]) if orientation < 5 else stored
+    if own == 1 and mask.shape == (stored[1], stored[0]):
+        mask = turned_pixels(mask[..., None], orientation)[..., 0]
+    if mask.shape != seen:
+        hint = f"return the number of a class, or a mask of integers {list(seen)}"
+        raise OwnCodeError(f"{name}: its target is {described(target)}", hint=hint)
+    if ignore_index is not None:
+        mask = np.where(mask == ignore_index, IGNORE, mask.astype(np.int64))
+    low, high = int(mask.min()), int(mask.max())
+    if low < IGNORE or high > _MOST:
+        value = low if low < IGNORE else high
+        hint = "use the numbers of classes, and -1 to ignore"
+        raise OwnCodeError(f"{name}: its mask has the value {value}", hint=hint)
+    return mask.astype(np.int16)
+
+
+def described(value: object) -> str:
+    """Describe a value for a message: its type, with type and shape of its items, keys or content."""
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return f"a {kind} with the keys {', '.join(map(str, list(value)[:6])) or 'none'}"
+    if isinstance(value, str | float):
+        return f"a {kind}: {str(value)[:40]!r}" if isinstance(value, str) else f"a {kind}: {value!r}"
+    if isinstance(value, list | tuple):
+        return f"a {kind} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"a {kind}" if shape is None else f"a {kind}, {getattr(value, 'dtype', '')} {list(shape)}"
+
+
+def _array(target: object) -> npt.NDArray[Any] | None:
+    try:
+        return np.asarray(target)
+    except (ValueError, TypeError, RuntimeError):  # ragged lists; tensors of another device
+        return None
+
+
+def _fault(target: object, array: npt.NDArray[Any] | None) -> str:
+    """Return the key of the hint for a target of another form."""
+    if isinstance(target, dict):
+        return "dict"
+    if array is None or array.dtype.kind not in "biufU":
+        return "other"
+    if array.dtype.kind == "U":
+        return "text"
+    if array.ndim < 2:
+        return "fraction" if array.ndim == 0 else "one value" if array.size == 1 else "one-hot"
+    return "mask of fractions" if array.ndim == 2 else "mask with channels"

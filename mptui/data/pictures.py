@@ -1,16 +1,173 @@
-"""Draws the samples of a validation into one picture, in groups, with what is predicted of each.
+"""Draws the samples of a validation into one picture, in groups, with what is predicted of each."""
 
-Shapes: H and W pixels, C channels.
-"""
-
+import io
+import math
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
-from mptui.data.core.class_colours import palette
-from mptui.data.core.png_files import Pixels
-from mptui.data.core.predictions import CAPTION, PicturedSample, ValidationPictures
+from mptui.io.files import open_regular
 from mptui.text import clean, clean_name
+
+# Colours of classes in pictures of masks: those of PASCAL VOC
+# ------------------------------------------------------------
+
+BACKGROUND = "background"
+
+_COLOURS = 256
+VOID = (224, 224, 192)
+
+Palette = npt.NDArray[np.uint8]
+
+
+def palette(classes: Sequence[str]) -> Palette:
+    """Return a colour for each class, [256, 3]; more classes share colours. A background is black.
+
+    The colours are those of PASCAL VOC, where each bit of a number sets a bit of a channel, highest first.
+    """
+    numbers = np.arange(_COLOURS) + (classes[0] != BACKGROUND)
+    colours_N3 = np.zeros((_COLOURS, 3), np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours_N3[:, channel] |= ((numbers >> (3 * bit + channel)) & 1).astype(np.uint8) << (7 - bit)
+    return colours_N3
+
+
+def coloured(mask_HW: npt.NDArray[np.integer], colours: Palette) -> npt.NDArray[np.uint8]:
+    """Return a mask of class numbers as RGB, [H, W, 3]; ignored pixels, below 0, are cream, as VOC's void."""
+    pixels_HW3: npt.NDArray[np.uint8] = colours[mask_HW % _COLOURS]
+    pixels_HW3[mask_HW < 0] = VOID
+    return pixels_HW3
+
+
+# PNG files of images in memory, and grids of many images in one
+# --------------------------------------------------------------
+# Shapes: N images, H and W pixels, C channels.
+
+Pixels = npt.NDArray[np.uint8]
+
+_PROGRAM = "mptui"
+_HEAD = 4096
+"""Bytes at the beginning of a file, with its text."""
+_GAP = 1
+"""Pixels between two images of a grid."""
+
+
+def grid(pixels_NHWC: Pixels, columns: int | None = None) -> Pixels:
+    """Arrange images row by row in one, [H, W, C]; `columns` unset: as many as rows, or one more."""
+    N, H, W, C = pixels_NHWC.shape
+    columns = columns or math.ceil(math.sqrt(N))
+    rows = -(-N // columns)
+    sheet = np.zeros((rows * (H + _GAP) - _GAP, columns * (W + _GAP) - _GAP, C), np.uint8)
+    for number, image in enumerate(pixels_NHWC):
+        top, left = number // columns * (H + _GAP), number % columns * (W + _GAP)
+        sheet[top : top + H, left : left + W] = image
+    return sheet
+
+
+def save_png(pixels_HWC: Pixels, path: Path) -> None:
+    """Write an image.
+
+    Raises:
+        OSError: The disk is full or not writable.
+    """
+    Image.fromarray(pixels_HWC).save(path, "PNG")
+
+
+def png_bytes(image: Image.Image) -> memoryview:
+    """Return the content of a PNG file, which names the program that made it; see `is_own_png`."""
+    content, words = io.BytesIO(), PngInfo()
+    words.add_text("Software", _PROGRAM)
+    image.save(content, "PNG", pnginfo=words)
+    return content.getbuffer()
+
+
+def is_own_png(path: Path) -> bool:
+    """Whether a file is a picture of `png_bytes`; others are not to be removed or replaced."""
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return b"tEXtSoftware\0" + _PROGRAM.encode() in file.read(_HEAD)
+    except OSError:
+        return False
+
+
+# Samples of a validation as small pictures, and what the network predicted of them. Imports no torch
+# ---------------------------------------------------------------------------------------------------
+
+WORST, RANDOM, BY_CLASS = "worst", "random", "by class"
+"""Groups of samples: those of the highest error; the same ones at each validation; the same ones by class."""
+
+
+CAPTION = 28
+"""Height in pixels of the words below a sample in a picture: two lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePrediction:
+    """A sample of a validation, and what is predicted of it.
+
+    Attributes:
+        index: Its index in the validation set.
+        file: Its file, or its name in the set.
+        error: The cross-entropy of its class; with masks, the share of valid pixels of a wrong class.
+        truth: Its class; None with masks.
+        predicted: The most probable class; None with masks.
+        probability: That of the predicted class; None with masks.
+    """
+
+    index: int
+    file: str
+    error: float
+    truth: int | None
+    predicted: int | None
+    probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedSample(SamplePrediction):
+    """A sample with its picture, RGB; with masks the image, the mask and the prediction side by side."""
+
+    pixels_HWC: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationPictures:
+    """Pictures of a validation.
+
+    Attributes:
+        step: Optimizer step.
+        epoch: Epoch, from 1.
+        best_epoch: That of the best validation so far; 0: none.
+        classes: The names of the K classes.
+        groups: Group -> its samples.
+        confusion: The confusion matrix of all samples, or pixels, [K, K]: rows are true classes. None: not
+            kept.
+        keep: Number of newest validations whose pictures are kept on disk, besides the best.
+    """
+
+    step: int
+    epoch: int
+    best_epoch: int
+    classes: tuple[str, ...]
+    groups: dict[str, list[PicturedSample]]
+    confusion: npt.NDArray[np.int64] | None
+    keep: int
+
+    @property
+    def images(self) -> int:
+        """Number of pictures."""
+        return sum(map(len, self.groups.values()))
+
+
+# Draws the samples of a validation into one picture, in groups, with what is predicted of each
+# ---------------------------------------------------------------------------------------------
+# Shapes: H and W pixels, C channels.
 
 Box = tuple[int, int, int, int]
 """Left, top, width and height in pixels."""

@@ -1,4 +1,4 @@
-"""Converts a dataset to a prepared set: scans files, resizes images, writes shards and then the index."""
+"""Converts a set to a prepared one: scans files, shrinks images, writes shards and then the index."""
 
 import contextlib
 import hashlib
@@ -6,35 +6,341 @@ import io
 import json
 import os
 import shutil
+import sys
+import tarfile
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.convert.shard_writer import Shard, ShardWriter, finished_shard, forget_notes, write_file
-from mptui.data.convert.shrink import Settings, Small, shrinking
-from mptui.data.core.read_errors import machine_fault
-from mptui.data.formats.assemble import lossy_images, mask_coding, within_budget
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.sharded import (
+from mptui.data.address import open_binary
+from mptui.data.assemble import lossy_images, mask_coding, within_budget
+from mptui.data.dataset import Labels
+from mptui.data.decode import FileRequest, opened
+from mptui.data.folder_format import Found
+from mptui.data.masks import MaskCoding, MaskedFileRequest
+from mptui.data.scan import OnProgress, Sample, ScanReport, ShouldStop, Work, check_all, processors, scan
+from mptui.data.shards import (
     BEGUN,
     FORMAT,
     INDEX,
     PIXELS,
+    RECORD,
     SAMPLES,
     VERSION,
     ShardIndex,
+    ignored_value,
     open_prepared,
+    shard_name,
 )
-from mptui.data.formats.splits import Labels
-from mptui.data.scan.process_pool import check_all
-from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, processors, scan
+from mptui.data.transforms import resized
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, machine_fault, reason_of, tried_again
 from mptui.errors import ConfigError, DataError, DiskError
-from mptui.io.disk_hint import disk_hint
+from mptui.io.cache import load_arrays
+from mptui.io.files import replacing, write_synced
+from mptui.io.written_files import disk_hint
 from mptui.text import clean_name
+
+# Resizes and encodes samples in the child processes of `mptui prepare`
+# ---------------------------------------------------------------------
+# Imports no torch. A sample is returned in the form of the prepared set: an image file and a mask file.
+
+_KEPT_FORMATS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "PPM": "ppm"}
+_KEPT_OVERHEAD = 1 << 16
+"""Bytes by which an original file may exceed its pixels to be stored unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the conversion of samples."""
+
+    side: int
+    """The shorter side in pixels that images are resized to."""
+    quality: int
+    """JPEG quality, 1 to 100; 0: PNG, lossless."""
+    coding: MaskCoding | None
+    """Coding of the masks, if there are masks."""
+
+    def to_json(self) -> list[Any]:
+        """Return the fields in order, ready for JSON."""
+        coding = self.coding
+        parts = None if coding is None else [coding.classes, coding.codes, coding.indices, coding.by_colour]
+        if parts is not None and coding is not None and coding.upright is not None:
+            parts.append(coding.upright)  # without it, sets begun by an earlier version go on
+        return [self.side, self.quality, parts]
+
+    @staticmethod
+    def from_json(values: list[Any]) -> "Settings":
+        """Create settings from the result of `to_json`."""
+        side, quality, parts = values
+        if parts is None:
+            return Settings(side, quality, None)
+        classes, codes, indices, *more = parts
+        return Settings(side, quality, MaskCoding(tuple(classes), tuple(codes), tuple(indices), *more))
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A sample encoded for a prepared set; with a `reason`, an unusable one."""
+
+    path: str = ""
+    reason: str = ""
+    kind: str = ""
+    """File extension of the image's format."""
+    image: bytes = b""
+    mask: bytes = b""
+    shorter: int = 0
+    longer: int = 0
+    pixels: tuple[int, ...] = ()
+    """With masks: pixels of each class, and last the ignored ones."""
+
+    def to_json(self) -> list[Any]:
+        """Return the fields in order, ready for JSON."""
+        image, mask = (b64encode(content).decode() for content in (self.image, self.mask))
+        return [self.path, self.reason, self.kind, image, mask, self.shorter, self.longer, self.pixels]
+
+    @staticmethod
+    def from_json(values: list[Any]) -> "Small":
+        """Create a sample from the result of `to_json`."""
+        path, reason, kind, image, mask, shorter, longer, pixels = values
+        return Small(path, reason, kind, b64decode(image), b64decode(mask), shorter, longer, tuple(pixels))
+
+
+def shrinking(settings: Settings) -> Work[Small]:
+    """Return the work of resizing and encoding samples."""
+    return Work("mptui.data.prepare", settings.to_json(), Small.from_json, Small)
+
+
+def shrink(sample: Sample, settings: Settings) -> Small:
+    """Decode, resize and encode a sample."""
+    try:
+        return tried_again(lambda: _shrunk(sample, settings))
+    except BadSampleError as error:
+        return Small(path=error.name, reason=error.reason)
+
+
+def _shrunk(sample: Sample, settings: Settings) -> Small:
+    path, mask_path = sample
+    if mask_path is None:
+        decoded = FileRequest(path, 0).read(settings.side)
+    else:
+        assert settings.coding is not None
+        decoded = MaskedFileRequest(path, mask_path, settings.coding).read(settings.side)
+    small = resized(decoded, settings.side)
+    kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
+    if not image:
+        kind, image = _encoded(small, settings.quality)
+    height, width = small.image_HWC.shape[:2]
+    mask, pixels = b"", tuple[int, ...]()
+    if small.mask_HW is not None and settings.coding is not None:
+        mask, pixels = _encoded_mask(small.mask_HW, len(settings.coding.classes))
+    return Small("", "", kind, image, mask, min(height, width), max(height, width), pixels)
+
+
+def main() -> None:
+    """Answer each line of stdin, a JSON list [settings, samples], with a line of converted samples."""
+    for line in sys.stdin:
+        told, samples = json.loads(line)
+        settings = Settings.from_json(told)
+        answers = [shrink((path, mask), settings).to_json() for path, mask in samples]
+        sys.stdout.write(json.dumps(answers) + "\n")
+        sys.stdout.flush()
+
+
+def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
+    """Return extension and bytes of the file if it can be stored unchanged, else empty ones.
+
+    It must have been decoded at full size and be no larger than its pixels.
+    """
+    with opened(path) as image:
+        kind, size = _KEPT_FORMATS.get(image.format or "", ""), image.size
+    if not kind or size[0] * size[1] != decoded.image_HWC.shape[0] * decoded.image_HWC.shape[1]:
+        return "", b""
+    try:
+        with open_binary(path) as file:
+            content = file.read(decoded.image_HWC.nbytes + _KEPT_OVERHEAD + 1)
+    except OSError as error:
+        raise BadSampleError(path, reason_of(error)) from error
+    return (kind, content) if len(content) <= decoded.image_HWC.nbytes + _KEPT_OVERHEAD else ("", b"")
+
+
+def _encoded(sample: Decoded, quality: int) -> tuple[str, bytes]:
+    content = BytesIO()
+    image = Image.fromarray(sample.image_HWC)
+    if quality == 0:
+        image.save(content, "PNG", compress_level=3)
+        return "png", content.getvalue()
+    image.save(content, "JPEG", quality=quality)
+    return "jpg", content.getvalue()
+
+
+def _encoded_mask(mask_HW: Mask, classes: int) -> tuple[bytes, tuple[int, ...]]:
+    """Return a mask as PNG with the class index of each pixel, and the number of pixels of each class."""
+    ignored = ignored_value(classes)
+    values_HW = np.where(mask_HW == IGNORE, ignored, mask_HW).astype(
+        np.uint8 if ignored == 255 else np.uint16
+    )
+    counts = np.bincount(np.where(mask_HW == IGNORE, classes, mask_HW).ravel(), minlength=classes + 1)
+    content = BytesIO()
+    Image.fromarray(values_HW).save(content, "PNG")
+    return content.getvalue(), tuple(counts.tolist())
+
+
+# Writes the shards of a prepared set atomically, so that a killed `mptui prepare` can continue
+# ---------------------------------------------------------------------------------------------
+# A shard is written under a temporary name, synced and renamed; then a note of its contents is written. A
+# shard with a note is complete.
+
+_TAR_BLOCK = 512
+_TAR_END = bytes(2 * _TAR_BLOCK)
+
+
+@dataclass(slots=True)
+class Shard:
+    """The contents of a shard, and the samples left out."""
+
+    records: npt.NDArray[np.void]
+    pixels: npt.NDArray[np.int64]
+    left_out: list[tuple[str, str]]
+    facts: dict[str, Any]
+    """Size and sha256 of the file."""
+
+
+class ShardWriter:
+    """Writes one shard.
+
+    Args:
+        folder: Folder of the set.
+        number: Number of the shard.
+
+    Raises:
+        OSError: The disk is full, gone, or not writable.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder, self._number = folder, number
+        self._records: list[tuple[int, ...]] = []
+        self._pixels: list[tuple[int, ...]] = []
+        self._left_out: list[tuple[str, str]] = []
+        self._path = folder / f".{shard_name(number)}.partial"
+        self._file = self._path.open("wb")
+        self._digest, self._at = hashlib.sha256(), 0
+
+    def add(self, row: int, label: int, small: Small) -> None:
+        """Append a sample, or record that it is left out.
+
+        Raises:
+            OSError: The disk is full, gone, or not writable.
+        """
+        if small.reason:
+            self._left_out.append((small.path, small.reason))
+            return
+        at, mask_at = self._member(f"{row:08d}.{small.kind}", small.image), 0
+        if small.mask:
+            mask_at = self._member(f"{row:08d}.seg.png", small.mask)
+            self._pixels.append(small.pixels)
+        else:
+            self._member(f"{row:08d}.cls", str(label).encode())
+        sizes = len(small.image), len(small.mask)
+        self._records.append((self._number, row, at, mask_at, *sizes, label, small.shorter, small.longer))
+
+    def finish(self) -> Shard:
+        """Sync the shard to the disk and rename it to its final name.
+
+        Raises:
+            OSError: The disk is full, gone, or not writable.
+        """
+        self._write(_TAR_END)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._path.replace(self._folder / shard_name(self._number))
+        shard = Shard(
+            np.array(self._records, RECORD),
+            np.array(self._pixels, np.int64),
+            self._left_out,
+            {"bytes": self._at, "sha256": self._digest.hexdigest()},
+        )
+        _write_note(self._folder, self._number, shard)
+        return shard
+
+    def give_up(self) -> None:
+        """Remove an unfinished shard."""
+        with suppress(OSError):  # the buffered rest does not fit on the disk either
+            self._file.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _member(self, name: str, content: bytes) -> int:
+        """Append a file to the archive; return the offset of its content."""
+        header = tarfile.TarInfo(name)
+        header.size = len(content)
+        self._write(header.tobuf(tarfile.USTAR_FORMAT))
+        at = self._at
+        self._write(content + bytes(-len(content) % _TAR_BLOCK))
+        return at
+
+    def _write(self, content: bytes) -> None:
+        self._file.write(content)
+        self._digest.update(content)
+        self._at += len(content)
+
+
+def finished_shard(folder: Path, number: int) -> Shard | None:
+    """Return a shard finished by an earlier, interrupted call; None if it is not finished."""
+    noted = load_arrays(_note(folder, number))
+    try:
+        facts, left_out = json.loads(noted["facts"].tobytes())
+        if (folder / shard_name(number)).stat().st_size != facts["bytes"]:
+            return None
+        records = noted["records"]
+        return (
+            Shard(records, noted["pixels"], [(p, r) for p, r in left_out], facts)
+            if records.dtype == RECORD
+            else None
+        )
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def forget_notes(folder: Path, numbers: Iterable[int]) -> None:
+    """Remove the notes of shards, which the set's index replaces."""
+    for number in numbers:
+        _note(folder, number).unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes | memoryview) -> dict[str, Any]:
+    """Replace a file of the set atomically; return its size and sha256.
+
+    Raises:
+        OSError: The disk is full, gone, or not writable; an older file is unchanged.
+    """
+    fresh = path.with_name(f".{path.name}.partial")  # the next call overwrites the file of a killed one
+    with replacing(path, fresh=fresh):
+        return {"bytes": len(content), "sha256": write_synced(fresh, [content], 0o666)}
+
+
+def _note(folder: Path, number: int) -> Path:
+    return folder / f".{shard_name(number)}.npz"
+
+
+def _write_note(folder: Path, number: int, shard: Shard) -> None:
+    content = BytesIO()
+    facts = np.frombuffer(json.dumps([shard.facts, shard.left_out]).encode(), np.uint8)
+    np.savez(content, records=shard.records, pixels=shard.pixels, facts=facts)
+    write_file(_note(folder, number), content.getbuffer())
+
+
+# Converts a dataset to a prepared set: scans files, resizes images, writes shards and then the index
+# ---------------------------------------------------------------------------------------------------
 
 SAMPLES_A_SHARD = 8192
 

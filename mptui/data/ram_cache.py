@@ -17,10 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptui.data.core.types import RGB, Decoded, PixelFormat, SampleRequest, Sides, Split
-from mptui.data.loading.shared_memory import anonymous_file, extend
-from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.transforms.resize import most_pixels, resized, resized_pixels
+from mptui.data.transforms import (
+    DRAWS,
+    Geometry,
+    cut_image,
+    cut_mask,
+    most_pixels,
+    resized,
+    resized_pixels,
+    views,
+)
+from mptui.data.types import RGB, Decoded, PixelFormat, SampleRequest, Sides, Split
+from mptui.data.worker import anonymous_file, extend
 
 _HEAD = struct.Struct("<QqII")
 """Head of an entry: `_WHOLE` once it is complete, label, height and width."""

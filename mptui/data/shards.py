@@ -29,14 +29,13 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, Problem, Sides
-from mptui.data.decode.image import load_upright, opened, read_rgb
-from mptui.data.decode.mask import MAX_CLASSES, MaskCoding, mask_classes
-from mptui.data.formats.splits import Labels, Rows
-from mptui.data.transforms.resample import resized_mask
+from mptui.data.dataset import Labels, Rows
+from mptui.data.decode import load_upright, opened, read_rgb
+from mptui.data.masks import MAX_CLASSES, MaskCoding, mask_classes
+from mptui.data.transforms import resized_mask
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, Problem, Sides, reason_of
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.text import clean, clean_name
 
 INDEX, SAMPLES, PIXELS = "prepared.json", "samples.npy", "pixels.npy"

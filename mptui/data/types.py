@@ -1,19 +1,145 @@
-"""Types shared by the modules of `mptui.data`. Imports no torch, as workers import this.
+"""Types of samples, of what a set was understood to be, and errors of reading. Imports no torch."""
 
-Shapes: H and W are pixels, C are the bands. Images are HWC in a `PixelFormat`, mostly uint8 RGB; masks int16
-HW with class indices, and `IGNORE` for pixels that are ignored.
-"""
-
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from time import sleep
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.parts import title_of
-from mptui.data.core.reading import Reading
-from mptui.registry.samples import SampleKind
+from mptui.data.address import title_of
+from mptui.errors import DataError
+from mptui.registry.names import SampleKind
+from mptui.text import clean_name
+
+# Classifies system errors while reading a sample: transient ones, and those caused by the machine
+# ------------------------------------------------------------------------------------------------
+# A read with a transient error is retried a few times; if it still fails, the file is a bad sample. A
+# machine without open files or memory left ends the run, since the files are not at fault. No torch here:
+# workers import this.
+
+T = TypeVar("T")
+
+READ_ERROR = "read error: "
+"""Prefix of reasons caused by the disk, not by the content of a file."""
+
+_PASSING = frozenset(
+    (
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENXIO),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNRESET),
+        *(errno.ENOTCONN, errno.EREMOTEIO if hasattr(errno, "EREMOTEIO") else errno.EIO),
+    )
+)
+_OF_THE_MACHINE = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
+    errno.ENFILE: "the machine has too many open files: close other programs, or raise fs.file-max",
+    errno.ENOMEM: "the machine is out of memory: close other programs, or use fewer --workers",
+}
+_PAUSES_S = (0.1, 0.4, 1.0)
+_MOST_FUTILE = 5
+"""Number of consecutive failed reads after which the disk counts as gone and nothing is retried."""
+
+
+class _Patience:
+    """Counts the consecutive failed retries of this process."""
+
+    futile = 0
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason to show for a system error."""
+    told = (error.strerror or str(error)).lower()
+    return READ_ERROR + told if error.errno in _PASSING or error.errno in _OF_THE_MACHINE else told
+
+
+def machine_fault(path: str, reason: str) -> DataError | None:
+    """Return the error to raise if the machine caused `reason`; None if the file did."""
+    for number, hint in _OF_THE_MACHINE.items():
+        if reason == READ_ERROR + os.strerror(number).lower():
+            return DataError(f"{clean_name(path)}: cannot read: {os.strerror(number).lower()}", hint=hint)
+    return None
+
+
+def tried_again(read: Callable[[], T]) -> T:
+    """Call `read`, and retry it after a pause on a transient error.
+
+    Raises:
+        BadSampleError: All retries failed, or the error is not transient.
+    """
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            found = read()
+        except BadSampleError as error:
+            if not error.reason.startswith(READ_ERROR):
+                raise
+            if pause_s is None or _Patience.futile >= _MOST_FUTILE:
+                _Patience.futile += 1
+                raise
+            sleep(pause_s)
+        else:
+            _Patience.futile = 0
+            return found
+    raise AssertionError("the last of the tries returns or raises")
+
+
+# What a set was understood to be: its layout, its split, its classes, its masks, and what was left out
+# -----------------------------------------------------------------------------------------------------
+# A reading is made once, when a set is opened, from all its files. It is what a person checks before the
+# first epoch, so it names each decision that the names and contents of the files do not settle by
+# themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Files of a set that no split has, for one reason."""
+
+    reason: str
+    """A phrase that ends a sentence of the file: "is not an image by its name", "has no mask"."""
+    files: Sequence[str]
+    """Paths, or names of samples of packed files, in the order of the listing."""
+
+    @property
+    def count(self) -> int:
+        """Number of files."""
+        return len(self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a set was understood to be.
+
+    Attributes:
+        layout: Name of the format, a key of `FORMATS`; "built in" for a named set in files.
+        split: Where the split comes from, as a phrase: "folders train and val".
+        classes: Names of the classes.
+        train_counts: Training samples of each class; with masks, pixels.
+        val_counts: The same of validation; empty if they are not counted.
+        mask_code: What a mask value or colour means, one phrase a class: "0: background", "255: ignored".
+        orientation: How masks lie to photographs with an EXIF orientation; empty if there are none.
+        test: Files of the test half, which a run does not read.
+        left_out: All other files of the set, by reason.
+        cleaned: What was made uniform, one sentence each: values of masks joined to classes.
+    """
+
+    layout: str
+    split: str
+    classes: tuple[str, ...]
+    train_counts: tuple[int, ...] = ()
+    val_counts: tuple[int, ...] = ()
+    mask_code: tuple[str, ...] = ()
+    orientation: str = ""
+    test: Sequence[str] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    cleaned: tuple[str, ...] = ()
+
+
+# Types shared by the modules of `mptui.data`. Imports no torch, as workers import this
+# -------------------------------------------------------------------------------------
+# Shapes: H and W are pixels, C are the bands. Images are HWC in a `PixelFormat`, mostly uint8 RGB; masks
+# int16 HW with class indices, and `IGNORE` for pixels that are ignored.
 
 IGNORE = -1
 

@@ -1,31 +1,283 @@
-"""Uses torch.compile if it pays off in this run; a run continues without it if it fails.
+"""Uses torch.compile where it pays off in this run; a run continues without it if it fails."""
 
-Compilation takes a minute or more before it saves any time. The remaining time of the run without it is
-measured on its first steps; its cost and gain are those measured here before (`CompileCost`). The model is
-compiled if the time saved exceeds the cost.
-"""
-
+import atexit
+import hashlib
+import json
+import logging
+import os
 import shutil
+import stat
+import tempfile
+import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
 from traceback import walk_tb
 from typing import Any
 
 import torch
 
-from mptui.config.base_tables import CompileMode
-from mptui.data.core.batch import Batch
-from mptui.engine.compile.cache import use_compile_cache
-from mptui.engine.compile.cost import CompileCost
-from mptui.engine.compile.graphs import is_of_graphs, leave_recording, prepare_thread
-from mptui.engine.compile.in_place import compile_in_place
-from mptui.engine.guards.oom_errors import is_out_of_memory
+from mptui.config.schema import CompileMode, RunConfig
+from mptui.data.batch import Batch
+from mptui.engine.micro_batches import is_out_of_memory
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.io.cache import cache_folder, load_json, save_json
 from mptui.models.layers import has_synchronized_norm
 from mptui.text import clean
+
+# On-disk cache of benchmark results, keyed by device, software and model shape
+# -----------------------------------------------------------------------------
+
+MOST = 500
+"""Maximum number of entries in the cache; the oldest are removed first."""
+
+
+class CachedResult:
+    """One entry of the cache.
+
+    Args:
+        kind: Kind of measurement; part of the file's name.
+        facts: The key: everything that the results depend on, JSON-ready.
+    """
+
+    def __init__(self, kind: str, facts: Mapping[str, object]) -> None:
+        self._facts = dict(facts)
+        text = json.dumps(self._facts, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+        self._path = cache_folder() / "measured" / f"{kind}-{digest}.json"
+
+    def load(self) -> dict[str, Any]:
+        """Return the cached value; empty if there is none."""
+        document = load_json(self._path)
+        if not isinstance(document, dict) or document.get("facts") != self._facts:
+            return {}
+        value = document.get("value")
+        return value if isinstance(value, dict) else {}
+
+    def save(self, value: Mapping[str, object]) -> None:
+        """Store `value` (JSON-ready) for later runs; a cache that can't be written is ignored."""
+        save_json(self._path, {"facts": self._facts, "value": dict(value)})
+        with suppress(OSError):
+            files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for old in files[:-MOST]:
+                old.unlink(missing_ok=True)
+
+
+def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
+    """Return the part of the key that all measurements share: device, software and shape."""
+    frozen = {} if config.training.freeze is None else {"freeze": config.training.freeze}
+    checkpointed = config.memory.activation_checkpointing
+    return {
+        **frozen,
+        **({"activation_checkpointing": True} if checkpointed else {}),
+        "device": device_name,
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "model": config.model.model_dump(exclude={"weights"}),
+        "fp32_layers": list(config.precision.fp32_layers),
+        "matmul": config.precision.matmul,
+        "classes": num_classes,
+        "side": config.data.image_size,
+        "bands": config.data.channels,
+        "batch_size": config.training.batch_size,
+        "optimizer": config.training.optimizer,
+    }
+
+
+# On-disk cache of compiled code: a private folder of the user, which no configuration file can set
+# -------------------------------------------------------------------------------------------------
+# Inductor caches pickles and machine code, so that anyone who can write there can run code as the user. Its
+# default is a guessable name in /tmp.
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+LIMIT_BYTES = 4 << 30
+"""Size limit of the cache; beyond it the least recently used files are removed, down to three quarters."""
+
+
+def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = None) -> Path:
+    """Cache compiled code in `folder` (default: in the user's cache folder); returns the folder in use.
+
+    A folder set in the environment (`TORCHINDUCTOR_CACHE_DIR`) is the user's choice and takes precedence. If
+    the cache folder is writable by others, or can't be written, a temporary one of this process is used.
+
+    Args:
+        warn: Called with (code, message) if nothing can be cached.
+        folder: The cache folder.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    named = os.environ.get(VARIABLE)
+    if named is not None and named != default_cache_dir():  # set by torch itself on import
+        return Path(named)
+    folder = cache_folder() / "compiled" if folder is None else folder
+    fault = _make_private(folder)
+    if fault is None:
+        prune(folder)
+    else:
+        warn("compile_cache", f"compiled code is not cached for later runs: {fault}")
+        folder = Path(tempfile.mkdtemp(prefix="mptui-compiled-"))  # 0700
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[VARIABLE] = str(folder)
+    _move_headers(folder)
+    return folder
+
+
+def _make_private(folder: Path) -> str | None:
+    """Create `folder` for its owner alone; returns the reason if others could write there, else None."""
+    if not folder.is_absolute():
+        return f"{folder} is not an absolute path"
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        own = folder.lstat()
+        if not stat.S_ISDIR(own.st_mode):
+            return f"{folder} is not a folder"
+        if own.st_uid != os.geteuid():
+            return f"{folder} belongs to another user"
+        folder.chmod(0o700)
+        for parent in folder.resolve().parents:
+            status = parent.stat()
+            open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+            if status.st_uid not in {0, os.geteuid()} or open_to_all:
+                return f"{parent} is writable by other users"
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return None
+
+
+def _move_headers(folder: Path) -> None:
+    """Move the cache of precompiled headers there too: it ignores the variable."""
+    from torch._inductor import codecache, config
+
+    if hasattr(codecache, "_HEADER_DIR") and hasattr(codecache, "_HEADER_LOCK_DIR"):
+        codecache._HEADER_DIR = str(folder / "precompiled_headers")
+        codecache._HEADER_LOCK_DIR = str(folder / "precompiled_headers" / "locks")
+    else:  # another version of torch, with another location
+        config.cpp_cache_precompile_headers = False
+
+
+def prune(folder: Path, limit: int = LIMIT_BYTES) -> None:
+    """Remove the least recently used files if the cache exceeds `limit` bytes.
+
+    Inductor recompiles what is missing, so that each file can be removed independently.
+    """
+    files: list[tuple[float, int, Path]] = []
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = Path(base, name)
+            with suppress(OSError):  # another process may prune as well
+                status = path.lstat()
+                files.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+    total = sum(size for _, size, _ in files)
+    if total <= limit:
+        return
+    for _, size, path in sorted(files):
+        with suppress(OSError):
+            path.unlink()
+        total -= size
+        if total <= limit * 3 // 4:
+            return
+
+
+# What compiling costs and gains: as measured here, and estimated until then
+# --------------------------------------------------------------------------
+
+AGAIN = 0.15
+"""Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
+
+# Gain before any is measured: of a ResNet-50 on two CPU cores and, for a GPU, the low end of the published
+# range of Inductor on AMP training. Only the order of magnitude matters.
+_GAIN = {"cpu": 0.12, "gpu": 0.25}
+
+
+class CompileCost:
+    """Cost and gain of compiling one network; what is measured is cached for later runs.
+
+    Args:
+        mode: The configured mode.
+        device: Device of the network.
+        own: Cache of the figures of this network; None: not cached.
+        any_network: Cache of the cost of the last network that was compiled anew on this device in this
+            mode: the best estimate for one that was never compiled here.
+        ranks: The processes that decide together, by the caches of the first.
+    """
+
+    def __init__(
+        self,
+        mode: CompileMode,
+        device: torch.device,
+        own: CachedResult | None = None,
+        any_network: CachedResult | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._own, self._any_network = own, any_network
+        self._guess_s = estimated_start_s(device.type, mode)
+        self._guessed_gain = _GAIN["cpu" if device.type == "cpu" else "gpu"]
+        self._known, self._elsewhere = ranks.broadcast((_loaded(own), _loaded(any_network)))
+
+    @property
+    def start_s(self) -> float:
+        """Expected seconds of the first compiled step."""
+        return self._start[0]
+
+    @property
+    def known_from(self) -> str:
+        """What `start_s` is known from, in words."""
+        return self._start[1]
+
+    @property
+    def _start(self) -> tuple[float, str]:
+        if (again := _seconds(self._known, "again_s")) is not None:
+            return again, "the last time"
+        if (first := _seconds(self._known, "first_s")) is not None:
+            return AGAIN * first, "by the first time"
+        if (other := _seconds(self._elsewhere, "first_s")) is not None:
+            return other, "as the last network"
+        return self._guess_s, "by estimate"
+
+    @property
+    def gain(self) -> float:
+        """Share of a step's time that compiled code saves."""
+        gain = _seconds(self._known, "gain")
+        return self._guessed_gain if gain is None else gain
+
+    def note_start(self, seconds: float) -> None:
+        """Cache the seconds of a first compiled step."""
+        if "first_s" in self._known:
+            self._keep(again_s=seconds)
+            return
+        self._keep(first_s=seconds)
+        if self._any_network is not None:
+            self._any_network.save({"first_s": seconds})
+
+    def note_gain(self, gain: float) -> None:
+        """Cache the share of a step's time that compiled code saved."""
+        self._keep(gain=gain)
+
+    def _keep(self, **figures: float) -> None:
+        self._known.update(figures)
+        if self._own is not None:
+            self._own.save(self._known)
+
+
+def _loaded(cached: CachedResult | None) -> dict[str, Any]:
+    return {} if cached is None else cached.load()
+
+
+def _seconds(known: dict[str, Any], name: str) -> float | None:
+    """Return a cached figure; None if it is missing or invalid."""
+    value = known.get(name)
+    return float(value) if isinstance(value, (int, float)) and value >= 0 else None
+
+
+# Uses torch.compile if it pays off in this run; a run continues without it if it fails
+# -------------------------------------------------------------------------------------
+# Compilation takes a minute or more before it saves any time. The remaining time of the run without it is
+# measured on its first steps; its cost and gain are those measured here before (`CompileCost`). The model
+# is compiled if the time saved exceeds the cost.
 
 PROBE_STEPS = 6
 """Eager steps timed before the choice, and compiled steps after it; the first of each is a warm-up."""
@@ -336,3 +588,123 @@ class Stopwatch:
     def _synchronize(self) -> None:
         if self._device.type != "cpu":
             torch.get_device_module(self._device).synchronize()
+
+
+# CUDA graphs, as torch records them (`torch._inductor.cudagraph_trees`): their threads, and their errors
+# -------------------------------------------------------------------------------------------------------
+# torch has no way back from a recording that fails (`torch.cuda.graph` ends it without `finally`, to 2.14
+# at least): the thread stays on the stream of the recording, the allocator believes that the recording goes
+# on, so that `empty_cache` fails, and the generator of random numbers refuses to draw.
+
+_TREES = "torch._inductor.cudagraph_trees"
+_RECORDS = "record_function"
+"""The function there through which each recording goes."""
+
+_OVERWRITTEN = "CUDAGraphs that has been overwritten"
+"""In the message of torch where a tensor in a graph's memory is read too late."""
+
+
+def prepare_thread() -> None:
+    """Let this thread record graphs: before torch 2.14, only the first one that imports the trees can."""
+    from torch._inductor import cudagraph_trees as trees
+
+    if hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers"):
+        return
+    trees.local.tree_manager_containers = {}
+    trees.local.tree_manager_locks = defaultdict(threading.Lock)
+    # for the threads of autograd
+    torch._C._stash_obj_in_tls("tree_manager_containers", trees.local.tree_manager_containers)
+    torch._C._stash_obj_in_tls("tree_manager_locks", trees.local.tree_manager_locks)
+
+
+def is_of_graphs(error: BaseException) -> bool:
+    """Whether `error` was raised while a graph was recorded, or by a tensor that a graph has overwritten."""
+    return _OVERWRITTEN in str(error) or any(
+        frame.f_code.co_name == _RECORDS and frame.f_globals.get("__name__") == _TREES
+        for frame, _ in walk_tb(error.__traceback__)
+    )
+
+
+def leave_recording(device: torch.device) -> None:
+    """Put stream, allocator and generator right after an error, which may have ended a recording halfway."""
+    if device.type != "cuda":
+        return
+    from torch._inductor import cudagraph_trees as trees
+
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.set_stream(torch.cuda.default_stream(device))
+    with suppress(RuntimeError):  # an error that is still on its way from the device will come again
+        torch.cuda.synchronize(device)  # with the stream of the warm-up, which may still write to buffers
+    manager = trees.get_manager(index, create_if_none_exists=False)
+    if manager is None:
+        return
+    pool = manager.cuda_graphs_thread_pool
+    try:
+        torch._C._cuda_endAllocateToPool(index, pool)
+    except RuntimeError:  # nothing is being recorded
+        return
+    torch._C._cuda_releasePool(index, pool)
+    generator, usable = torch.cuda.default_generators[index], torch.Generator(device)
+    usable.set_state(generator.get_state())
+    generator.graphsafe_set_state(usable)
+
+
+# Compiles a network in place, with all its code in one graph and no tables of autotuning on the terminal
+# -------------------------------------------------------------------------------------------------------
+
+
+def compile_in_place(model: torch.nn.Module, mode: str) -> None:
+    """Compile `model` in its next call, as `model.compile(mode=mode)` does; one of its own is left to it.
+
+    torch before 2.14 does not trace the calls of its own classes: a network that is an `nn.Sequential` would
+    run eagerly, or in as many graphs as it has parts, without a word.
+    """
+    _quiet()
+    named = None if mode == "default" else mode
+    is_torchs = type(model).forward.__module__.startswith("torch.nn.")
+    if is_torchs and getattr(model.compile, "__func__", None) is torch.nn.Module.compile:
+        model._compiled_call_impl = torch.compile(_call_of(model), mode=named)
+    else:
+        model.compile(mode=named)
+
+
+def _call_of(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = model._call_impl(*inputs)  # type: ignore[no-untyped-call]
+        return outputs
+
+    return call
+
+
+def _quiet() -> None:
+    """Keep what Inductor prints while it autotunes off the terminal, unless torch's variables ask for it."""
+    from torch._inductor import config
+
+    if "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED" not in os.environ:
+        config.autotune_num_choices_displayed = 0
+    if "TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS" not in os.environ:
+        config.max_autotune_report_choices_stats = False
+    if "TORCH_LOGS" not in os.environ:  # candidates that a GPU can't run are left out, which is no error
+        logging.getLogger("torch._inductor.select_algorithm").setLevel(logging.CRITICAL)
+
+
+# Estimated time of the first step that compiles a network, for as long as none was measured
+# ------------------------------------------------------------------------------------------
+
+_ON_A_GPU = {"default": 60.0, "reduce-overhead": 60.0, "max-autotune": 300.0}
+_ON_A_CPU = 110.0
+
+
+def estimated_start_s(kind: str, mode: str) -> float:
+    """Estimate the seconds of a first step without cached code; 0 for the mode off.
+
+    Those of a ResNet-50, on two CPU cores or beside a GPU. At 224 px in bf16 one was still being autotuned
+    after 165 s on an H200 with 16 CPU cores (torch 2.11). Only the order of magnitude matters.
+
+    Args:
+        kind: Kind of device: "cpu" or a GPU's.
+        mode: Mode of torch.compile.
+    """
+    if mode == "off":
+        return 0.0
+    return _ON_A_CPU if kind == "cpu" else _ON_A_GPU[mode]

@@ -7,21 +7,19 @@ from typing import Any
 
 import torch
 
-from mptui.data.core.png_files import Pixels
-from mptui.data.core.predictions import ValidationPictures
+from mptui.data.pictures import Pixels, ValidationPictures
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.evaluate import ValidationResult
-from mptui.engine.guards.microbatch import MicroBatches, Recovery
 from mptui.engine.guards.rollback import Rollback
 from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
-from mptui.engine.progress import Outcome
+from mptui.engine.micro_batches import MicroBatches, Recovery
+from mptui.engine.progress import Outcome, StepSeeds
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.ranks_mailbox import RanksMailbox
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.state import TrainState
-from mptui.engine.torch_setup import StepSeeds
 from mptui.events import Event, PhaseChanged
 from mptui.registry.own_code import is_own
 from mptui.tasks.base import Task

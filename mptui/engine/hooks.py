@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from mptui.data.core.batch import Batch
+from mptui.data.batch import Batch
 from mptui.engine.evaluate import ValidationResult
-from mptui.engine.guards.microbatch import Recovery
 from mptui.engine.job import Job
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.engine.micro_batches import Recovery
+from mptui.engine.reporting.reporter import StepRow
 
 
 class Hook:

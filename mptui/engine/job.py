@@ -7,18 +7,23 @@ from typing import Any
 import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.data.core.batch import Batch
-from mptui.data.core.learned import LearnedData
-from mptui.data.core.types import Split
-from mptui.data.loading.loader import Loader
-from mptui.engine.autotune.result_cache import CachedResult, facts_of
+from mptui.data.batch import Batch
+from mptui.data.learned import LearnedData
+from mptui.data.loader import Loader
+from mptui.data.types import Split
 from mptui.engine.checkpoint.files import Snapshot
-from mptui.engine.compile.cost import CompileCost
-from mptui.engine.compile.policy import Compiler
-from mptui.engine.optim.ema import AveragedWeights, WeightAverage
-from mptui.engine.optim.freezing import FrozenLayers, frozen_in
+from mptui.engine.compile import CachedResult, CompileCost, Compiler, facts_of
+from mptui.engine.optim.averages import AveragedWeights, ScheduleFree, ScheduleFreeAverage, WeightAverage
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.lr_schedule import (
+from mptui.engine.optim.optimizers import (
+    FrozenLayers,
+    build_optimizer,
+    continued,
+    frozen_in,
+    shrink_momentum,
+    supports_fused,
+)
+from mptui.engine.optim.schedule import (
     RAMP_FACTOR,
     Schedule,
     ScheduleProgress,
@@ -27,18 +32,11 @@ from mptui.engine.optim.lr_schedule import (
     schedule_progress,
     steps_ahead,
 )
-from mptui.engine.optim.optimizer import build_optimizer, continued, shrink_momentum, supports_fused
-from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
-from mptui.engine.precision.amp import Precision, build_precision
-from mptui.engine.precision.fp32_layers import apply_fp32_layers
-from mptui.engine.precision.fp32_region import Fp32Region
+from mptui.engine.precision import Fp32Region, Precision, apply_fp32_layers, build_precision
 from mptui.engine.progress import Cursor
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.replica import Replica, SummedReplica
-from mptui.engine.ranks.sharded_replica import ShardedReplica
-from mptui.models.activation_checkpointing import apply_activation_checkpointing
-from mptui.models.layers import has_synchronized_norm
-from mptui.models.wrapped_forward import WrappedForward
+from mptui.engine.ranks.replica import Replica, ShardedReplica, SummedReplica
+from mptui.models.layers import WrappedForward, apply_activation_checkpointing, has_synchronized_norm
 from mptui.models.zoo import input_shape
 from mptui.tasks.base import Task
 

@@ -1,18 +1,21 @@
-"""Mixed precision behind one interface: the loop is the same for every number format.
-
-Weights, their gradients and the optimizer stay in float32 in every mode (master weights, Micikevicius et
-al. 2018, "Mixed Precision Training"). fp16 scales the loss by torch.amp.GradScaler; bf16 has float32's range
-and needs none.
-"""
+"""Mixed precision behind one interface: autocast, loss scaling, and parts that stay in fp32."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from mptui.config.base_tables import GradScalerConfig
-from mptui.engine.reporting.late_reads import read_now
-from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
+from mptui.config.schema import GradScalerConfig
+from mptui.engine.reporting.step_time import read_now
+from mptui.models.layers import Forward, WrappedForward, layers_named
+from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
+
+# Mixed precision behind one interface: the loop is the same for every number format
+# ----------------------------------------------------------------------------------
+# Weights, their gradients and the optimizer stay in float32 in every mode (master weights, Micikevicius et
+# al. 2018, "Mixed Precision Training"). fp16 scales the loss by torch.amp.GradScaler; bf16 has float32's
+# range and needs none.
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in SIXTEEN_BIT.items()}
 
@@ -157,3 +160,48 @@ class ScaledPrecision(Precision):
 def build_precision(name: str, device: torch.device, scaler: GradScalerConfig) -> Precision:
     """Build the precision called `name` ("fp32", "bf16" or "fp16") on `device`."""
     return ScaledPrecision(device, scaler) if name in LOSS_SCALED else Precision(name, device)
+
+
+# A layer that computes in fp32 inside a mixed-precision network
+# --------------------------------------------------------------
+
+
+class Fp32Region(WrappedForward):
+    """Runs one module outside autocast, on float32 inputs; its state_dict is unchanged."""
+
+    def __init__(self, model: torch.nn.Module, name: str, device: torch.device) -> None:
+        kind = device.type
+
+        def around(inner: Forward) -> Forward:
+            def in_fp32(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the module takes and gives
+                with torch.autocast(kind, enabled=False):
+                    return inner(
+                        *(as_fp32(value) for value in inputs),
+                        **{name: as_fp32(value) for name, value in named.items()},
+                    )
+
+            return in_fp32
+
+        super().__init__(model.get_submodule(name), around)
+
+
+def as_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever a module takes
+    """Return a 16-bit tensor in float32, and anything else as it is."""
+    is_low = isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}
+    return value.float() if is_low else value
+
+
+# Layers that are configured to compute in fp32: `precision.fp32_layers`
+# ----------------------------------------------------------------------
+
+
+def apply_fp32_layers(
+    model: torch.nn.Module, patterns: Sequence[str], device: torch.device
+) -> list[Fp32Region]:
+    """Make the layers that match `patterns` compute in fp32, until the result is removed.
+
+    Raises:
+        ConfigError: A pattern matches no module.
+    """
+    names = layers_named(model, patterns, key="precision.fp32_layers")
+    return [Fp32Region(model, name, device) for name in names]

@@ -1,7 +1,7 @@
 """The state of a run: everything that a bit-identical continuation needs, except settings.
 
 Settings always come from the configuration. Random state is not saved: random numbers derive from the
-position in the run (`StepSeeds`, `mptui.data.core.rng`).
+position in the run (`StepSeeds`, `mptui.data.rng`).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from mptui.data.core.learned import LearnedData
+from mptui.data.learned import LearnedData
+from mptui.engine.evaluate import SummedMetrics, metrics_of
 from mptui.engine.hooks import Hooks
 from mptui.engine.job import Job, Parts, build_parts, steps_left
-from mptui.engine.optim.freezing import frozen_in
-from mptui.engine.optim.lr_schedule import ScheduleProgress
-from mptui.engine.optim.optimizer_state import OptimizerState
+from mptui.engine.optim.optimizers import OptimizerState, frozen_in
+from mptui.engine.optim.schedule import ScheduleProgress
 from mptui.engine.progress import Best, Cursor
-from mptui.engine.ranks.metrics import SummedMetrics, metrics_of
-from mptui.engine.reporting.applied_metrics import AppliedMetrics
-from mptui.engine.reporting.late_reads import read_now
-from mptui.engine.reporting.reporter import Reporter
+from mptui.engine.reporting.reporter import AppliedMetrics, Reporter
+from mptui.engine.reporting.step_time import read_now
 from mptui.events import Event, Warned
 
 

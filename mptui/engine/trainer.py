@@ -1,22 +1,16 @@
-"""The training loop. Read `Trainer._step` first: it is one complete optimizer step in textbook form.
-
-`_train_step` retries it after a recoverable failure, `_train_epoch` iterates over the windows of an epoch,
-`train` over the epochs. Commands, signals, guards and saves are handled between two steps. `HOOKS` lists
-everything that acts beside the loop: see `mptui.engine.hooks` for its moments, and `mptui.engine.state` for
-the contents of a checkpoint.
-"""
+"""The loop: step, epoch, run; the table of hooks."""
 
 import time
 from collections.abc import Callable, Iterator
 
 import torch
 
-from mptui.data.core.batch import Window
-from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.checkpoint.saving import may_save_before, save_before_error, save_if_due
-from mptui.engine.commands import obey
-from mptui.engine.compile import phase
-from mptui.engine.compile.policy import Stopwatch, outputs_of
+from mptui.data.batch import Window
+from mptui.engine import epochs
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.saver import Saver
+from mptui.engine.commands import may_undo, obey, reason_of, undo_trial
+from mptui.engine.compile import Stopwatch, outputs_of
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
 from mptui.engine.epochs import (
     begin_epoch,
@@ -26,29 +20,32 @@ from mptui.engine.epochs import (
     has_more,
     warn_if_unscored,
 )
-from mptui.engine.guards.batch_checks import check_batch, check_loss, check_outputs
 from mptui.engine.guards.divergence import NanGuard
-from mptui.engine.guards.oom import MemoryGuard, read_windows
+from mptui.engine.guards.memory import MemoryGuard, read_windows
+from mptui.engine.guards.nan_localizer import check_batch, check_loss, check_outputs
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, RunAbandoned, Stopped
-from mptui.engine.numerics.numerics_monitor import NumericsMonitor
+from mptui.engine.numerics import NumericsMonitor
 from mptui.engine.progress import Outcome
-from mptui.engine.ranks.lockstep import Lockstep
-from mptui.engine.ranks.rank_times import RankTimes
-from mptui.engine.ranks.unreadable import Unreadable
-from mptui.engine.reporting.first_loss import FirstLoss
-from mptui.engine.reporting.image_grids import ImageGrids
-from mptui.engine.reporting.memory_samples import MemorySamples
-from mptui.engine.reporting.prediction_pictures import PredictionPictures
-from mptui.engine.reporting.speed_advice import SpeedAdvice
-from mptui.engine.switching import may_undo, reason_of, undo_trial
+from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.sync import Lockstep, RankTimes, Unreadable
+from mptui.engine.reporting.advice import FirstLoss, MemorySamples, SpeedAdvice
+from mptui.engine.reporting.pictures import ImageGrids, PredictionPictures
+from mptui.errors import DiskError, DivergedError, RunDirectoryError
 from mptui.events import Recovered
+
+# The training loop. Read `Trainer._step` first: it is one complete optimizer step in textbook form
+# -------------------------------------------------------------------------------------------------
+# `_train_step` retries it after a recoverable failure, `_train_epoch` iterates over the windows of an
+# epoch, `train` over the epochs. Commands, signals, guards and saves are handled between two steps. `HOOKS`
+# lists everything that acts beside the loop: see `mptui.engine.hooks` for its moments, and
+# `mptui.engine.state` for the contents of a checkpoint.
 
 HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "numerics": NumericsMonitor,
     "advice": SpeedAdvice,
-    "compile": phase.CompileFallback,
+    "compile": epochs.CompileFallback,
     "nan": NanGuard,
     "memory": MemoryGuard,
     "rank times": RankTimes,
@@ -161,12 +158,12 @@ class Trainer:
     def _train_epoch(self) -> None:
         context, state = self.context, self.state
         begin_epoch(context)
-        phase.enter_training(context)
+        epochs.enter_training(context)
         for window in read_windows(context, self._windows):
             watch = Stopwatch(context.device) if context.parts.compiler.timing else None
             self._train_step(window)
             if watch is not None:
-                phase.end_timed_step(context, window, watch.seconds())
+                epochs.end_timed_step(context, window, watch.seconds())
             if not context.left_epoch:
                 state.cursor.sample = window.next_sample
                 self._between_steps()
@@ -207,7 +204,7 @@ class Trainer:
         if context.phase != "training" or state.parts.compiler.on_probation:
             if context.outcome.first_step_s is None:
                 context.outcome.first_step_s = time.perf_counter() - self._started
-            phase.end_first_step(context, window)
+            epochs.end_first_step(context, window)
 
     def _try_step(self, window: Window) -> torch.Tensor | None:
         """Take the step; returns None if it failed and must be retried, unless the run was rolled back."""
@@ -315,3 +312,41 @@ class Trainer:
         if self._warned_of_empty_in != self.state.cursor.epoch:
             self._warned_of_empty_in = self.state.cursor.epoch
             self.context.warn("empty_batch", "left out a batch with only ignored pixels")
+
+
+# Saves checkpoints from the loop: between two steps if one is due, and before an error ends the run
+# --------------------------------------------------------------------------------------------------
+
+_UNSAVED = (DivergedError, DiskError, RunDirectoryError)
+
+
+def save_if_due(context: TrainContext) -> None:
+    """Save between two steps if a checkpoint is due; hold the run while the disk can't be written."""
+    if context.saver.tend():
+        context.reporter.restart_clock()
+    reason = context.save_is_due()
+    if reason is not None and not context.settle():
+        with context.reporter.saving():
+            context.saver.save(snapshots.take(context.state), reason)
+
+
+def may_save_before(error: BaseException, ranks: Ranks) -> bool:
+    """Whether the state is to be saved before `error` ends the run: not a diverged one, nor to a lost disk.
+
+    Of several ranks, all decide by the failure that all know of: they save together.
+    """
+    if ranks.is_alone:
+        return not isinstance(error, _UNSAVED)
+    return ranks.failure is not None and ranks.failure.kind not in {kind.__name__ for kind in _UNSAVED}
+
+
+def save_before_error(context: TrainContext) -> None:
+    """Save before an error ends the run, unless the step is saved or the weights are partly updated."""
+    if context.parts.updater.applying or context.saver.has(context.state.step):
+        return
+    context.mailbox.early_exit.close()
+    context.parts.updater.forget()
+    try:
+        context.save("error")
+    except Exception as failed:  # noqa: BLE001 - the error that ends the run is told
+        context.warn("not_saved", f"the last steps could not be saved: {failed}")

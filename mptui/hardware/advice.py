@@ -4,14 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mptui.config.base_tables import PrecisionMode
-from mptui.config.merge import resolve
-from mptui.config.schema import TrainingConfig
+from mptui.config.resolve import resolve
+from mptui.config.schema import PrecisionMode, TrainingConfig
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import Support
 from mptui.hardware.host import usable_cpus
-from mptui.registry.precisions import LOSS_SCALED
+from mptui.registry.names import LOSS_SCALED
 from mptui.registry.tasks import DEFAULT_TASK
 
 GIB = 1024**3

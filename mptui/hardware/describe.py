@@ -1,16 +1,21 @@
-"""Describes a device in a few lines, and who holds its memory."""
+"""Devices in words and CSV."""
 
+import csv
+import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
-from mptui.events import DeviceProcess
+from mptui.events import DeviceProcess, DeviceSample
 from mptui.hardware.advice import GIB, Recommendation, batch_words
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.formats import Support
 from mptui.hardware.host import Host
-from mptui.hardware.nvidia.gpus import GpuInfo
-from mptui.hardware.nvml import read_gpus
+from mptui.hardware.nvml import GpuInfo, read_gpus
+
+# Describes a device in a few lines, and who holds its memory
+# -----------------------------------------------------------
 
 _FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # fp8 is explained in a note
 _SUPPORT_WORDS: dict[Support, str] = {
@@ -193,3 +198,58 @@ def hint_of_others() -> str:
     """Return the part of a hint for memory that others hold, as `held_by_others`."""
     others = held_by_others()
     return others and f"{others}: end it, or choose another GPU with --device cuda:N; or "
+
+
+# Device statistics as rows of a CSV file: of `mptui monitor --csv`, and of `device.csv` in a run
+# -----------------------------------------------------------------------------------------------
+# One table is the truth for the columns. Unknown values are empty.
+
+COLUMNS: Mapping[str, Callable[[DeviceSample], object]] = {
+    "time": lambda sample: _iso(sample.time),
+    "device": lambda sample: sample.device,
+    "name": lambda sample: sample.name,
+    "utilisation_percent": lambda sample: _percent(sample.utilisation),
+    "utilisation_own_percent": lambda sample: _percent(sample.utilisation_own),
+    "memory_utilisation_percent": lambda sample: _percent(sample.memory_utilisation),
+    "memory_used_bytes": lambda sample: sample.memory_used,
+    "memory_own_bytes": lambda sample: sample.memory_own,
+    "memory_total_bytes": lambda sample: sample.memory_total,
+    "power_w": lambda sample: sample.power_w,
+    "power_limit_w": lambda sample: sample.power_limit_w,
+    "temperature_c": lambda sample: sample.temperature_c,
+    "sm_clock_mhz": lambda sample: sample.sm_clock_mhz,
+    "memory_clock_mhz": lambda sample: sample.memory_clock_mhz,
+    "throttle": lambda sample: "; ".join(sample.throttle),
+    "processes": lambda sample: "; ".join(process_words(each) for each in sample.processes or ()),
+}
+"""Heading, with the unit -> value of a sample."""
+
+
+def csv_header() -> str:
+    """Return the headings as a line of CSV."""
+    return _line(list(COLUMNS))
+
+
+def csv_row(sample: DeviceSample) -> str:
+    """Return a sample as a line of CSV."""
+    return _line([value(sample) for value in COLUMNS.values()])
+
+
+def process_words(process: DeviceProcess) -> str:
+    """Return `PID USER BYTES COMMAND`; `?` for what is unknown."""
+    known = (process.pid, process.user, process.memory, process.command)
+    return " ".join("?" if value is None else str(value) for value in known)
+
+
+def _line(values: Sequence[object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return line.getvalue()
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else round(100 * fraction, 1)

@@ -7,14 +7,29 @@ from dataclasses import dataclass, field, replace
 
 from mptui.errors import ConfigError
 from mptui.events import DeviceSample
-from mptui.hardware.costs import Costs, cpu_costs, cuda_costs
-from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
+from mptui.hardware.formats import (
+    Capability,
+    Costs,
+    Formats,
+    cpu_costs,
+    cpu_formats,
+    cuda_costs,
+    cuda_formats,
+    has_code_for,
+)
 from mptui.hardware.host import Host, read_host
-from mptui.hardware.nvidia.builds import why_no_code, why_unlisted
-from mptui.hardware.nvidia.gpus import GpuInfo, MigSlice, NvmlReport, visible_gpus
-from mptui.hardware.nvidia.unseen import VISIBLE, hidden_gpus, hides_all, unseen_gpus
-from mptui.hardware.nvml import read_gpus
-from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
+from mptui.hardware.nvml import (
+    VISIBLE,
+    GpuInfo,
+    MigSlice,
+    NvmlReport,
+    hidden_gpus,
+    hides_all,
+    read_gpus,
+    unseen_gpus,
+    visible_gpus,
+)
+from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch, why_no_code, why_unlisted
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
 """A CUDA context with its libraries; on a CPU compiled kernels and memory that the allocator retains."""

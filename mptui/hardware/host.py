@@ -1,15 +1,21 @@
-"""The host's processor and memory, and how much of both this process may use.
+"""The host's processor and memory, how much this process may use, and the processes on its GPUs."""
 
-A container sees all cores and memory of its machine, but its control group limits it. The files of control
-groups of both versions are read, up to the root.
-"""
-
+import ctypes
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+
+import psutil
+
+from mptui.text import clean
+
+# The host's processor and memory, and how much of both this process may use
+# --------------------------------------------------------------------------
+# A container sees all cores and memory of its machine, but its control group limits it. The files of
+# control groups of both versions are read, up to the root.
 
 _TOLD_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")
 _UNLIMITED_BYTES = 1 << 60
@@ -127,3 +133,85 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+# Users and programs of processes on a GPU
+# ----------------------------------------
+# Inside a container NVML gives the PIDs of the machine, which are those of other processes there: a process
+# is looked up only if it runs the program that NVML names.
+
+_LONGEST = 60
+
+
+def user_and_command(pid: int, nvml_name: str | None) -> tuple[str | None, str | None]:
+    """Return the user and the program of a process, safe to show; None for what is unknown.
+
+    Args:
+        pid: Its PID, as NVML has it.
+        nvml_name: Its program, as NVML has it.
+    """
+    if not nvml_name:
+        return None, None
+    program = clean(PurePath(nvml_name).name, _LONGEST)
+    try:
+        process = psutil.Process(pid)
+        arguments, user = process.cmdline(), process.username()
+    except (psutil.Error, OSError, UnicodeError):
+        return None, program
+    if not arguments or not _is_same(arguments[0], nvml_name):
+        return None, program
+    return clean(user, _LONGEST), clean(program_words(arguments), _LONGEST)
+
+
+def program_words(arguments: Sequence[str]) -> str:
+    """Return the program of a command line, and the script or module that Python runs.
+
+    All other arguments are left out: they may hold passwords and tokens.
+    """
+    program = PurePath(arguments[0]).name
+    if not program.startswith("python"):
+        return program
+    rest = iter(arguments[1:])
+    for word in rest:
+        if word == "-m":
+            return f"{program} -m {next(rest, '')}".rstrip()
+        if word == "-c":
+            break
+        if word in {"-W", "-X"}:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return f"{program} {PurePath(word).name}"
+    return program
+
+
+def _is_same(program: str, nvml_name: str) -> bool:
+    """Whether NVML's name, a path with or without arguments, is that of `program`."""
+    name = PurePath(program).name
+    return name in {PurePath(nvml_name).name, PurePath(nvml_name.partition(" ")[0]).name}
+
+
+# Configures the C library's allocator
+# ------------------------------------
+
+# of <malloc.h>; see mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_NEVER = 2**31 - 1
+_LARGEST = 1 << 30
+_LARGEST_OF_OLD = 32 << 20  # an older glibc refuses more
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for later allocations; does nothing with other C libraries.
+
+    On a CPU, activations of some MiB each are freed and allocated again at every step. By default, glibc
+    returns them to the kernel, and each step has thousands of page faults: a sixth of its time for a U-Net
+    at 128 px. Call this before threads are started: each has its own heap, which glibc always returns.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_TRIM_THRESHOLD, _NEVER)
+    for size in (_LARGEST_OF_OLD, _LARGEST):
+        mallopt(_MMAP_THRESHOLD, size)
+    mallopt(_ARENA_MAX, 1)

@@ -10,12 +10,10 @@ from typing import Protocol
 import psutil
 
 from mptui.events import DeviceSample
-from mptui.hardware.amd import amdsmi_source
-from mptui.hardware.amd.amdsmi_source import AmdSmiSource
+from mptui.hardware import other_gpus
 from mptui.hardware.host import host_memory, read_host
-from mptui.hardware.intel import xpu_source
-from mptui.hardware.intel.xpu_source import XpuSource
 from mptui.hardware.nvml import NvmlSource, NvmlUnavailableError
+from mptui.hardware.other_gpus import AmdSmiSource, XpuSource
 from mptui.hardware.torch_view import Kind
 
 STALE_AFTER_S = 5.0
@@ -88,16 +86,16 @@ def _cpu_utilisation(percents: Sequence[float]) -> float:
 def is_sampled(kind: Kind) -> bool:
     """Whether there are statistics of devices of this kind; of the others only the host can be sampled."""
     if kind == "rocm":
-        return amdsmi_source.is_there()
-    return xpu_source.is_there() if kind == "xpu" else kind in {"cuda", "cpu"}
+        return other_gpus.amd_is_there()
+    return other_gpus.intel_is_there() if kind == "xpu" else kind in {"cuda", "cpu"}
 
 
 def _source(kind: str, index: int, uuid: str | None, clock: Callable[[], float]) -> DeviceSource:
-    if kind == "xpu" and xpu_source.is_there():
+    if kind == "xpu" and other_gpus.intel_is_there():
         return XpuSource(index)
     if kind != "cuda":
         return CpuSource()
-    return AmdSmiSource(index) if amdsmi_source.is_there() else NvmlSource(index, uuid, clock)
+    return AmdSmiSource(index) if other_gpus.amd_is_there() else NvmlSource(index, uuid, clock)
 
 
 class DeviceSampler:

@@ -13,9 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from mptui.io.atomic import replacing
-from mptui.io.places import base_folder
-from mptui.regular import open_regular, read_regular
+from mptui.io.files import base_folder, open_regular, read_regular, replacing
 
 _LARGEST = 256 << 20
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptui.regular import open_regular
+from mptui.io.files import open_regular
 
 READERS = 4
 MOST_BYTES = 256 << 20

@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from mptui.io.atomic import write_synced
-from mptui.regular import open_regular
+from mptui.io.files import open_regular, write_synced
 
 _ALIGNMENT = 8
 _BLOCK = 1 << 24

@@ -1,11 +1,7 @@
-"""Writes results beside a person's files, and never over them.
-
-A file that is there already is replaced only if this program has written it and nobody has changed it since,
-or with `force`; an input of the command never. What was written stands with its sha256 in
-`.mptui-files.jsonl` of its folder, a line a file.
-"""
+"""Writes results beside a person's files, and never over them; what to do where the disk refuses."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,10 +11,13 @@ from pathlib import Path
 from threading import Lock
 
 from mptui.errors import ConfigError, DiskError
-from mptui.io.atomic import partial_path
-from mptui.io.disk_hint import disk_hint
-from mptui.io.line_file import LineFile
-from mptui.regular import open_regular, read_regular
+from mptui.io.files import LineFile, open_regular, partial_path, read_regular
+
+# Writes results beside a person's files, and never over them
+# -----------------------------------------------------------
+# A file that is there already is replaced only if this program has written it and nobody has changed it
+# since, or with `force`; an input of the command never. What was written stands with its sha256 in
+# `.mptui-files.jsonl` of its folder, a line a file.
 
 LIST = ".mptui-files.jsonl"
 """Name of the list of the files that were written into a folder."""
@@ -141,3 +140,38 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _digest(path: Path) -> str:
     with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Says what to do about a file that can't be written: by the cause, as a full disk is only one of them
+# ----------------------------------------------------------------------------------------------------
+
+_CAUSES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "check the permissions"),
+    errno.EROFS: "mount the disk writable",
+    errno.ENOLCK: "start the lock service of this network disk",
+    errno.ESTALE: "mount the disk again",
+    errno.EIO: "check the disk and its connection",
+    errno.ENOTCONN: "check the disk and its connection",
+    errno.ETIMEDOUT: "check the connection of the disk",
+    errno.EDQUOT: "free disk space within your quota",
+}
+
+
+def disk_hint(error: OSError, place: Path, otherwise: str) -> str:
+    """Return the remedy of a failed write: that of its cause, or `otherwise`, as "choose another folder"."""
+    if error.errno == errno.ENOSPC:
+        cause = "remove files: no inodes are free" if lacks_inodes(place) else "free disk space"
+    else:
+        cause = _CAUSES.get(error.errno or 0, "")
+    return f"{cause}, or {otherwise}" if cause else otherwise
+
+
+def lacks_inodes(place: Path) -> bool:
+    """Whether the disk of a file or folder has no room for another name; False where it can't be told."""
+    for path in (place, place.parent):
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            continue
+        return bool(status.f_files) and not status.f_favail
+    return False

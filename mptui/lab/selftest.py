@@ -21,8 +21,7 @@ from typing import Any, Literal, NoReturn
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DiskError, RunDirectoryError, error_of_code
 from mptui.events import EpochFinished, Step, Validated, Warned
-from mptui.processes.child import function_of
-from mptui.processes.run_server import MAIN, Child, RunServer
+from mptui.processes.start import MAIN, Child, RunServer, function_of
 from mptui.runs.store.directory import CHECKPOINTS
 from mptui.runs.store.journal import read_journal
 

@@ -1,15 +1,21 @@
-"""The layers of any network: by their order from the input, and by name."""
+"""The layers of any network: by order and by name; other bands at the input, heads."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.utils.checkpoint import checkpoint
 
 from mptui.errors import ConfigError
+
+# The layers of any network: by their order from the input, and by name
+# ---------------------------------------------------------------------
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -93,3 +99,241 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors of a network's state by name, without extra state that is none."""
     state: dict[str, object] = model.state_dict()
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+# Fits a network for RGB to images of another number of bands: its first convolution is adapted
+# ---------------------------------------------------------------------------------------------
+
+RGB_BANDS = 3
+
+
+def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
+    """Return the convolution that sees the image, the first one registered, and its name; or None."""
+    found = ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
+    return next(found, None)
+
+
+def adapt_first_convolution(model: nn.Module, bands: int) -> bool:
+    """Let the first convolution of a network for RGB with random weights take `bands` bands.
+
+    Its weights are drawn anew, so that its outputs keep their variance.
+
+    Returns:
+        Whether it takes them now; False: it takes neither RGB nor these bands.
+    """
+    found = first_convolution(model)
+    if found is not None and found[1].in_channels == bands:
+        return True
+    if found is None or found[1].in_channels != RGB_BANDS or found[1].groups != 1:
+        return False
+    conv = found[1]
+    out, _, height, width = conv.weight.shape
+    drawn = torch.randn(out, bands, height, width, dtype=conv.weight.dtype, device=conv.weight.device)
+    conv.weight = nn.Parameter(drawn * conv.weight.detach().std() * (RGB_BANDS / bands) ** 0.5)
+    conv.in_channels = bands
+    return True
+
+
+def adapted_filters(weight: torch.Tensor, bands: int) -> torch.Tensor:
+    """Convert the filters of a first convolution from RGB to other bands, as timm does.
+
+    For one band, they are summed over RGB. For others, R, G and B are repeated in turn and scaled by
+    3 / bands, which keeps the size of the outputs (`timm.models.adapt_input_conv`).
+
+    Args:
+        weight: Filters of shape (O, 3, height, width).
+        bands: Number of bands.
+    """
+    if bands == 1:
+        return weight.sum(dim=1, keepdim=True)
+    turns = -(-bands // RGB_BANDS)
+    return weight.repeat(1, turns, 1, 1)[:, :bands] * (RGB_BANDS / bands)
+
+
+# Works around a bf16 error of CPU convolutions whose kernel reaches beyond a tiny image
+# --------------------------------------------------------------------------------------
+# oneDNN's bf16 weight gradient (AVX-512 and later) doesn't write the gradient of kernel taps that only see
+# padding, which should be zero: the previous content of the memory, even NaN, reaches the weights. Found
+# with torch 2.13 and 2.15, for strides above 1 and for kernels above 3; float32 and float16 are correct.
+
+
+def guard_convolutions(model: nn.Module) -> None:
+    """Let each convolution of `model` compute in float32 where bf16 on a CPU would corrupt its weights."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and _may_have_idle_taps(module):
+            module._conv_forward = partial(_forward, module)  # type: ignore[method-assign]
+
+
+def _may_have_idle_taps(conv: nn.Conv2d) -> bool:
+    return isinstance(conv.padding, tuple) and (max(conv.stride) > 1 or max(conv.kernel_size) > 3)
+
+
+def _forward(
+    conv: nn.Conv2d, images_BCHW: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    plain: Callable[..., torch.Tensor] = partial(nn.Conv2d._conv_forward, conv)
+    at_risk = (
+        images_BCHW.device.type == "cpu"
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and has_idle_taps(conv, images_BCHW.shape[-2:])
+    )
+    if not at_risk:
+        return plain(images_BCHW, weight, bias)
+    with torch.autocast("cpu", enabled=False):
+        return plain(images_BCHW.float(), weight.float(), None if bias is None else bias.float())
+
+
+def has_idle_taps(conv: nn.Conv2d, sides: Sequence[int]) -> bool:
+    """Whether a row or column of the kernel only sees padding, for images of `sides` (H, W)."""
+    assert isinstance(conv.padding, tuple), "chosen so"
+    dimensions = zip(sides, conv.kernel_size, conv.stride, conv.padding, conv.dilation, strict=True)
+    return any(_idle(*dimension) for dimension in dimensions)
+
+
+def _idle(side: int, kernel: int, stride: int, pad: int, dilation: int) -> bool:
+    if side >= kernel * dilation + stride + pad:
+        return False
+    outputs = (side + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    for tap in range(kernel):
+        shift = tap * dilation - pad
+        first = max(0, -(shift // stride))  # the first output whose `tap` is not left of the image
+        if first >= outputs or first * stride + shift >= side:
+            return True
+    return False
+
+
+# Wraps the forward of a module in place: the network's structure, names and state_dict stay as they are
+# ------------------------------------------------------------------------------------------------------
+
+Forward = Callable[..., Any]
+
+_CHAIN = "_wrapped_forward"
+
+
+class WrappedForward:
+    """Replaces the forward of `module` by `around(forward)` until `remove`; a later one is outside.
+
+    Several can be removed in any order.
+    """
+
+    def __init__(self, module: nn.Module, around: Callable[[Forward], Forward]) -> None:
+        self._module = module
+        # first a forward of the instance, which the class does not have
+        self._chain: list[Any] = vars(module).setdefault(_CHAIN, [vars(module).get("forward")])
+        self._chain.append(self)
+        self._around = around
+        module.forward = around(module.forward)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module whose forward is wrapped."""
+        return self._module
+
+    def remove(self) -> None:
+        """Restore the forward without this one."""
+        module, own = self._module, self._chain[0]
+        self._chain.remove(self)
+        vars(module).pop("forward")
+        if own is not None:
+            module.forward = own
+        for wrapped in self._chain[1:]:
+            module.forward = wrapped._around(module.forward)
+        if len(self._chain) == 1:
+            vars(module).pop(_CHAIN)
+
+
+# Activation checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost")
+# --------------------------------------------------------------------------------------------
+# Of each block of a network only the inputs are kept for the backward pass, which computes the rest again,
+# by torch.utils.checkpoint: with the same random numbers and the same autocast state, so that gradients are
+# those without it, to the bit. BatchNorm counts each batch once.
+
+_LEAST_MATRICES = (2, 1)
+"""Matrices or kernels in a block. Blocks of one, such as a convolution with its norm, are taken where there
+are none of two: of them less is saved."""
+
+
+def recomputing() -> bool:
+    """Whether this is a forward pass inside a backward pass: one that repeats another."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def apply_activation_checkpointing(model: nn.Module) -> list[WrappedForward]:
+    """Recompute the blocks of `model` in the backward pass, until the result is removed.
+
+    Raises:
+        ConfigError: As `blocks_of`.
+    """
+    blocks = blocks_of(model)
+    wrapped = [WrappedForward(block, _checkpointed) for block in blocks]
+    norms = [norm for block in blocks for norm in block.modules() if isinstance(norm, _NormBase)]
+    return wrapped + [WrappedForward(norm, partial(_counted_once, norm)) for norm in norms]
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a network, such as residual or transformer blocks, in the order of registration.
+
+    A block is a module of several layers whose class the network has more than once, or a member of an
+    `nn.ModuleList`. Stages are opened: they have several blocks of one class.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    kinds = Counter(type(module) for module in model.modules())
+
+    def blocks_in(module: nn.Module, least: int) -> Iterator[nn.Module]:
+        for part in _parts(module, least):
+            if isinstance(part, _CONTAINERS) or (kinds[type(part)] > 1 and not _is_stage(part, least)):
+                yield part
+            else:
+                yield from blocks_in(part, least)
+
+    found = (list(blocks_in(model, least)) for least in _LEAST_MATRICES)
+    blocks = next(filter(None, found), [])
+    if not blocks:
+        raise ConfigError(
+            "memory.activation_checkpointing: this network has no repeated blocks to recompute",
+            hint="set it to false, or use another network; memory.micro_batch saves memory, too",
+        )
+    return blocks
+
+
+def _is_stage(module: nn.Module, least: int) -> bool:
+    kinds = Counter(type(part) for part in _parts(module, least))
+    return max(kinds.values(), default=0) > 1
+
+
+def _parts(module: nn.Module, least: int) -> Iterator[nn.Module]:
+    """Yield the modules of `least` layers or more directly inside `module`, or inside its containers."""
+    for child in module.children():
+        matrices = sum(parameter.ndim > 1 for parameter in child.parameters())
+        if matrices < least or not any(child.children()):
+            continue
+        inner = list(_parts(child, least)) if isinstance(child, _CONTAINERS) else [child]
+        # e.g. a level of a U-Net
+        yield from inner or ([child] if isinstance(module, nn.ModuleList) else [])
+
+
+def _checkpointed(forward: Forward) -> Forward:
+    def keep_inputs(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the block takes and gives
+        if not torch.is_grad_enabled():
+            return forward(*inputs, **named)
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
+
+    return keep_inputs
+
+
+def _counted_once(norm: _NormBase, forward: Forward) -> Forward:
+    def count_once(images: torch.Tensor) -> Any:  # noqa: ANN401 - as of the module
+        # compiled code is functional: what it computes again it does not store again
+        if torch.compiler.is_compiling() or not recomputing():
+            return forward(images)
+        momentum, count = norm.momentum, norm.num_batches_tracked
+        norm.momentum, norm.num_batches_tracked = 0.0, None if count is None else count.clone()
+        try:
+            return forward(images)
+        finally:
+            norm.momentum, norm.num_batches_tracked = momentum, count
+
+    return count_once

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mptui.models.latent.vae_layout import VaeLayout
+from mptui.models.vae_layout import VaeLayout
 
 _EPS = 1e-6
 _LOG_VARIANCE = -30.0, 20.0

@@ -12,7 +12,7 @@ from torch import nn
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from mptui.errors import ConfigError
-from mptui.models.bands import RGB_BANDS, adapted_filters, first_convolution
+from mptui.models.layers import RGB_BANDS, adapted_filters, first_convolution
 from mptui.text import clean
 
 State = dict[str, torch.Tensor]

@@ -10,15 +10,14 @@ from torch.nn.parameter import is_lazy
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.bands import RGB_BANDS, adapt_first_convolution
-from mptui.models.convolutions import guard_convolutions
-from mptui.models.latent.vae_folder import latent_shape
-from mptui.models.pretrained import Pretrained
+from mptui.models.classifiers import Pretrained
+from mptui.models.latents import latent_shape
+from mptui.models.layers import RGB_BANDS, adapt_first_convolution, guard_convolutions
 from mptui.models.weights import limit_head, load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
+from mptui.registry.names import PREFIX, timm_names
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import RECONSTRUCTION, TASKS
-from mptui.registry.timm_names import PREFIX, timm_names
 
 
 def build(
@@ -129,7 +128,7 @@ def weights_file(config: ModelConfig) -> Path | None:
     return pretrained(config).file.path() if config.weights == PRETRAINED else Path(config.weights)
 
 
-def load(model: nn.Module, config: ModelConfig, path: Path, side: int) -> list[str]:
+def load_weights_of(model: nn.Module, config: ModelConfig, path: Path, side: int) -> list[str]:
     """Load `model.weights` into a model from `build`.
 
     Args:

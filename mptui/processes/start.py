@@ -1,10 +1,4 @@
-"""Child processes forked from an interpreter that has imported what they need.
-
-Importing torch takes seconds, forking a process that has imported it takes milliseconds. The fork server of
-`multiprocessing` does not serve here: there is one for each program, which can't be ended and keeps the
-environment it began with; its children share the terminal and the standard streams of the program, outlive
-one that is killed, and can't be waited for while the server still imports.
-"""
+"""Child processes: a fresh interpreter, or a fork of one that has imported what they need."""
 
 import atexit
 import contextlib
@@ -19,11 +13,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-from mptui.processes.child import end_with_parent, function_of, start
+from mptui.errors import ConfigError
+from mptui.io.files import open_regular
+
+# Child processes forked from an interpreter that has imported what they need
+# ---------------------------------------------------------------------------
+# Importing torch takes seconds, forking a process that has imported it takes milliseconds. The fork server
+# of `multiprocessing` does not serve here: there is one for each program, which can't be ended and keeps
+# the environment it began with; its children share the terminal and the standard streams of the program,
+# outlive one that is killed, and can't be waited for while the server still imports.
 
 _MESSAGE_BYTES = 1 << 20
 _POLL_S = 0.005
@@ -266,3 +269,212 @@ def _call(request: Mapping[str, Any], descriptors: Sequence[int]) -> int | None:
         os.chdir(request["folder"])
     sys.argv = [request["call"], *request["arguments"]]
     return function_of(request["call"])()
+
+
+# Starting a fresh interpreter, and how a process ends
+# ----------------------------------------------------
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import {} as call; sys.exit(call())"
+)
+_SAFE_PATH = "-P" if sys.version_info >= (3, 11) else "-I"
+"""Keeps the current folder out of the module path."""
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+"""The folder in which this package is."""
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl(2): PR_SET_PDEATHSIG
+
+
+def start(call: str, *arguments: str, **options: Any) -> "subprocess.Popen[Any]":  # noqa: ANN401
+    """Call a function in a fresh interpreter that has the module path of this one.
+
+    An interactive interpreter, as that of a notebook, has "" in it for whatever folder is the current one:
+    the folder of this package takes its place, as it may be the entry by which that was found.
+
+    The process has a session of its own, so that Ctrl+C and a closed terminal reach only this process. Its
+    standard streams are /dev/null, since libraries write to them past Python, and into the screen.
+
+    Args:
+        call: `module:function`; it finds `arguments` in `sys.argv`, and returns the exit code or None.
+        arguments: Words for it.
+        options: As for `subprocess.Popen`; they replace the above.
+    """
+    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    path = json.dumps([folder or _PACKAGES for folder in sys.path])
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-I", "-c", _BOOT.format(*call.split(":")), *arguments, path],
+        **{**nothing, "start_new_session": True, **options},
+    )
+
+
+def function_of(call: str) -> Callable[[], int | None]:
+    """Import a `module:function`."""
+    module, name = call.split(":")
+    found: Callable[[], int | None] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def mptui_command(*arguments: str) -> list[str]:
+    """The command line of this program with this interpreter, for processes in any folder.
+
+    Without `-P` a `json.py` in the current folder, of a data set for example, would be run.
+    """
+    return [sys.executable, _SAFE_PATH, "-m", "mptui", *arguments]
+
+
+def exit_code_name(code: int) -> str:
+    """Name the exit code of a process as `subprocess` reports it: `SIGKILL`, or `code 3`."""
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+
+def shell_exit_code(code: int) -> int:
+    """Convert an exit code of `subprocess` to the shell's: 128 + the signal that killed the process."""
+    return code if code >= 0 else 128 - code
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process as soon as the thread that forked it ends; on Linux only.
+
+    A process that is stopped or busy with an import is killed as well. Its own children are not.
+
+    Args:
+        parent: The process that forked this one; if it has ended already, this one ends at once.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+# Runs in processes of their own, forked from one that has imported all that a run needs
+# --------------------------------------------------------------------------------------
+
+MAIN = "mptui.cli.main:main"
+"""Entry point of the command `mptui`."""
+
+# torch imports its compiler as it builds the first optimizer, which takes 2 s: once will do
+RUN_MODULES = ("torch._dynamo", "mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session")
+"""What a run imports."""
+
+
+class RunServer(ForkServer):
+    """A fork server that has imported everything a run needs."""
+
+    def __init__(self, *preload: str) -> None:
+        super().__init__((*RUN_MODULES, *preload), {**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def run(
+        self,
+        arguments: Sequence[object],
+        output: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        call: str = MAIN,
+    ) -> "Child":
+        """Start `mptui ARGUMENTS`.
+
+        Args:
+            arguments: Arguments as in the shell.
+            output: File for stdout and stderr.
+            environ: Additions to the environment.
+            call: What is called with these arguments, as `module:function`.
+        """
+        with output.open("wb") as file:
+            streams = (None, file.fileno(), file.fileno())
+            child = self.start(
+                call, *map(str, arguments), streams=streams, environ={**os.environ, **(environ or {})}
+            )
+        return Child(child, output)
+
+
+class Child:
+    """A run in a separate process."""
+
+    def __init__(self, process: "ForkedChild | subprocess.Popen[bytes]", output: Path) -> None:
+        self._process, self._output = process, output
+        self.poll, self.send = process.poll, process.send_signal
+
+    @property
+    def pid(self) -> int:
+        """The PID."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative for a signal; None while the end is unknown."""
+        return self._process.returncode
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end and return the exit code; kill the process at the limit.
+
+        Raises:
+            TimeoutError: It did not end in time.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            raise TimeoutError(f"no end after {timeout_s:g} s\n{self.output()}") from None
+
+    def output(self) -> str:
+        """Return the output on stdout and stderr so far."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+
+# Detaches a training process from its terminal, so that closing the shell doesn't end it
+# ---------------------------------------------------------------------------------------
+
+LOG = "console.log"
+"""File in the run directory for the output of a detached run."""
+
+_LAUNCHERS = {"SLURM_JOB_ID": "SLURM", "TORCHELASTIC_RUN_ID": "torchrun"}
+
+
+def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the name of a launcher that ends all processes of its job; None if there is none."""
+    return next((name for variable, name in _LAUNCHERS.items() if environ.get(variable)), None)
+
+
+def environ_outside() -> dict[str, str]:
+    """Return the environment without what tells of a launcher: for a child that this process waits for."""
+    return {name: value for name, value in os.environ.items() if name not in _LAUNCHERS}
+
+
+def check_detach(environ: Mapping[str, str] = os.environ) -> None:
+    """Check that a run can be detached.
+
+    Raises:
+        ConfigError: SLURM or torchrun started this process.
+    """
+    if (name := launcher(environ)) is not None:
+        raise ConfigError(
+            f"can't detach under {name}, which ends all processes of a job",
+            hint="use `mptui run` without --detach",
+        )
+
+
+def leave_terminal(log: Path) -> None:
+    """Detach from the terminal: redirect output to `log`, and ignore SIGHUP.
+
+    Raises:
+        OSError: The log can't be written.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    printed = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+    for number, target in ((0, nowhere), (1, printed), (2, printed)):
+        os.dup2(target, number)
+    os.close(nowhere)
+    os.close(printed)
+    leave_session()
+
+
+def leave_session() -> None:
+    """Start a new session without a terminal."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # it is a session leader already
+        os.setsid()

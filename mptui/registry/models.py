@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mptui.registry.names import PREFIX, architecture, timm_names
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import (
     CLASSIFICATION,
@@ -15,13 +16,12 @@ from mptui.registry.tasks import (
     TASKS,
     ByDevice,
 )
-from mptui.registry.timm_names import PREFIX, architecture, timm_names
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from mptui.models.pretrained import Pretrained
-    from mptui.models.unets.unet import Norm, Up
+    from mptui.models.classifiers import Pretrained
+    from mptui.models.unet import Norm, Up
 
 PRETRAINED = "pretrained"
 """Value of `model.weights` for the published weights of the network."""
@@ -58,10 +58,10 @@ def _unet(
     *, num_classes: int, side: int, encoder: str | None, width: int, depth: int, up: "Up", norm: "Norm"
 ) -> "nn.Module":
     if encoder is not None:
-        from mptui.models.timm_networks import build_encoder_unet
+        from mptui.models.classifiers import build_encoder_unet
 
         return build_encoder_unet(encoder, num_classes, side, width=width, up=up, norm=norm)
-    from mptui.models.unets.unet import UNet
+    from mptui.models.unet import UNet
 
     return UNet(num_classes, width=width, depth=depth, up=up, norm=norm)
 
@@ -69,7 +69,7 @@ def _unet(
 def _pretrained_encoder(*, encoder: str | None, **settings: object) -> "Pretrained | None":
     if encoder is None:
         return None
-    from mptui.models.timm_networks import pretrained_timm
+    from mptui.models.classifiers import pretrained_timm
 
     return pretrained_timm(encoder, part="encoder")
 
@@ -84,8 +84,8 @@ def _diffusion_unet(
     class_conditional: bool,
     vae: str | None = None,
 ) -> "nn.Module":
-    from mptui.models.latent.vae_folder import latent_shape
-    from mptui.models.unets.diffusion_unet import DiffusionUNet
+    from mptui.models.diffusion_unet import DiffusionUNet
+    from mptui.models.latents import latent_shape
 
     channels, side, _ = (3, side, side) if vae is None else latent_shape(vae, side)
     return DiffusionUNet(
@@ -98,8 +98,8 @@ def _diffusion_unet(
 
 
 def _vae(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
-    from mptui.models.latent.autoencoder import Autoencoder
-    from mptui.models.latent.vae_layout import VaeLayout
+    from mptui.models.vae import Autoencoder
+    from mptui.models.vae_layout import VaeLayout
 
     return Autoencoder(VaeLayout.of_width(width, depth))
 
@@ -117,13 +117,13 @@ def _pretrained_classifier(name: str) -> "Pretrained":
 
 
 def _timm(name: str, *, num_classes: int, side: int) -> "nn.Module":
-    from mptui.models.timm_networks import build_timm
+    from mptui.models.classifiers import build_timm
 
     return build_timm(name, num_classes, side)
 
 
 def _pretrained_timm(name: str) -> "Pretrained | None":
-    from mptui.models.timm_networks import pretrained_timm
+    from mptui.models.classifiers import pretrained_timm
 
     return pretrained_timm(name)
 
@@ -136,7 +136,7 @@ def _timm_spec(name: str) -> ModelSpec:
 
 
 def _own(name: str, *, num_classes: int, side: int) -> "nn.Module":
-    from mptui.models.own_network import build_own
+    from mptui.models.classifiers import build_own
 
     return build_own(name, num_classes)
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 Groups = list[dict[str, Any]]
 """Parameter groups of `torch.optim`: `params`, their `weight_decay`, and `lr_scale`, a factor of the rate.
-See `mptui.engine.optim.param_groups`."""
+See `mptui.engine.optim.optimizers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def _muon(
     betas: Betas,
     eps: float,
 ) -> "torch.optim.Optimizer":
-    from mptui.engine.optim.muon import Muon
+    from mptui.engine.optim.fused import Muon
 
     return Muon(groups, lr, momentum=momentum, nesterov=nesterov, betas=betas, eps=eps)
 
@@ -110,7 +110,7 @@ def _lion(groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas) -> "
 def _sgd_schedule_free(
     groups: Groups, lr: "torch.Tensor", *, fused: bool, momentum: float
 ) -> "torch.optim.Optimizer":
-    from mptui.engine.optim.schedule_free import ScheduleFreeSGD
+    from mptui.engine.optim.averages import ScheduleFreeSGD
 
     return ScheduleFreeSGD(groups, lr, momentum=momentum)
 
@@ -118,7 +118,7 @@ def _sgd_schedule_free(
 def _adamw_schedule_free(
     groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas, eps: float
 ) -> "torch.optim.Optimizer":
-    from mptui.engine.optim.schedule_free import ScheduleFreeAdamW
+    from mptui.engine.optim.averages import ScheduleFreeAdamW
 
     return ScheduleFreeAdamW(groups, lr, betas=betas, eps=eps)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.registry.models import MODELS, find_model
+from mptui.registry.names import BUILT_IN, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
-from mptui.registry.samples import BUILT_IN, SampleKind
 from mptui.registry.tasks import TASKS
 
 

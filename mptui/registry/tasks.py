@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mptui.registry.denoising import NoiseSchedule, Prediction
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import NoiseSchedule, Prediction, SampleKind
 
 if TYPE_CHECKING:
     from mptui.tasks.base import Task
@@ -122,7 +121,7 @@ def _diffusion(
 
 
 def _reconstruction(classes: Sequence[str]) -> "Task":
-    from mptui.tasks.reconstruction import Reconstruction
+    from mptui.tasks.diffusion import Reconstruction
 
     return Reconstruction()
 

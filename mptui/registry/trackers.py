@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptui.registry.tracker import Kept, Tracker
+from mptui.registry.names import Kept, Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,31 +26,31 @@ class TrackerSpec:
 
 
 def _csv(run: Path, _: Mapping[str, Any], kept: Kept) -> Tracker:
-    from mptui.runs.trackers.csv_file import CsvFile
+    from mptui.runs.trackers.local_files import CsvFile
 
     return CsvFile(run, kept)
 
 
 def _tensorboard(run: Path, _: Mapping[str, Any], kept: Kept) -> Tracker:
-    from mptui.runs.trackers.tensorboard_files import TensorBoard
+    from mptui.runs.trackers.local_files import TensorBoard
 
     return TensorBoard(run, kept)
 
 
 def _wandb(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
-    from mptui.runs.trackers.weights_and_biases import WeightsAndBiases
+    from mptui.runs.trackers.services import WeightsAndBiases
 
     return WeightsAndBiases(run, config, kept)
 
 
 def _mlflow(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
-    from mptui.runs.trackers.mlflow_run import MlflowRun
+    from mptui.runs.trackers.services import MlflowRun
 
     return MlflowRun(run, config, kept)
 
 
 def _trackio(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
-    from mptui.runs.trackers.trackio_run import TrackioRun
+    from mptui.runs.trackers.services import TrackioRun
 
     return TrackioRun(run, config, kept)
 

@@ -9,7 +9,7 @@ from mptui.errors import ConfigError
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS, VAL_LOSS
 from mptui.tasks.base import Task
-from mptui.tasks.class_weights import class_weights
+from mptui.tasks.classification import class_weights
 from mptui.tasks.own_loss import build_own_task
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import to_device
-from mptui.data.core.rng import RandomStream, keys
-from mptui.data.transforms.diffusion_noise import Noising, normal_images
-from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
-from mptui.data.transforms.normalization import Normalization
-from mptui.registry.denoising import SamplingMethod
+from mptui.data.batch import to_device
+from mptui.data.noise import Noising, normal_images
+from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.data.rng import RandomStream, keys
+from mptui.data.transforms import Normalization
+from mptui.registry.names import SamplingMethod
 
 _LARGEST_LATENT = 5.0
 """Latents are scaled to a standard deviation of about 1."""

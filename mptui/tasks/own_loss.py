@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from mptui.data.core.batch import Batch, Window
+from mptui.data.batch import Batch, Window
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry.own_code import call, defining_line, load
 from mptui.tasks.base import Metrics, Task

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mptui.data.core.batch import Batch, Window
-from mptui.data.core.class_colours import BACKGROUND
-from mptui.data.core.types import IGNORE
-from mptui.tasks.class_counts import ClassCounts, mean_of_present
-from mptui.tasks.class_weights import ItemWeights
+from mptui.data.batch import Batch, Window
+from mptui.data.pictures import BACKGROUND
+from mptui.data.types import IGNORE
+from mptui.tasks.classification import ClassCounts, ItemWeights, mean_of_present
 
 _FOCUS = 2
 """Exponent of the focal loss, gamma: the best one of Lin et al. (2017)."""

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, Decoded, Split
-from mptui.data.formats.folder_format import FolderFormat
-from mptui.data.formats.known_formats import FORMATS, layout_of, recognize_kinds
-from mptui.data.formats.open import open_dataset
+from mptui.data.folder_format import FolderFormat
+from mptui.data.layouts.known import FORMATS, layout_of, recognize_kinds
+from mptui.data.open import open_dataset
+from mptui.data.types import Dataset, Decoded, Split
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 Images = Mapping[str, Sequence[bytes]]
 """Files of images, each a PNG, by class."""

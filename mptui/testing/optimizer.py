@@ -10,13 +10,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.config.base_tables import GradScalerConfig
-from mptui.config.schema import TrainingConfig
+from mptui.config.schema import GradScalerConfig, TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer, continued, shrink_momentum, supports_fused
-from mptui.engine.optim.optimizer_state import OptimizerState
-from mptui.engine.precision.amp import build_precision
+from mptui.engine.optim.optimizers import (
+    OptimizerState,
+    build_optimizer,
+    continued,
+    shrink_momentum,
+    supports_fused,
+)
+from mptui.engine.precision import build_precision
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
 
 _CPU = torch.device("cpu")

@@ -7,9 +7,9 @@ from itertools import accumulate, product
 import pytest
 import torch
 
-from mptui.data.core.batch import Batch, Window
-from mptui.data.core.types import IGNORE
-from mptui.engine.ranks.metrics import SCORES
+from mptui.data.batch import Batch, Window
+from mptui.data.types import IGNORE
+from mptui.engine.evaluate import SCORES
 from mptui.registry.tasks import VAL_LOSS
 from mptui.tasks.base import Metrics, Task
 from mptui.testing.optimizer import HostReads
@@ -190,7 +190,7 @@ def _loss_and_gradient(
 
 
 def _merged(states: Sequence[State]) -> State:
-    """Return the state of several processes together, as `mptui.engine.ranks.metrics` does."""
+    """Return the state of several processes together, as `mptui.engine.evaluate` does."""
     found: State = {}
     for state in states:
         for name, value in state.items():

@@ -15,8 +15,7 @@ from mptui.config.schema import RunConfig
 from mptui.events import EpochFinished, Event, Step, Validated, Warned
 from mptui.registry.trackers import TrackerSpec
 from mptui.runs.store.journal import Journal, read_journal
-from mptui.runs.trackers.feeder import Feed, scalars_of
-from mptui.runs.trackers.tracker_state import TrackerState
+from mptui.runs.trackers.feeder import Feed, TrackerState, scalars_of
 
 BEGAN = 1_790_000_000.0
 """Seconds since the epoch at which the runs of these tests begin."""

@@ -1,27 +1,308 @@
-"""The terminal app: themes, keys, first screen. Imports no torch."""
+"""The terminal app: themes, keys, first screen, runs shown and acted on. Imports no torch."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
-from textual import on
-from textual.app import SystemCommand
-from textual.events import Event, Key, Paste
+from rich.console import RenderableType
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.events import Event, Key, Paste, Print
 from textual.filter import LineFilter
-from textual.notifications import Notify, SeverityLevel
+from textual.notifications import Notification, Notify, SeverityLevel
 from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
+from mptui.errors import MptuiError
+from mptui.io.files import read_regular, replace_file
+from mptui.lab.learn.exercises import LearnChoices
+from mptui.processes.start import LOG
+from mptui.runs.listing.forks import fork_run, kept_checkpoints
+from mptui.runs.listing.rows import RunList
+from mptui.runs.remote.feed import AttachedRun
+from mptui.runs.store.directory import CONFIG, is_trained, status_of
+from mptui.runs.view.words import closing_line
+from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
-from mptui.tui.keys.bindings import bindings, heard_on
-from mptui.tui.keys.keymap import Keymap, load_keymap
-from mptui.tui.keys.typed import KeyHandled, KeyQueue
-from mptui.tui.notifications import TimedNotification
-from mptui.tui.run_actions import RunActions
+from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, heard_on, load_keymap
+from mptui.tui.screens.learn import LearnScreen
+from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.setup.last_theme import keep_theme
-from mptui.tui.terminal.ascii import AsciiFilter
-from mptui.tui.terminal.calling import fault_of_choice
-from mptui.tui.themes import THEMES
+from mptui.tui.selection import state_folder
+from mptui.tui.sources import RunSource
+from mptui.tui.terminal import process
+from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii
+from mptui.tui.terminal.process import SteadyDriver, Terminal, fault_of_choice
+from mptui.tui.themes import DARK, THEMES
+from mptui.tui.work import in_background
+
+if TYPE_CHECKING:
+    from mptui.tui.screens.fork import ForkChoice
+    from mptui.tui.screens.runs import RunsScreen
+
+
+# Opens the live screen of a run of another process, or of an ended run
+# ---------------------------------------------------------------------
+
+ENDING_S = 5.0
+"""Seconds that an ended run may take to release its directory."""
+
+
+def open_attached(source: AttachedRun) -> int:
+    """Show a run on this terminal; return its exit code if it ended in the meantime, else 0.
+
+    If a signal ended the screen, return 128 + its number.
+    """
+    process.tell_alone(True)
+    terminal = Terminal(state_folder() / LOG)
+    keymap, ascii_only = person_keymap(), needs_ascii()
+    screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
+    app = TerminalApp(
+        screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent, theme=theme_at_start()
+    )
+    catch_signals(app, terminal)
+    with terminal:
+        app.run()
+    if screen.view.finished is not None:
+        source.wait(ENDING_S)
+    source.close()
+    if not terminal.lost:
+        print(closing_line(source.run, status_of(source.run)), file=sys.stderr)  # noqa: T201 - the screen is gone
+    if app.signalled is not None and not terminal.lost:
+        return 128 + app.signalled
+    return app.return_code or source.exit_code
+
+
+# Opens the screen of the exercises
+# ---------------------------------
+
+
+def open_lessons(choices: LearnChoices, first: str) -> int:
+    """Show the exercises on this terminal, `first` first; return the exit code.
+
+    If a signal ended the screen, return 128 + its number.
+    """
+    terminal = Terminal(state_folder() / LOG)
+    keymap, ascii_only = person_keymap(), needs_ascii()
+    screen = LearnScreen(choices, first, keymap=keymap.keys, ascii_only=ascii_only)
+    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, theme=theme_at_start())
+    catch_signals(app, terminal)
+    with terminal:
+        app.run()
+    if app.signalled is not None and not terminal.lost:
+        return 128 + app.signalled
+    return app.return_code or 0
+
+
+# Notifications that end, and end nothing else
+# --------------------------------------------
+
+SHORTEST_S = 0.1
+"""The least that a screen opened in the last moment of a notification shows it, in seconds."""
+
+
+class TimedNotification(Notification):
+    """A notification of which no screen gets too little time left for a timer.
+
+    Each screen that opens shows the notification for the time left, by a timer of Textual. One of less than
+    nothing, as between two looks at the clock, never gives the event loop back: the program hangs. One of
+    microseconds can end without a call: the notification stays.
+    """
+
+    @property
+    def time_left(self) -> float:
+        """Seconds for which a screen that opens now shows it."""
+        return max(super().time_left, SHORTEST_S)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time is over."""
+        return super().time_left <= 0
+
+
+# What the app does with runs: list them, open, resume and fork them
+# ------------------------------------------------------------------
+
+
+class RunActions(App[str], inherit_bindings=False):
+    """An app that knows the runs of a folder.
+
+    Args:
+        runs: The folder.
+        keymap: The user's keys.
+        ascii_only: Draw in ASCII.
+    """
+
+    resumes = False
+    """Whether runs can be resumed from here."""
+
+    def __init__(self, runs: Path, keymap: Keymap, *, ascii_only: bool) -> None:
+        super().__init__(driver_class=SteadyDriver)
+        self.runs, self.keymap, self.ascii_only = RunList(runs), keymap, ascii_only
+        self._turns: list[Turns] = []
+
+    def leave_screen(self) -> None:
+        """Leave the current screen as the user would, or exit."""
+        if isinstance(self.screen, Page):
+            self.screen.leave()
+        else:
+            self.exit()
+
+    def action_runs(self) -> None:
+        """Open the list of runs above this screen, or go back from it."""
+        from mptui.tui.screens.runs import RunsScreen
+
+        if isinstance(self.screen, RunsScreen):
+            self.screen.back()
+        elif isinstance(self.screen, Page):
+            screen = RunsScreen(self.runs, self.keymap.keys, ascii_only=self.ascii_only)
+            self.push_screen(screen, self.screen_left)
+
+    def on_runs_screen_opened(self, event: "RunsScreen.Opened") -> None:
+        """Show a run on the live screen, or resume it."""
+        if event.resume:
+            self.resume_run(event.run)
+        else:
+            self.open_run(event.run)
+
+    def open_run(self, run: Path) -> None:
+        """Show a run on the live screen: go back to it if it is the one below, else attach to it."""
+        from mptui.runs.remote.feed import AttachedRun
+        from mptui.tui.screens.live import LiveScreen
+
+        below = self.screen_stack[-2]
+        if isinstance(below, LiveScreen) and below.source.run == run:
+            self.screen.dismiss("back")
+            return
+        source = AttachedRun(run).start()
+
+        def left(how: str | None) -> None:
+            source.close()
+            self.screen_left(how)
+
+        keys = self.keymap.keys
+        live = LiveScreen(source, keymap=keys, ascii_only=self.ascii_only, resumable=self.resumes)
+        self.push_screen(live, left)
+
+    def resume_run(self, run: Path) -> None:
+        """Resume a run on the live screen, in a program that trains."""
+        words = f"this program only watches runs; resume it by: mptui resume {shell_word(run)}"
+        self._refuse(words)
+
+    @work(exclusive=True, group=f"{KEYS_WAIT}: fork")
+    async def action_fork(self) -> None:
+        """Ask for a fork of the run on this screen: which checkpoint, which settings."""
+        from mptui.runs.remote.control import preset_names
+        from mptui.tui.screens.fork import ForkDialog
+
+        run = self._run_shown()
+        if run is None:
+            return
+        try:
+            kept = await in_background(lambda: kept_checkpoints(run))
+        except MptuiError as error:
+            self._refuse(error.message)
+            return
+        if not kept:
+            self._refuse("this run has no checkpoint yet; c saves one")
+            return
+        training = await in_background(lambda: is_trained(run))
+        dialog = ForkDialog(run, kept, preset_names(os.environ), self.keymap.keys, training=training)
+        self.push_screen(dialog, self._chosen)
+
+    @work(group="share")
+    async def action_share(self) -> None:
+        """Write this screen as SVG and PNG, and two lines on its run."""
+        from mptui.tui.share import write_screen
+
+        where = self.screen.where if isinstance(self.screen, Page) else "screen"
+        svg, run = self.export_screenshot(), self._run_shown()
+        try:
+            path = await in_background(lambda: write_screen(svg, where, run))
+        except MptuiError as error:
+            self._refuse(error.message)
+        else:
+            self.notify(f"written: {path} and .png", markup=False)
+
+    def _chosen(self, choice: "ForkChoice | None") -> None:
+        if choice is not None:
+            self._fork(choice)
+
+    def _run_shown(self) -> Path | None:
+        from mptui.tui.screens.live import LiveScreen
+        from mptui.tui.screens.runs import RunsScreen
+
+        if isinstance(self.screen, LiveScreen):
+            return self.screen.source.run
+        return self.screen.chosen if isinstance(self.screen, RunsScreen) else None
+
+    @work(group=f"{KEYS_WAIT}: forking")
+    async def _fork(self, choice: "ForkChoice") -> None:
+        """Make the fork, train it, and draw it over its parent."""
+        from mptui.runs.remote.feed import AttachedRun
+        from mptui.tui.screens.compare import CompareScreen
+        from mptui.tui.screens.live import LiveScreen
+
+        try:
+            parts = choice.run, choice.checkpoint, None, choice.profile
+            fork = await in_background(lambda: fork_run(*parts))
+        except MptuiError as error:
+            self._refuse(error.message)
+            return
+        source = self.train_fork(fork, choice.sets)
+        if choice.parent_does != "train":
+            below = self.screen
+            shown = below.source if isinstance(below, LiveScreen) else None
+            if shown is None or shown.run != choice.run:
+                shown = AttachedRun(choice.run).start()
+            self._turns.append(Turns(shown, source, swap=choice.parent_does == "turns"))
+        self.show_source(source)
+        compared = CompareScreen([choice.run, fork], self.keymap.keys, ascii_only=self.ascii_only)
+        self.push_screen(compared, self.screen_left)
+
+    def train_fork(self, fork: Path, sets: Sequence[str]) -> "RunSource":
+        """Train a fork in a process of its own."""
+        from mptui.runs.planning.plan import Request
+        from mptui.tui.sources import IsolatedSource
+
+        request = Request(str(fork / CONFIG), sets=sets, environ=os.environ)
+        return IsolatedSource(request, fork.parent, resume=fork).start()
+
+    def show_source(self, source: "RunSource") -> None:
+        """Show a run that has been started on the live screen."""
+        from mptui.tui.screens.live import LiveScreen
+
+        live = LiveScreen(source, keymap=self.keymap.keys, ascii_only=self.ascii_only)
+        self.push_screen(live, self.screen_left)
+
+    def watch_turns(self) -> None:
+        """Pass the turns of runs that share a device."""
+        self.set_interval(1.0, self._pass_turns)
+
+    def _pass_turns(self) -> None:
+        self._turns = [turns for turns in self._turns if turns.tick()]
+
+    def on_unmount(self) -> None:
+        """Let paused parents go on."""
+        for turns in self._turns:
+            turns.end()
+
+    def _refuse(self, words: str) -> None:
+        self.notify(words, severity="warning", markup=False)
+
+    def screen_left(self, how: str | None) -> None:
+        """Leave the screen below, too, if the user quits."""
+        if how in {"leave", "left"}:
+            self.leave_screen()
+
+
+# The terminal app: themes, keys, first screen. Imports no torch
+# --------------------------------------------------------------
 
 
 class MptuiApp(RunActions, inherit_bindings=False):
@@ -140,3 +421,144 @@ class MptuiApp(RunActions, inherit_bindings=False):
 def person_keymap() -> Keymap:
     """Read the user's keymap from the configuration folder."""
     return load_keymap(user_folder().parent)
+
+
+# The theme that was chosen by its key, kept in the state folder; an unreadable file is ignored
+# ---------------------------------------------------------------------------------------------
+
+CHOICE = "MPTUI_THEME"
+"""Variable that names a theme."""
+
+_NAME = "theme"
+_LARGEST = 64
+
+
+def theme_at_start(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the theme to start with: that of MPTUI_THEME, else the last one chosen, else dark.
+
+    With NO_COLOR, in which a light theme is hard to read on a dark terminal, the last choice is not taken up.
+    """
+    named, known = environ.get(CHOICE), {theme.name for theme in THEMES}
+    if named in known:
+        return named
+    if environ.get("NO_COLOR"):
+        return DARK.name
+    try:
+        chosen = read_regular(state_folder(environ) / _NAME, _LARGEST).decode(errors="replace").strip()
+    except OSError:
+        return DARK.name
+    return chosen if chosen in known else DARK.name
+
+
+def keep_theme(name: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Keep the name of a theme for the next start; a failed write is ignored."""
+    folder = state_folder(environ)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / _NAME, f"{name}\n".encode())
+
+
+# The app on a terminal: redirects output of libraries to a log, and handles signals
+# ----------------------------------------------------------------------------------
+
+SIGNALS_A_SECOND = 4
+
+
+class TerminalApp(MptuiApp):
+    """An app that exits cleanly on a signal."""
+
+    signalled: int | None = None
+
+    def on_mount(self) -> None:
+        """Start checking for signals."""
+        self.begin_capture_print(self)
+        self.set_interval(1 / SIGNALS_A_SECOND, self._heed_signals)
+
+    def on_print(self, event: Print) -> None:
+        """Redirect output of libraries to the log."""
+        with contextlib.suppress(OSError):  # a full disk must not end the screen
+            os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Close the screen for an error; the program then ends as one that has failed."""
+        self._return_code = 1  # Textual leaves that of a fault in its own threads at 0
+        super().panic(*renderables)
+
+    def take_signal(self, number: int) -> None:
+        """Record a signal that ends the screen; safe in a signal handler."""
+        self.signalled = number
+
+    def take_save(self) -> None:
+        """Record a checkpoint request (SIGUSR2); safe in a signal handler."""
+
+    def may_leave(self) -> bool:
+        """Whether the screen can be closed for a signal now."""
+        return True
+
+    def _heed_signals(self) -> None:
+        """Exit at once for a closed terminal, and for other signals once `may_leave` allows it."""
+        if self.signalled == signal.SIGHUP or (self.signalled is not None and self.may_leave()):
+            self.exit()
+
+
+def catch_signals(app: TerminalApp, terminal: Terminal) -> None:
+    """Forward SIGTERM, SIGUSR1, SIGINT and SIGUSR2 to `app`; release the terminal for SIGHUP.
+
+    The handlers only set flags, so that they work even while a stalled terminal blocks the event loop.
+    """
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        app.take_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
+
+    def save(_number: int, _frame: FrameType | None) -> None:
+        app.take_save()
+
+    def hang_up(number: int, _frame: FrameType | None) -> None:
+        process.restore_alone()
+        terminal.hang_up()
+        app.take_signal(number)
+
+    signal.signal(signal.SIGTERM, take)
+    signal.signal(signal.SIGUSR1, take)
+    signal.signal(signal.SIGUSR2, save)
+    signal.signal(signal.SIGINT, take)
+    signal.signal(signal.SIGHUP, hang_up)
+
+
+# Lets a run and its fork share a device: the parent pauses, or they take turns
+# -----------------------------------------------------------------------------
+
+TURN_S = 60
+"""Seconds of a turn."""
+
+
+class Turns:
+    """Pauses a parent while its fork trains; call `tick` once a second.
+
+    Args:
+        parent: The run that was forked.
+        fork: Its fork.
+        swap: Whether they take turns; else the parent pauses until the fork has ended.
+    """
+
+    def __init__(self, parent: RunSource, fork: RunSource, *, swap: bool) -> None:
+        self._training, self._paused, self._swap = fork, parent, swap
+        self._seconds = 0
+        parent.send("pause")
+
+    def tick(self) -> bool:
+        """Pass the turn if it is over; return False once one of them has ended, so that the other goes on."""
+        if self._training.finished or self._paused.finished:
+            self.end()
+            return False
+        self._seconds += 1
+        if self._swap and self._seconds % TURN_S == 0:
+            self._training.send("pause")
+            self._paused.send("resume")
+            self._training, self._paused = self._paused, self._training
+        return True
+
+    def end(self) -> None:
+        """Let the paused one go on."""
+        if not self._paused.finished:
+            self._paused.send("resume")

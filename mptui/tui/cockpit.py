@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Protocol
 from textual import on, work
 
 from mptui.events import RunFinished
-from mptui.hardware.memory import keep_freed_memory
-from mptui.runs.listing.run_rows import RunList
-from mptui.runs.remote.daemonize import LOG, launcher
+from mptui.hardware.host import keep_freed_memory
+from mptui.processes.start import LOG, launcher
+from mptui.runs.listing.rows import RunList
 from mptui.runs.session.shutdown import end_now, worker_left
 from mptui.runs.store.directory import status_of
-from mptui.runs.view.closing_line import closing_line
+from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
-from mptui.tui import threads
-from mptui.tui.app import person_keymap
-from mptui.tui.keys.keymap import Keymap
-from mptui.tui.keys.typed import KEYS_WAIT
+from mptui.tui import work as tui_work
+from mptui.tui.app import TerminalApp, catch_signals, person_keymap, theme_at_start
+from mptui.tui.keys import KEYS_WAIT, Keymap
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.setup.last_selection import state_folder
-from mptui.tui.setup.last_theme import theme_at_start
-from mptui.tui.sources.source import RunSource
-from mptui.tui.terminal import supervisor
-from mptui.tui.terminal.ascii import needs_ascii
-from mptui.tui.terminal.stdio import Terminal
-from mptui.tui.terminal.supervisor import Part
-from mptui.tui.terminal_app import TerminalApp, catch_signals
+from mptui.tui.selection import state_folder
+from mptui.tui.sources import RunSource
+from mptui.tui.terminal import process
+from mptui.tui.terminal.graphics import needs_ascii
+from mptui.tui.terminal.process import Part, Terminal
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -145,7 +141,7 @@ class Cockpit(TerminalApp):
                 )
                 return
             self.notify("starts once the files of the last run are written", markup=False)
-            await threads.in_background(before.wait)
+            await tui_work.in_background(before.wait)
         self._group = group
         run = self._starter(request, resume, group)
         if screen is None or not screen.is_attached:
@@ -286,11 +282,10 @@ def _starter(
         terminal.log_to(run / LOG)
 
     def start(request: "Request", resume: Path | None, group: Sequence[str]) -> Run:
-        from mptui.tui.sources.in_process import SessionSource
-        from mptui.tui.sources.subprocess import IsolatedSource
+        from mptui.tui.sources import IsolatedSource, SessionSource
 
         request = replace(request, trust_code=trust_code)
-        supervisor.tell_alone(isolate or bool(group))
+        process.tell_alone(isolate or bool(group))
         if isolate or group:
             return IsolatedSource(request, runs, group=group, resume=resume).start()
         return SessionSource(request, runs, on_directory=log_to, resume=resume).start()
@@ -318,7 +313,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
         ended = app.run_now.run
         print(closing_line(ended, status_of(ended)), file=sys.stderr)  # noqa: T201 - the screen is gone
     code = app.return_code or app.exit_code_of_run
-    if threads.busy():
+    if tui_work.busy():
         # A thread that imports torch or waits for a driver can't be ended cleanly.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,11 +1,28 @@
-"""The table of all keys, from which bindings, footer, help and palette are built."""
+"""The table of all keys, from which bindings, footer, help and palette are built; a keymap of one's own."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
 
+import tomli
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.keys import format_key
+from textual.events import Event, Key, Paste
+from textual.keys import Keys, format_key
+from textual.message import Message
+from textual.widgets import Input
+
+from mptui.io.files import read_regular
+from mptui.text import clean
+
+# The table of all keys, from which bindings, footer, help and palette are built
+# ------------------------------------------------------------------------------
 
 MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean", "fork", "metrics"}
 """Dialogs, which receive only their own keys."""
@@ -23,7 +40,7 @@ PARTS_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class BoundKey:
     """An action of the user by key.
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
@@ -47,10 +64,10 @@ class Key:
         return self.id.split(".", 1)[0]
 
 
-KEYS: tuple[Key, ...] = (
-    Key("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
-    Key("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark", when="several"),
-    Key(
+KEYS: tuple[BoundKey, ...] = (
+    BoundKey("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
+    BoundKey("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark", when="several"),
+    BoundKey(
         "detection.earlier",
         "up,k",
         "step(-1)",
@@ -60,10 +77,10 @@ KEYS: tuple[Key, ...] = (
         palette=False,
         when="several",
     ),
-    Key("detection.later", "down,j,tab", "step(1)", "next device", palette=False),
-    Key("detection.again", "r", "look_again", "detect the devices again", "rescan"),
-    Key("picker.start", "enter", "start", "start the run", "start"),
-    Key(
+    BoundKey("detection.later", "down,j,tab", "step(1)", "next device", palette=False),
+    BoundKey("detection.again", "r", "look_again", "detect the devices again", "rescan"),
+    BoundKey("picker.start", "enter", "start", "start the run", "start"),
+    BoundKey(
         "picker.profile",
         "1,2,3,4,5,6,7,8,9",
         "profile({n})",
@@ -72,21 +89,21 @@ KEYS: tuple[Key, ...] = (
         display="1-9",
         palette=False,
     ),
-    Key("picker.edit", "e", "edit", "edit the value under the cursor", "edit"),
-    Key("picker.next", "tab", "app.focus_next", "settings, then model, data, epochs", "model, data"),
-    Key("picker.previous", "shift+tab", "app.focus_previous", "previous field", palette=False),
-    Key("picker.filter", "slash", "filter", "only settings with these words", "search"),
-    Key("picker.fill", "f", "fill", "the batch that fills free memory", "fill"),
-    Key("picker.save", "w", "save", "save as a profile", "save"),
-    Key("picker.changed", "c", "changed", "only changed settings, or all", "changed"),
-    Key("list.up", "up", "cursor_up", "previous line", palette=False),
-    Key("list.down", "down", "cursor_down", "next line", palette=False),
-    Key("list.page_up", "pageup", "page_up", "previous page", palette=False),
-    Key("list.page_down", "pagedown", "page_down", "next page", palette=False),
-    Key("list.first", "home", "first", "first line", palette=False),
-    Key("list.last", "end", "last", "last line", palette=False),
-    Key("live.pause", "space", "pause", "pause or continue", "pause", when="going"),
-    Key(
+    BoundKey("picker.edit", "e", "edit", "edit the value under the cursor", "edit"),
+    BoundKey("picker.next", "tab", "app.focus_next", "settings, then model, data, epochs", "model, data"),
+    BoundKey("picker.previous", "shift+tab", "app.focus_previous", "previous field", palette=False),
+    BoundKey("picker.filter", "slash", "filter", "only settings with these words", "search"),
+    BoundKey("picker.fill", "f", "fill", "the batch that fills free memory", "fill"),
+    BoundKey("picker.save", "w", "save", "save as a profile", "save"),
+    BoundKey("picker.changed", "c", "changed", "only changed settings, or all", "changed"),
+    BoundKey("list.up", "up", "cursor_up", "previous line", palette=False),
+    BoundKey("list.down", "down", "cursor_down", "next line", palette=False),
+    BoundKey("list.page_up", "pageup", "page_up", "previous page", palette=False),
+    BoundKey("list.page_down", "pagedown", "page_down", "next page", palette=False),
+    BoundKey("list.first", "home", "first", "first line", palette=False),
+    BoundKey("list.last", "end", "last", "last line", palette=False),
+    BoundKey("live.pause", "space", "pause", "pause or continue", "pause", when="going"),
+    BoundKey(
         "live.preset",
         "1,2,3,4,5,6,7,8,9",
         "preset({n})",
@@ -96,11 +113,13 @@ KEYS: tuple[Key, ...] = (
         palette=False,
         when="going",
     ),
-    Key("live.page", "tab", "next_page", "next panel", "panels"),
-    Key("live.ranks", "g", "ranks", "ranks: the processes of the run", "ranks", when="several"),
-    Key("live.stop", "x", "stop", "save and stop; twice: don't ask", "stop", when="going"),
-    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"),
-    Key(
+    BoundKey("live.page", "tab", "next_page", "next panel", "panels"),
+    BoundKey("live.ranks", "g", "ranks", "ranks: the processes of the run", "ranks", when="several"),
+    BoundKey("live.stop", "x", "stop", "save and stop; twice: don't ask", "stop", when="going"),
+    BoundKey(
+        "live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"
+    ),
+    BoundKey(
         "live.validate",
         "v",
         "command('validate')",
@@ -108,7 +127,7 @@ KEYS: tuple[Key, ...] = (
         "validate",
         when="going",
     ),
-    Key(
+    BoundKey(
         "live.resume",
         "r",
         "resume_run",
@@ -116,57 +135,63 @@ KEYS: tuple[Key, ...] = (
         "resume",
         when="ended",
     ),
-    Key("live.advice", "a", "take_alert", "take what the alert shown offers", when="going"),
-    Key("live.hide", "h", "hide_alert", "hide the alert shown"),
-    Key("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
-    Key("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
-    Key("live.settings", "e", "settings", "settings: find one, change it", "settings", when="going"),
-    Key("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
-    Key("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
-    Key("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
-    Key("live.metrics", "slash", "metrics", "choose the metrics to draw", "metrics"),
-    Key("live.log", "l", "log", "full log, or back to the charts", "log"),
-    Key("live.pictures", "i", "pictures", "images: predicted, or made", "images"),
-    Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
-    Key("live.smoothing", "s", "smoothing", "smooth noisy curves, or not", "smooth"),
-    Key("live.closer", "plus,equals_sign", "zoom(True)", "fewer steps in the charts", "zoom", display="+/-"),
-    Key("live.wider", "minus", "zoom(False)", "more steps in the charts"),
-    Key("live.pan_earlier", "less_than_sign,comma", "pan(-0.5)", "earlier steps, after a zoom"),
-    Key("live.pan_later", "greater_than_sign,full_stop", "pan(0.5)", "later steps, after a zoom"),
-    Key("live.whole", "0", "whole", "all steps in the charts"),
-    Key("live.earlier", "left", "move(-1)", "back in time by a column", "back in time"),
-    Key("live.later", "right", "move(1)", "forward in time by a column"),
-    Key("live.leap_earlier", "pageup", "leap(-1)", "back in time by a tenth of the run"),
-    Key("live.leap_later", "pagedown", "leap(1)", "forward by a tenth of the run"),
-    Key("live.beginning", "home", "beginning", "the beginning of the run"),
-    Key("live.now", "end", "now", "the run now"),
-    Key("chart.earlier", "left", "cursor(-1)", "cursor one column to the left", palette=False),
-    Key("chart.later", "right", "cursor(1)", "cursor one column to the right", palette=False),
-    Key("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
-    Key("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
-    Key("column.earlier", "up,pageup", "page_up", "panels above", palette=False),
-    Key("column.later", "down,pagedown", "page_down", "panels below", palette=False),
-    Key(
+    BoundKey("live.advice", "a", "take_alert", "take what the alert shown offers", when="going"),
+    BoundKey("live.hide", "h", "hide_alert", "hide the alert shown"),
+    BoundKey("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
+    BoundKey("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
+    BoundKey("live.settings", "e", "settings", "settings: find one, change it", "settings", when="going"),
+    BoundKey("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
+    BoundKey("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
+    BoundKey("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
+    BoundKey("live.metrics", "slash", "metrics", "choose the metrics to draw", "metrics"),
+    BoundKey("live.log", "l", "log", "full log, or back to the charts", "log"),
+    BoundKey("live.pictures", "i", "pictures", "images: predicted, or made", "images"),
+    BoundKey("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    BoundKey("live.smoothing", "s", "smoothing", "smooth noisy curves, or not", "smooth"),
+    BoundKey(
+        "live.closer", "plus,equals_sign", "zoom(True)", "fewer steps in the charts", "zoom", display="+/-"
+    ),
+    BoundKey("live.wider", "minus", "zoom(False)", "more steps in the charts"),
+    BoundKey("live.pan_earlier", "less_than_sign,comma", "pan(-0.5)", "earlier steps, after a zoom"),
+    BoundKey("live.pan_later", "greater_than_sign,full_stop", "pan(0.5)", "later steps, after a zoom"),
+    BoundKey("live.whole", "0", "whole", "all steps in the charts"),
+    BoundKey("live.earlier", "left", "move(-1)", "back in time by a column", "back in time"),
+    BoundKey("live.later", "right", "move(1)", "forward in time by a column"),
+    BoundKey("live.leap_earlier", "pageup", "leap(-1)", "back in time by a tenth of the run"),
+    BoundKey("live.leap_later", "pagedown", "leap(1)", "forward by a tenth of the run"),
+    BoundKey("live.beginning", "home", "beginning", "the beginning of the run"),
+    BoundKey("live.now", "end", "now", "the run now"),
+    BoundKey("chart.earlier", "left", "cursor(-1)", "cursor one column to the left", palette=False),
+    BoundKey("chart.later", "right", "cursor(1)", "cursor one column to the right", palette=False),
+    BoundKey("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
+    BoundKey("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
+    BoundKey("column.earlier", "up,pageup", "page_up", "panels above", palette=False),
+    BoundKey("column.later", "down,pagedown", "page_down", "panels below", palette=False),
+    BoundKey(
         "numerics.earlier", "up,k", "choose(-1)", "previous layer", "layer", display="up/down", palette=False
     ),
-    Key("numerics.later", "down,j", "choose(1)", "next layer", palette=False),
-    Key("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
-    Key("numerics.full", "f", "full", "probe all values, or stop that", "full"),
-    Key("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
-    Key("pictures.next", "tab", "turn(1)", "worst, random, by class, confusion", "next tab"),
-    Key("pictures.previous", "shift+tab", "turn(-1)", "previous tab", palette=False),
-    Key("pictures.earlier", "up,k", "scroll(-1)", "a row up", "scroll", display="up/down", palette=False),
-    Key("pictures.later", "down,j", "scroll(1)", "a row down", palette=False),
-    Key("pictures.page_up", "pageup", "scroll(-8)", "eight rows up", palette=False),
-    Key("pictures.page_down", "pagedown", "scroll(8)", "eight rows down", palette=False),
-    Key("pictures.close", "i", "app.back", "back to the charts", "charts", palette=False),
-    Key("ranks.earlier", "up,k", "scroll(-1)", "one rank up", "scroll", display="up/down", palette=False),
-    Key("ranks.later", "down,j", "scroll(1)", "one rank down", palette=False),
-    Key("ranks.page_up", "pageup", "scroll(-8)", "eight ranks up", palette=False),
-    Key("ranks.page_down", "pagedown", "scroll(8)", "eight ranks down", palette=False),
-    Key("ranks.sort", "s", "sort", "sort by the next column", "sort"),
-    Key("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
-    Key(
+    BoundKey("numerics.later", "down,j", "choose(1)", "next layer", palette=False),
+    BoundKey("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
+    BoundKey("numerics.full", "f", "full", "probe all values, or stop that", "full"),
+    BoundKey("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey("pictures.next", "tab", "turn(1)", "worst, random, by class, confusion", "next tab"),
+    BoundKey("pictures.previous", "shift+tab", "turn(-1)", "previous tab", palette=False),
+    BoundKey(
+        "pictures.earlier", "up,k", "scroll(-1)", "a row up", "scroll", display="up/down", palette=False
+    ),
+    BoundKey("pictures.later", "down,j", "scroll(1)", "a row down", palette=False),
+    BoundKey("pictures.page_up", "pageup", "scroll(-8)", "eight rows up", palette=False),
+    BoundKey("pictures.page_down", "pagedown", "scroll(8)", "eight rows down", palette=False),
+    BoundKey("pictures.close", "i", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey(
+        "ranks.earlier", "up,k", "scroll(-1)", "one rank up", "scroll", display="up/down", palette=False
+    ),
+    BoundKey("ranks.later", "down,j", "scroll(1)", "one rank down", palette=False),
+    BoundKey("ranks.page_up", "pageup", "scroll(-8)", "eight ranks up", palette=False),
+    BoundKey("ranks.page_down", "pagedown", "scroll(8)", "eight ranks down", palette=False),
+    BoundKey("ranks.sort", "s", "sort", "sort by the next column", "sort"),
+    BoundKey("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey(
         "learn.exercise",
         "1,2,3,4,5,6",
         "exercise({n})",
@@ -175,36 +200,36 @@ KEYS: tuple[Key, ...] = (
         display="1-6",
         palette=False,
     ),
-    Key("learn.more", "up,k", "move(1)", "raise the number or scale; scroll", "move", display="up/down"),
-    Key("learn.less", "down,j", "move(-1)", "lower the number or scale; scroll", palette=False),
-    Key("learn.page_up", "pageup", "scroll(-1)", "lines above", palette=False),
-    Key("learn.page_down", "pagedown", "scroll(1)", "lines below", palette=False),
-    Key("learn.number", "e", "number", "formats: type a number", "number"),
-    Key("learn.model", "m", "model", "choose the network", "model"),
-    Key("learn.precision", "p", "precision", "autocast: bf16 or fp16", "format"),
-    Key("learn.rules", "g", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
-    Key("learn.again", "r", "again", "run the exercise again", "again"),
-    Key("runs.open", "enter", "open", "show this run on the live screen", "open"),
-    Key("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
-    Key("runs.compare", "c", "compare", "compare the marked, or with the next", "compare"),
-    Key("runs.resume", "r", "resume", "resume this run", "resume"),
-    Key("runs.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
-    Key("runs.filter", "slash", "filter", "only runs with these words", "filter"),
-    Key("runs.sort", "s", "sort", "next order of the list", "sort"),
-    Key("runs.rename", "n", "rename", "rename this run", "rename"),
-    Key("runs.delete", "x", "delete", "delete the marked, or this run", "delete"),
-    Key("runs.clean", "p", "clean", "remove checkpoints to free space", "free space"),
-    Key("compare.metric", "m", "metric", "next curve", "curve"),
-    Key("compare.focus", "tab", "app.focus_next", "chart, then differences", "panels"),
-    Key("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
-    Key("compare.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
-    Key("compare.close", "c", "app.back", "back to the runs", palette=False),
-    Key("delete.delete", "x", "answer('delete')", "delete for good", palette=False),
-    Key("delete.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
-    Key("clean.clean", "p,enter", "answer('clean')", "remove these checkpoints", palette=False),
-    Key("clean.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
-    Key("fork.fork", "enter", "fork", "fork", "fork", palette=False),
-    Key(
+    BoundKey("learn.more", "up,k", "move(1)", "raise the number or scale; scroll", "move", display="up/down"),
+    BoundKey("learn.less", "down,j", "move(-1)", "lower the number or scale; scroll", palette=False),
+    BoundKey("learn.page_up", "pageup", "scroll(-1)", "lines above", palette=False),
+    BoundKey("learn.page_down", "pagedown", "scroll(1)", "lines below", palette=False),
+    BoundKey("learn.number", "e", "number", "formats: type a number", "number"),
+    BoundKey("learn.model", "m", "model", "choose the network", "model"),
+    BoundKey("learn.precision", "p", "precision", "autocast: bf16 or fp16", "format"),
+    BoundKey("learn.rules", "g", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
+    BoundKey("learn.again", "r", "again", "run the exercise again", "again"),
+    BoundKey("runs.open", "enter", "open", "show this run on the live screen", "open"),
+    BoundKey("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
+    BoundKey("runs.compare", "c", "compare", "compare the marked, or with the next", "compare"),
+    BoundKey("runs.resume", "r", "resume", "resume this run", "resume"),
+    BoundKey("runs.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
+    BoundKey("runs.filter", "slash", "filter", "only runs with these words", "filter"),
+    BoundKey("runs.sort", "s", "sort", "next order of the list", "sort"),
+    BoundKey("runs.rename", "n", "rename", "rename this run", "rename"),
+    BoundKey("runs.delete", "x", "delete", "delete the marked, or this run", "delete"),
+    BoundKey("runs.clean", "p", "clean", "remove checkpoints to free space", "free space"),
+    BoundKey("compare.metric", "m", "metric", "next curve", "curve"),
+    BoundKey("compare.focus", "tab", "app.focus_next", "chart, then differences", "panels"),
+    BoundKey("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    BoundKey("compare.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
+    BoundKey("compare.close", "c", "app.back", "back to the runs", palette=False),
+    BoundKey("delete.delete", "x", "answer('delete')", "delete for good", palette=False),
+    BoundKey("delete.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
+    BoundKey("clean.clean", "p,enter", "answer('clean')", "remove these checkpoints", palette=False),
+    BoundKey("clean.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
+    BoundKey("fork.fork", "enter", "fork", "fork", "fork", palette=False),
+    BoundKey(
         "fork.profile",
         "1,2,3,4,5,6,7,8,9",
         "profile({n})",
@@ -213,47 +238,47 @@ KEYS: tuple[Key, ...] = (
         display="1-9",
         palette=False,
     ),
-    Key("fork.same", "0", "same", "the settings of its parent", "same", palette=False),
-    Key("fork.parent", "p", "parent", "what its parent does meanwhile", "parent", palette=False),
-    Key("fork.next", "tab", "app.focus_next", "checkpoints, then values", "values", palette=False),
-    Key("fork.cancel", "escape", "cancel", "cancel", palette=False),
-    Key("app.runs", "o", "app.runs", "other runs: open, compare, clean up", "runs", when="spare"),
-    Key("settings.edit", "e,enter", "edit", "change the value under the cursor", "change"),
-    Key("settings.filter", "slash", "filter", "only settings with these words", "search"),
-    Key("settings.changed", "c", "changed", "only changed settings, or all", "changed"),
-    Key("memory.close", "m", "app.back", "back to the charts", "charts", palette=False),
-    Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
-    Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
-    Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),
-    Key("app.share", "S", "app.share", "write this screen as SVG and PNG"),
-    Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
-    Key("leave.stop", "x", "answer('stop')", "save, stop and quit", palette=False),
-    Key("leave.detach", "d", "answer('detach')", "detach: train in the background", palette=False),
-    Key("leave.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
-    Key("stop.stop", "x,enter", "answer('stop')", "save and stop", palette=False),
-    Key("stop.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
-    Key("discard.discard", "q,enter", "answer('discard')", "discard the edits", palette=False),
-    Key("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
-    Key("switch.take", "enter", "take", "switch (or its digit)", palette=False),
-    Key("switch.stay", "escape,backspace", "stay", "stay", palette=False),
-    Key("metrics.choose", "enter", "choose", "draw this metric first, or not", palette=False),
-    Key("metrics.up", "up", "move(-1)", "metric above", palette=False),
-    Key("metrics.down", "down", "move(1)", "metric below", palette=False),
-    Key("metrics.close", "escape", "close", "close", palette=False),
-    Key("edit.take", "enter", "take", "apply", palette=False),
-    Key("edit.cancel", "escape", "cancel", "cancel", palette=False),
-    Key("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),
-    Key("app.back", "escape,backspace", "app.back", "back", palette=False),
-    Key("app.leave", "q,ctrl+q,ctrl+c", "app.leave", "leave", "leave"),
+    BoundKey("fork.same", "0", "same", "the settings of its parent", "same", palette=False),
+    BoundKey("fork.parent", "p", "parent", "what its parent does meanwhile", "parent", palette=False),
+    BoundKey("fork.next", "tab", "app.focus_next", "checkpoints, then values", "values", palette=False),
+    BoundKey("fork.cancel", "escape", "cancel", "cancel", palette=False),
+    BoundKey("app.runs", "o", "app.runs", "other runs: open, compare, clean up", "runs", when="spare"),
+    BoundKey("settings.edit", "e,enter", "edit", "change the value under the cursor", "change"),
+    BoundKey("settings.filter", "slash", "filter", "only settings with these words", "search"),
+    BoundKey("settings.changed", "c", "changed", "only changed settings, or all", "changed"),
+    BoundKey("memory.close", "m", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
+    BoundKey("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
+    BoundKey("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),
+    BoundKey("app.share", "S", "app.share", "write this screen as SVG and PNG"),
+    BoundKey("app.theme", "ctrl+t", "app.next_theme", "next theme"),
+    BoundKey("leave.stop", "x", "answer('stop')", "save, stop and quit", palette=False),
+    BoundKey("leave.detach", "d", "answer('detach')", "detach: train in the background", palette=False),
+    BoundKey("leave.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
+    BoundKey("stop.stop", "x,enter", "answer('stop')", "save and stop", palette=False),
+    BoundKey("stop.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
+    BoundKey("discard.discard", "q,enter", "answer('discard')", "discard the edits", palette=False),
+    BoundKey("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
+    BoundKey("switch.take", "enter", "take", "switch (or its digit)", palette=False),
+    BoundKey("switch.stay", "escape,backspace", "stay", "stay", palette=False),
+    BoundKey("metrics.choose", "enter", "choose", "draw this metric first, or not", palette=False),
+    BoundKey("metrics.up", "up", "move(-1)", "metric above", palette=False),
+    BoundKey("metrics.down", "down", "move(1)", "metric below", palette=False),
+    BoundKey("metrics.close", "escape", "close", "close", palette=False),
+    BoundKey("edit.take", "enter", "take", "apply", palette=False),
+    BoundKey("edit.cancel", "escape", "cancel", "cancel", palette=False),
+    BoundKey("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),
+    BoundKey("app.back", "escape,backspace", "app.back", "back", palette=False),
+    BoundKey("app.leave", "q,ctrl+q,ctrl+c", "app.leave", "leave", "leave"),
 )
 
 
-def bindings(where: str, keys: Iterable[Key] = KEYS) -> list[BindingType]:
+def bindings(where: str, keys: Iterable[BoundKey] = KEYS) -> list[BindingType]:
     """Return Textual's bindings of a screen, a widget, or `app`."""
     return [binding for key in keys if key.where == where for binding in _bound(key)]
 
 
-def _bound(key: Key) -> list[Binding]:
+def _bound(key: BoundKey) -> list[Binding]:
     if "{n}" not in key.action:
         return [Binding(key.keys, key.action, key.help, show=False, id=key.id)]
     return [
@@ -262,7 +287,7 @@ def _bound(key: Key) -> list[Binding]:
     ]
 
 
-def display(key: Key, keymap: Mapping[str, str]) -> str:
+def display(key: BoundKey, keymap: Mapping[str, str]) -> str:
     """Return the keys as text: `space`, `1-9`, `escape / backspace`."""
     if key.display and key.id not in keymap:
         return key.display
@@ -276,7 +301,216 @@ def _key_name(key: str) -> str:
     return "+".join([*modifiers, name if name in {"escape", "backspace", "enter"} else format_key(name)])
 
 
-def heard_on(where: str) -> list[Key]:
+def heard_on(where: str) -> list[BoundKey]:
     """Return the keys that work on a screen: its own, those of its widgets, and global ones."""
     places = (where, *PARTS_OF.get(where, ()), *(() if where in MODAL else ("app",)))
     return [key for place in places for key in KEYS if key.where == place]
+
+
+# The user's keys, from `keys.toml` in the configuration folder
+# -------------------------------------------------------------
+#     [live]
+#     pause = "p"
+#     checkpoint = "ctrl+s,c"
+#
+# Invalid entries are ignored with a warning.
+
+FILE_NAME = "keys.toml"
+_LARGEST = 1 << 20
+ALWAYS = {
+    "app.back": "escape",
+    "app.leave": "ctrl+c",
+    "leave.stay": "escape",
+    "stop.stay": "escape",
+    "discard.stay": "escape",
+    "switch.stay": "escape",
+    "edit.cancel": "escape",
+    "metrics.close": "escape",
+    "help.close": "escape",
+}
+"""Keys that can't be remapped, so that quitting is always possible."""
+
+_NAMED = {key.value for key in Keys} | {"question_mark", "slash", "comma", "full_stop", "minus", "plus"}
+_KEY = re.compile(r"(?:(?:ctrl|shift|alt)\+)*(.+)")
+_WHERES = {key.where for key in KEYS}
+_BY_ID = {key.id: key for key in KEYS}
+
+
+@dataclass(slots=True)
+class Keymap:
+    """The user's keys by id, and warnings about the file."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def bindings(self) -> dict[str, str]:
+        """Return the keymap in Textual's form: one entry per binding."""
+        entries: dict[str, str] = {}
+        for name, keys in self.keys.items():
+            if "{n}" in _BY_ID[name].action:
+                entries |= {f"{name}.{n}": each for n, each in enumerate(keys.split(","), 1)}
+            else:
+                entries[name] = keys
+        return entries
+
+
+def load_keymap(folder: Path) -> Keymap:
+    """Read `keys.toml` in `folder`; without a file the keymap is empty."""
+    keymap = Keymap()
+    path = folder / FILE_NAME
+    try:
+        document = tomli.loads(read_regular(path, _LARGEST).decode())
+    except FileNotFoundError:
+        return keymap
+    except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
+        keymap.warnings.append(clean(f"{path}: {error}"))
+        return keymap
+    for name, value in _entries(document):
+        fault = _fault(name, value, keymap.keys)
+        if fault is None:
+            kept = ALWAYS.get(name)
+            keys = [key.strip() for key in value.split(",")]
+            keymap.keys[name] = ",".join(keys if kept is None or kept in keys else [*keys, kept])
+        else:
+            keymap.warnings.append(clean(f"{path}: {name}: {fault}"))
+    return keymap
+
+
+def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for where, table in document.items():
+        if isinstance(table, dict):
+            yield from ((f"{where}.{what}", value) for what, value in table.items())
+        else:
+            yield where, table
+
+
+def _fault(name: str, value: object, chosen: Mapping[str, str]) -> str | None:
+    key = _BY_ID.get(name)
+    if key is None:
+        near = get_close_matches(name, _BY_ID, n=1)
+        return f"unknown action; did you mean {near[0]}?" if near else "unknown action"
+    if not isinstance(value, str) or not value.strip():
+        return 'the value must be keys as text, such as "p" or "ctrl+s,c"'
+    for each in value.split(","):
+        if not _is_key(each.strip()):
+            return f'"{each.strip()}" is not a key'
+        if (taken := _taken(each.strip(), key, chosen)) is not None:
+            return f'"{each.strip()}" is already {taken.id} ({taken.help})'
+    return None
+
+
+def _is_key(name: str) -> bool:
+    match = _KEY.fullmatch(name)
+    if match is None:
+        return False
+    return name in _NAMED or match[1] in _NAMED or (len(match[1]) == 1 and match[1].isprintable())
+
+
+def _taken(name: str, key: BoundKey, chosen: Mapping[str, str]) -> BoundKey | None:
+    """Return another action of this key where `key` works."""
+    for other in KEYS:
+        if other.id != key.id and _meet(key.where, other.where):
+            keys = chosen.get(other.id, other.keys).split(",")
+            if name in keys:
+                return other
+    return None
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether keys of these two places are active at the same time."""
+    return one == other or any({one, other} <= {key.where for key in heard_on(where)} for where in _WHERES)
+
+
+# Handles keys one after another, each after the effect of the previous one
+# -------------------------------------------------------------------------
+# A slow connection delivers several keys in one packet. Textual sends each to the currently focused widget,
+# before the first one has had its effect: in `tab 4`, the digit goes into the text field that tab leaves.
+# Here, a key waits until the previous one is handled, and until what it has asked for is there: in `f
+# enter`, the checkpoints of a run are read before the dialog of the fork opens, and `enter` is for the
+# dialog.
+
+KEYS_WAIT = "keys wait"
+"""Beginning of the groups of workers that prepare what the next key is for, such as a dialog."""
+
+PATIENCE_S = 1.0
+"""Seconds after which an unhandled key, whose widget is gone, no longer delays others."""
+
+PREPARATION_S = 5.0
+"""Seconds after which a worker that prepares something no longer delays keys: a disk can hang."""
+
+_LOOK_S = 0.02
+
+
+class KeyHandled(Message):
+    """The key before this message has passed all its widgets; `also_effect`: and what it has posted, too."""
+
+    def __init__(self, *, also_effect: bool = False) -> None:
+        super().__init__()
+        self.also_effect = also_effect
+
+
+class KeyQueue:
+    """Passes keys and pasted text to an app one at a time.
+
+    Args:
+        app: The app, which calls `key_handled` for each `KeyHandled` that it receives.
+        hand_over: Passes an event to the app.
+    """
+
+    def __init__(self, app: App[str], hand_over: Callable[[Event], Awaitable[None]]) -> None:
+        self._app, self._hand_over = app, hand_over
+        self._waiting: deque[Key | Paste] = deque()
+        self._busy_since: float | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._writes = False
+
+    async def handle(self, event: Key | Paste) -> None:
+        """Pass `event` on, or queue it until the previous ones are handled."""
+        self._waiting.append(event)
+        if self._busy_since is None or (self._busy_s > PATIENCE_S and not self._is_preparing()):
+            await self._next()
+
+    async def key_handled(self, message: KeyHandled) -> None:
+        """Pass the next event on, after the effect of the last one."""
+        if message.also_effect or (self._writes and isinstance(self._app.focused, Input)):
+            await self._next()
+        else:
+            self._follow_effect()
+
+    def _follow_effect(self) -> None:
+        """Go through the widgets once more, behind what an action has posted, such as `Input.Submitted`."""
+        if not self._app.screen_stack:
+            return  # the app ends
+        again = KeyHandled(also_effect=True)
+        if self._app.focused is None or not self._app.focused.post_message(again):
+            self._app.screen.post_message(again)
+
+    async def _next(self) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        if self._is_preparing():
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._follow_effect)
+            return
+        self._busy_since = time.monotonic() if self._waiting else None
+        if not self._waiting:
+            return
+        event = self._waiting.popleft()
+        target = self._app.focused or self._app.screen
+        self._writes = isinstance(event, Paste) or event.is_printable
+        await self._hand_over(event)
+        # it follows the key through the same widgets
+        if not target.post_message(KeyHandled()):
+            await self._next()
+
+    @property
+    def _busy_s(self) -> float:
+        """Seconds since the last key was passed on."""
+        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+
+    def _is_preparing(self) -> bool:
+        """Whether what the last key has asked for is not there yet."""
+        if self._busy_since is None or self._busy_s > PREPARATION_S:
+            return False
+        return any(
+            worker.group.startswith(KEYS_WAIT) and not worker.is_finished for worker in self._app.workers
+        )

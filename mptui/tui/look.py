@@ -1,31 +1,40 @@
-"""What a data set has, and some of its pictures, for the picker: listed, not scanned, in a child process.
-
-Decoders are C code, which a hostile file may crash; and to list millions of files takes the interpreter for
-itself. The built-in shapes have no files, and are drawn here.
-"""
+"""What a machine and a data set have, looked at in the background for the picker."""
 
 import base64
 import json
 import subprocess
 import sys
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mptui.config.merge import Resolved
+from mptui.config.resolve import Resolved
 from mptui.config.schema import DataConfig
 from mptui.errors import ConfigError, MptuiError
+from mptui.events import DeviceSample
 from mptui.hardware.devices import Device
-from mptui.processes.child import start
+from mptui.processes.start import start
+from mptui.registry.names import BUILT_IN, SampleKind
 from mptui.registry.own_code import is_own
-from mptui.registry.samples import BUILT_IN, SampleKind
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from mptui.data.core.types import Dataset
+    from mptui.data.types import Dataset
+    from mptui.hardware.advice import Recommendation
+    from mptui.hardware.devices import Machine
+    from mptui.hardware.sampler import DeviceSampler
+
+
+# What a data set has, and some of its pictures, for the picker: listed, not scanned, in a child process
+# ------------------------------------------------------------------------------------------------------
+# Decoders are C code, which a hostile file may crash; and to list millions of files takes the interpreter
+# for itself. The built-in shapes have no files, and are drawn here.
 
 PICTURES = 12
 """Pictures of a preview, from the whole training set in its order, and so from many classes."""
@@ -141,9 +150,7 @@ def main() -> int:
 
 
 def _looked_at(asked: dict[str, Any]) -> dict[str, Any]:
-    from mptui.data.describe.findings import data_findings
-    from mptui.data.describe.lines import reading_lines
-    from mptui.data.describe.preview import header_sides
+    from mptui.data.describe import data_findings, header_sides, reading_lines
 
     data = DataConfig.model_validate(asked["data"])
     dataset = _listed(data, SampleKind[asked["kind"]], asked["seed"])
@@ -170,10 +177,10 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
     """
     import numpy as np
 
-    from mptui.data.describe.preview import listed_dataset
-    from mptui.data.formats.assemble import halves
-    from mptui.data.formats.build_reading import build_reading
-    from mptui.data.formats.open import files_of, kind_of, open_dataset
+    from mptui.data.assemble import halves
+    from mptui.data.describe import listed_dataset
+    from mptui.data.kept_reading import build_reading
+    from mptui.data.open import files_of, kind_of, open_dataset
 
     known = kind_of(data) or kind
     try:
@@ -201,9 +208,9 @@ def _pictures(dataset: "Dataset") -> "list[Image]":
     """Read pictures, with masks over them; those that can't be read are left out."""
     import numpy as np
 
-    from mptui.data.core.class_colours import palette
-    from mptui.data.core.types import BadSampleError
-    from mptui.data.describe.sample_sheet import masked
+    from mptui.data.describe import masked
+    from mptui.data.pictures import palette
+    from mptui.data.types import BadSampleError
 
     train = dataset.train
     colours, pictures = palette(dataset.classes or ("background",)), []
@@ -234,3 +241,133 @@ def _ignore(*_: object) -> None:
 
 def _never() -> bool:
     return False
+
+
+# One sampler per device of a screen, without blocking the screen
+# ---------------------------------------------------------------
+
+HISTORY = 240
+"""Samples that are kept of each device, one a second."""
+
+SETTLED = 10
+"""Samples of which the mean tells how busy a device is: a peak of a second is no load."""
+
+_NO_STATISTICS = {
+    "rocm": "No live statistics: AMD GPUs need amdsmi (pip install 'mptui[amd]').",
+    "xpu": "No live statistics: Intel GPUs need a recent torch, and pyzes (pip install pyzes).",
+    "mps": "No live statistics: torch has none of Apple GPUs, the memory is that of the CPU.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """The latest sample of a device; all unknown but the total memory if there is none.
+
+    `problem` says why there are no new samples, `past` is the samples so far, newest last.
+    """
+
+    sample: DeviceSample
+    problem: str | None = None
+    past: Sequence[DeviceSample] = ()
+
+    @property
+    def busy(self) -> list[float]:
+        """Its utilisation so far (0 to 1), newest last."""
+        return [sample.utilisation for sample in self.past if sample.utilisation is not None]
+
+    @property
+    def settled(self) -> DeviceSample:
+        """The sample with the mean of the latest utilisations."""
+        newest = self.busy[-SETTLED:]
+        return replace(self.sample, utilisation=sum(newest) / len(newest)) if newest else self.sample
+
+
+class DeviceSamplers:
+    """Runs a sampler for each device."""
+
+    def __init__(self) -> None:
+        self._samplers: dict[str, DeviceSampler] = {}
+        self._past: dict[str, deque[DeviceSample]] = {}
+
+    def follow(self, devices: Sequence["Device"]) -> None:
+        """Sample exactly these devices; those that are sampled already keep their history."""
+        from mptui.hardware.sampler import DeviceSampler, is_sampled
+
+        wanted = {_key(device): device for device in devices if is_sampled(device.kind)}
+        kept = {
+            key: sampler
+            for key, sampler in self._samplers.items()
+            if key in wanted and sampler.problem() is None
+        }
+        _stop([sampler for key, sampler in self._samplers.items() if key not in kept])
+        self._samplers = kept
+        for key, device in wanted.items():
+            if key not in kept:
+                self._past[key] = deque(maxlen=HISTORY)
+                self._samplers[key] = DeviceSampler(device.torch_name, uuid=device.uuid)
+                self._samplers[key].start()
+
+    def latest(self, device: "Device") -> DeviceReading:
+        """Return the latest sample of a device, without waiting for its driver."""
+        key = _key(device)
+        empty = DeviceSample(name=device.name, device=device.torch_name, memory_total=device.memory_total)
+        sampler = self._samplers.get(key)
+        if sampler is None:
+            return DeviceReading(empty, _NO_STATISTICS.get(device.kind))
+        sample, past = sampler.latest() or empty, self._past[key]
+        if sample.utilisation is not None and (not past or sample.time != past[-1].time):
+            past.append(sample)
+        if sample.memory_total is None:
+            sample = replace(sample, memory_total=device.memory_total)
+        return DeviceReading(sample, sampler.problem(), past)
+
+    def stop(self) -> None:
+        """Stop all samplers, without waiting for one that hangs in its driver."""
+        _stop(list(self._samplers.values()))
+        self._samplers = {}
+
+
+def _key(device: "Device") -> str:
+    return f"{device.torch_name} {device.uuid}"
+
+
+def _stop(samplers: "Sequence[DeviceSampler]") -> None:
+    def stop_all() -> None:
+        for sampler in samplers:
+            sampler.stop()
+
+    if samplers:
+        threading.Thread(target=stop_all, name="mptui-stop", daemon=True).start()
+
+
+# Scans this machine for the device screen: devices and recommendations
+# ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MachineScan:
+    """A machine, with a recommendation for each of its devices."""
+
+    machine: "Machine"
+    advice: "list[Recommendation]"
+    time: float
+    """Time of the scan, in seconds since the epoch."""
+
+    @property
+    def devices(self) -> "list[Device]":
+        """The devices of the machine, the CPU last."""
+        return self.machine.devices
+
+
+def scan_machine(with_torch: bool) -> MachineScan:
+    """Scan this machine; takes seconds with torch, and the time of the driver without.
+
+    The modules are imported here, after the first frame.
+    """
+    from mptui.hardware.advice import recommend
+    from mptui.hardware.devices import find_machine
+
+    machine = find_machine(with_torch)
+    return MachineScan(
+        machine, [recommend(device, machine.host.cpus_usable) for device in machine.devices], time.time()
+    )

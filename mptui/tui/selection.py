@@ -1,29 +1,302 @@
-"""The selection before a run: profile, model, data and edits. Imports no torch."""
+"""What is picked for a run, and what it means: data, memory that it needs, completions, explanations."""
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mptui.config.dump import values_of
-from mptui.config.given import EDITED, data_flags, read_value
-from mptui.config.keys import SETTINGS, TABLES, acts, training_of
-from mptui.config.merge import Resolved, resolve
+from textual.suggester import Suggester
+
+from mptui.config.change import fixed_because
+from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, acts, shown, training_of
 from mptui.config.profiles import ProfileInfo
-from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.config.switch import fixed_because
-from mptui.config.validate import shown
-from mptui.engine.optim.lr_schedule import scaled_lr, schedule_of, warmup_epochs
+from mptui.config.resolve import EDITED, Resolved, data_flags, read_value, resolve, values_of
+from mptui.config.schema import DataConfig, MemoryConfig, RunConfig, TrainingConfig
+from mptui.engine.optim.schedule import scaled_lr, schedule_of, warmup_epochs
 from mptui.errors import ConfigError
-from mptui.format import counted
+from mptui.events import RunStarted
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
-from mptui.hardware.devices import Device
-from mptui.registry.models import task_of_model
-from mptui.registry.tasks import DEFAULT_TASK
-from mptui.runs.planning.plan import Request
+from mptui.hardware.devices import USABLE, Device
+from mptui.io.files import base_folder, expanded, read_regular, replace_file
+from mptui.registry.models import model_names, task_of_model
+from mptui.registry.names import SampleKind
+from mptui.registry.own_code import is_own
+from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK, task_for
+from mptui.runs.planning.plan import Request, filled
 from mptui.runs.planning.profile_diff import steps_of_epoch
-from mptui.text import clean
+from mptui.runs.store.directory import CONFIG
+from mptui.text import clean, counted
+from mptui.tui.work import in_background
+
+if TYPE_CHECKING:
+    from mptui.engine.memory.ledger import Footprint
+
+
+# Inspects data for the picker; it reads the disk, so it runs in a thread
+# -----------------------------------------------------------------------
+
+
+def about_data(where: str) -> tuple[str | None, str]:
+    """Return the task of the data (None: any), and a description.
+
+    Raises:
+        ConfigError: The set doesn't exist.
+        DataError: The folder doesn't exist or has no data.
+    """
+    from mptui.data.open import kind_of
+
+    if not where:
+        return None, "no data named: shapes"
+    flags = data_flags(where, "")
+    name, path = flags["data.name"][1], flags["data.path"][1]
+    if is_own(name):
+        return None, "✓ your own data, opened when the run starts"
+    kind = kind_of(DataConfig(name=name, path=path))
+    if kind is None:
+        return None, f"✓ {clean(where, 200)}"
+    return task_for(kind), f"✓ {clean(where, 200)}: {kind.value}"
+
+
+# Explains a setting in its dialog
+# --------------------------------
+
+
+def explained(setting: Setting, value: str, source: str) -> str:
+    """Describe a setting: meaning, choices, current value and source, default."""
+    default = _shown(UNSET if setting.field.default is None else setting.field.default)
+    now = f"{_shown(value)} ({clean(source)})"
+    if source != "default":
+        now += f"; default: {default}"
+    if setting.may_be_unset and value != UNSET:
+        now += f"; {UNSET}: unset it"
+    options = f"\n{' | '.join(setting.choices)}" if setting.choices else ""
+    return f"{setting.help}{options}\n\nnow: {now}"
+
+
+def in_a_paragraph(key: str, fixed: str = "") -> str:
+    """Describe a setting below its list: name, meaning, choices, default, and why it can't change."""
+    setting = SETTINGS[key]
+    default = _shown(UNSET if setting.field.default is None else setting.field.default)
+    choices = f" Choices: {' | '.join(setting.choices)}." if setting.choices else ""
+    why = f" is fixed during a run: {fixed}." if fixed else ":"
+    return f"{key}{why} {setting.help} Default: {default}.{choices}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value == UNSET else plain(value)
+
+
+# The last selection, saved in the state folder; an unreadable file is ignored
+# ----------------------------------------------------------------------------
+
+_NAMES = ("profile", "model", "data", "epochs")
+_LONGEST = 4096
+_LARGEST = 1 << 16
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for state other than settings, which may not exist."""
+    return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
+
+
+def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Read the last selection by name; missing or invalid entries are empty."""
+    try:
+        document = json.loads(read_regular(state_folder(environ) / "last.json", _LARGEST))
+    except (OSError, ValueError, RecursionError):
+        document = None
+    found = document if isinstance(document, dict) else {}
+    return {name: _text(found.get(name)) for name in _NAMES}
+
+
+def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+    """Save the selection; a failed write is ignored."""
+    folder = state_folder(environ)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "last.json", json.dumps({name: texts[name] for name in _NAMES}).encode())
+
+
+def _text(value: object) -> str:
+    return clean(value, _LONGEST) if isinstance(value, str) else ""
+
+
+# Estimates whether a run fits: its peak memory against the free memory of its device
+# -----------------------------------------------------------------------------------
+# The estimate needs torch, and runs in a thread that no screen waits for.
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The memory estimate of a run, and the free memory of its device (bytes; None: unknown).
+
+    Of a run in several processes (`ranks`), that of one with its share of the batch. `classes`: those of its
+    data; None: not known, so that some are assumed.
+    """
+
+    network: str
+    side: int
+    footprint: "Footprint"
+    batch_size: int
+    free: int | None
+    ranks: int = 1
+    classes: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the network, which are float32."""
+        return self.footprint.parameters
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the free memory."""
+        return self.free is None or self.footprint.total <= self.free
+
+    @property
+    def largest(self) -> int:
+        """The largest batch in the share of the free memory that is used; 0: none, or it is unknown."""
+        room = 0 if self.free is None else int(self.free * USABLE)
+        return self.ranks * self.footprint.largest_batch(room)
+
+    @property
+    def words(self) -> str:
+        """Describe whether it fits, and up to which batch."""
+        return self._fitting + (f", if there are {ASSUMED_CLASSES} classes" if self.classes is None else "")
+
+    @property
+    def _fitting(self) -> str:
+        if self.free is None:
+            return "free memory unknown"
+        best = self.largest
+        if not self.fits:
+            return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
+        if self.footprint.total > self.free * USABLE:
+            return "✓ fits, but tightly"
+        return f"✓ fits, up to batch {best:,}"
+
+    @property
+    def figure(self) -> str:
+        """Describe peak and free memory, if that is known: `1.8 of 22.9 GiB`."""
+        free = "" if self.free is None else f" of {self.free / (1 << 30):.1f}"
+        return f"{self.footprint.total / (1 << 30):.1f}{free} GiB"
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """The parts of the peak, in the order of a step."""
+        counted = self.footprint
+        parts = [
+            ("weights", counted.weights),
+            ("activations", counted.activations),
+            ("gradients", counted.gradients_at_peak),
+            ("optimizer", counted.optimizer),
+            ("average", counted.average),
+            ("working", counted.working + counted.workspace + counted.batches + counted.context),
+        ]
+        return [(word, size) for word, size in parts if size]
+
+
+def filling_batch(fit: Fit, memory: MemoryConfig, samples: int | None) -> tuple[int, str]:
+    """Return the batch that fills the free memory, and why it is this one; 0: there is none.
+
+    It is a multiple of 8 for each process, as Tensor Cores compute in tiles of 8 (NVIDIA, "Train With Mixed
+    Precision"), and no more than the training samples, if their number is known.
+    """
+    split = "memory.budget_gib" if memory.budget_gib is not None else "memory.micro_batch"
+    if memory.budget_gib is not None or memory.micro_batch is not None:
+        return 0, f"{split} splits batches, so that any size fits"
+    if not fit.largest:
+        return 0, fit.words
+    batch, why = fit.largest, f"fills {USABLE:.0%} of the free memory"
+    if samples is not None and samples < batch:
+        batch, why = samples, f"all training samples; {fit.largest:,} would fit"
+    tile = 8 * fit.ranks
+    return (batch - batch % tile if batch > tile else batch), why
+
+
+def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
+    """Count the memory of a run from its directory, in the precision in use. Imports torch.
+
+    Raises:
+        MptuiError: Its settings can't be read, or its network can't be counted.
+    """
+    from mptui.engine.memory.ledger import footprint, of_one_rank
+    from mptui.engine.memory.tape import UncountableError
+
+    config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+    if is_own(config.model.name):
+        raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
+    training = config.training.model_copy(update={"batch_size": started.batch_size})
+    config = of_one_rank(config.model_copy(update={"training": training}), started.ranks)
+    kind = started.device.partition(":")[0]
+    try:
+        return footprint(config, started.task, device=kind, precision=precision, classes=len(started.classes))
+    except UncountableError as error:
+        raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
+
+
+def fits(
+    resolutions: Mapping[str, Resolved],
+    device: Device,
+    ranks: int,
+    classes: int | None,
+    wanted: Callable[[], bool],
+) -> dict[str, "Fit | str"]:
+    """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch.
+
+    Args:
+        resolutions: The runs.
+        device: The device of one process.
+        ranks: Number of processes.
+        classes: Number of classes of the data; None: not known.
+        wanted: No further run is counted once it returns False.
+    """
+    return dict(_counted(takewhile(lambda _: wanted(), resolutions.items()), device, ranks, classes))
+
+
+def _counted(
+    resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int, classes: int | None
+) -> Iterable[tuple[str, "Fit | str"]]:
+    from mptui.engine.memory.ledger import footprint, kept_within, of_one_rank
+    from mptui.engine.memory.tape import UncountableError
+
+    number = classes or ASSUMED_CLASSES
+    for name, resolution in resolutions:
+        if is_own(resolution.config.model.name):
+            continue  # it is imported only where it is trained
+        kind = device.torch_name.partition(":")[0]
+        try:
+            config = filled(resolution, device)[0].config
+            precision = choose_precision(config.precision.mode, device).used
+            task = resolution.task or DEFAULT_TASK
+            config = kept_within(config, task, device=kind, precision=precision, classes=number, ranks=ranks)
+            rank = of_one_rank(config, ranks)
+            matters = config.model.reads(task) is not SampleKind.IMAGE
+            counted = footprint(rank, task, device=kind, precision=precision, classes=number)
+        except UncountableError:
+            continue
+        except ConfigError as error:
+            yield name, error.message
+        else:
+            yield (
+                name,
+                Fit(
+                    str(config.model.name),
+                    int(config.data.image_size or 0),
+                    counted,
+                    config.training.batch_size,
+                    device.memory_free,
+                    ranks,
+                    classes if matters else 0,
+                ),
+            )
+
+
+# The selection before a run: profile, model, data and edits. Imports no torch
+# ----------------------------------------------------------------------------
 
 PICKED = "picked"
 _WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device", "code.folder")
@@ -280,3 +553,55 @@ def _rate_words(training: TrainingConfig) -> str:
         cut = f", not {training.warmup_epochs:g}" if warmup < training.warmup_epochs else ""
         words += f", {warmup:g} epoch{'s' if warmup != 1 else ''} of warm-up{cut}"
     return words
+
+
+# Completes names of networks and data while they are typed, without blocking on the disk
+# ---------------------------------------------------------------------------------------
+
+
+class ModelSuggester(Suggester):
+    """Completes names of networks, in the order of the registry: common ones come first."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the first name with this prefix."""
+        return await in_background(lambda: next(iter(model_names(value)), None)) if value else None
+
+
+class DataSuggester(Suggester):
+    """Completes names of sets and folders."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the first set or folder with this prefix."""
+        return await in_background(lambda: _completed(value)) if value else None
+
+
+def _completed(value: str) -> str | None:
+    from mptui.data.open import NAMED
+    from mptui.registry.names import BUILT_IN
+
+    named = [name for name in (BUILT_IN, *NAMED) if name.startswith(value)]
+    return next(iter(named or _folders(value)), None)
+
+
+def _folders(value: str) -> list[str]:
+    """Return the folders with the prefix `value`; hidden ones only if the dot is typed."""
+    head, tail = os.path.split(value)  # keeps the text as it was typed
+    try:
+        with os.scandir(expanded(head or ".")) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.name.startswith(tail)
+                and entry.name.isprintable()
+                and (tail.startswith(".") or not entry.name.startswith("."))
+                and entry.is_dir()
+            ]
+    except (OSError, ValueError):
+        return []
+    return [f"{value.removesuffix(tail)}{name}{os.sep}" for name in sorted(names)]

@@ -4,14 +4,14 @@ import re
 import time
 from pathlib import Path
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.errors import DiskError
-from mptui.io.atomic import replace_file
-from mptui.runs.listing.run_rows import row_of
+from mptui.io.files import replace_file
+from mptui.runs.listing.rows import row_of
 from mptui.runs.store.directory import status_of
-from mptui.runs.view.closing_line import closing_line
+from mptui.runs.view.words import closing_line
 from mptui.text import clean
-from mptui.tui.terminal.cell_picture import picture_of
+from mptui.tui.terminal.screen_picture import picture_of
 
 _LOADED = re.compile(r"@font-face\s*{[^}]*}")
 

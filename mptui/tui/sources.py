@@ -1,4 +1,4 @@
-"""A source of the live screen: a run that it started in a separate process."""
+"""Sources of the live screen: a run in this process, in a child, or elsewhere."""
 
 import contextlib
 import json
@@ -9,24 +9,33 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tomli_w
 
+from mptui.errors import ConfigError, DataError, MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
-from mptui.processes.child import mptui_command, shell_exit_code
-from mptui.runs.remote.attached_run import AttachedRun
-from mptui.runs.remote.control_server import preset_names
-from mptui.runs.remote.daemonize import environ_outside, launcher
+from mptui.processes.start import environ_outside, launcher, mptui_command, shell_exit_code
+from mptui.registry.own_code import fault_of
+from mptui.runs.remote.control import preset_names
+from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store.directory import RANKS
+from mptui.runs.store.index import read_run
 from mptui.runs.store.lock import owner_of
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
+    from mptui.runs.remote.feed import EventBuffer
+    from mptui.runs.session.session import Session
+
+
+# A source of the live screen: a run that it started in a separate process
+# ------------------------------------------------------------------------
 
 
 class IsolatedSource:
@@ -191,3 +200,209 @@ def command(
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - any value of the schema
     return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
+
+
+# A source of the live screen: a run of this process
+# --------------------------------------------------
+# Planning and the session need torch: both run in a thread of the source, never in the screen's.
+
+
+class SessionSource:
+    """Plans and runs a request, with events from the beginning.
+
+    Args:
+        request: The request.
+        runs: The folder of all runs.
+        on_directory: Called with the run directory, from the source's thread, before training.
+        resume: The directory of the run to resume; None: a new run.
+    """
+
+    def __init__(
+        self,
+        request: "Request",
+        runs: Path,
+        *,
+        on_directory: Callable[[Path], None] = lambda _: None,
+        resume: Path | None = None,
+    ) -> None:
+        self.profiles: Sequence[str] = preset_names(request.environ)
+        self.hosted = True
+        self.isolated = False
+        self.can_detach = launcher() is None
+        self.exit_code = 0
+        self.view = RunView() if resume is None else _view_of(resume)
+        self.run: Path | None = None
+        self._resume = resume
+        self.request, self._runs, self._on_directory = request, runs, on_directory
+        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._buffer: EventBuffer | None = None
+        self._session: Session | None = None
+        self._commands: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
+        self._stop: tuple[int | None] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
+
+    def start(self) -> "SessionSource":
+        """Start the thread that plans and runs the request."""
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and all its files are written."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Wait for the end of the run."""
+        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
+            pass
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call."""
+        events = [self._early.popleft() for _ in range(len(self._early))]
+        return events + (self._buffer.drain() if self._buffer else [])
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Send a command, or queue it until the run has started.
+
+        Another thread sends it, as a command is written to the journal, whose disk may hang.
+        """
+        session = self._session
+        if command == "stop":
+            self._stop = self._stop or (None,)
+            if session is not None:
+                session.mailbox.stop(None)
+        if session is None:
+            self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+        self._commands.put((command, argument))
+
+    def stop(self, signal: int) -> None:
+        """Ask the run to save and stop; safe in a signal handler."""
+        self._stop = (signal,)
+        if self._session is not None:
+            self._session.mailbox.stop(signal)
+
+    def save(self) -> None:
+        """Ask the run to save and continue; safe in a signal handler."""
+        if self._session is not None:
+            self._session.mailbox.save()
+
+    def _host(self) -> None:
+        started = time.monotonic()
+        try:
+            self._run()
+        except MptuiError as error:
+            self._refused(error.message, error.hint, error.exit_code, started)
+        except Exception as error:  # noqa: BLE001 - a bug: shown on the screen, which must not wait forever
+            traceback.print_exc()  # to the log
+            fault = fault_of(error)
+            message, hint = (fault.message, fault.hint) if fault else (clean(repr(error)), "")
+            self._refused(message, hint, 1, started)
+        finally:
+            self._commands.put(None)
+            self._ended.set()
+
+    def _run(self) -> None:
+        from mptui.runs.planning.build import check_inputs
+        from mptui.runs.planning.plan import plan_run
+        from mptui.runs.session.session import Session
+        from mptui.runs.store.directory import create_run
+        from mptui.runs.store.files import discard_unstarted
+
+        plan = plan_run(self.request)
+        if self._stop is not None:
+            self._stopped_early()
+            return
+        path = self._resume
+        if path is None:
+            check_inputs(plan)  # report mistakes before creating the directory
+            path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
+        self._on_directory(path)
+        self.run = path
+        resume = self._resume is not None
+        session = Session(plan, path, resume=resume, force_compile=plan.resolved.compile_forced)
+        self._buffer = session.listen()
+        session.start()
+        self._hand_over(session)
+        session.wait()
+        self.exit_code = session.result.exit_code
+        if not resume and isinstance(session.result.error, ConfigError | DataError):
+            discard_unstarted(path)
+            self.run = path if path.exists() else None
+
+    def _hand_over(self, session: "Session") -> None:
+        """Pass commands to the session from now on, earlier ones first."""
+        self._session = session
+        if self._stop is not None:
+            session.mailbox.stop(self._stop[0])
+        threading.Thread(target=self._pass_on, args=(session,), name="mptui-commands", daemon=True).start()
+
+    def _pass_on(self, session: "Session") -> None:
+        """Send commands until the run has ended."""
+        while (asked := self._commands.get()) is not None:
+            session.send(*asked)
+
+    def _stopped_early(self) -> None:
+        signal = self._stop[0] if self._stop else None
+        self.exit_code = 128 + signal if signal else 0
+        self._early.append(RunFinished(status="stopped", exit_code=self.exit_code))
+
+    def _refused(self, message: str, hint: str, code: int, started: float) -> None:
+        """Emit the end of a run that never began, with the reason."""
+        self.exit_code = code
+        seconds = time.monotonic() - started
+        self._early.append(
+            RunFinished(status="failed", exit_code=code, message=message, hint=hint, seconds=seconds)
+        )
+
+
+def _view_of(run: Path) -> RunView:
+    """Return the earlier view of a resumed run."""
+    try:
+        view = read_run(run)
+    except OSError:
+        return RunView()
+    view.finished = None
+    return view
+
+
+# The interface of a run to the live screen
+# -----------------------------------------
+
+
+class RunSource(Protocol):
+    """A run of this process, of another one, or a journal. No method may block."""
+
+    @property
+    def view(self) -> "RunView":
+        """The state of the run before the first event; the screen handles the events with it."""
+
+    @property
+    def profiles(self) -> Sequence[str]:
+        """The profiles, in the order of the digits that switch to them."""
+
+    @property
+    def run(self) -> Path | None:
+        """The run directory, once there is one; None also if no profile can be switched to."""
+
+    @property
+    def request(self) -> "Request | None":
+        """The request of the run, if it is known."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all events have been delivered."""
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the run belongs to this process, so that leaving the screen must ask about it."""
+
+    @property
+    def can_detach(self) -> bool:
+        """Whether a run of this process can continue without this screen."""
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call."""
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Send a command: pause, resume, checkpoint, validate, stop, or preset NAME."""

@@ -15,7 +15,7 @@ from benchmarks.gpu_results import Results
 from benchmarks.sides import environment, train
 from benchmarks.subjects import ON_GPU
 from benchmarks.targets import OnGpu
-from mptui.engine.compile.cache import VARIABLE
+from mptui.engine.compile import VARIABLE
 from mptui.events import DeviceSample
 
 CASES = {**SMOKE, "resnet50": replace(SMOKE["unet"], batch=2)}

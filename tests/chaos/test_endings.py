@@ -19,9 +19,9 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import Step
-from mptui.processes.run_server import MAIN, Child
-from mptui.runs.remote import control_socket
-from mptui.runs.remote.attached_run import Connection
+from mptui.processes.start import MAIN, Child
+from mptui.runs.remote import control
+from mptui.runs.remote.feed import Connection
 from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LOOK_S, in_phase, stepped, wait_for
 from tests.program import run_to_end
@@ -139,7 +139,7 @@ def by_command(run):
 def by_command_under_flood(run):
     def flood():
         while run.child.poll() is None:
-            with contextlib.suppress(OSError), control_socket.connect(run.path, 5.0) as connection:
+            with contextlib.suppress(OSError), control.connect(run.path, 5.0) as connection:
                 while run.child.poll() is None:
                     connection.sendall(b'{"command":"validate"}\n{"command":"resume"}\n' * 20)
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from mptui.cli.main import _exit_code
-from mptui.codec import to_record
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
+from mptui.data.open import open_dataset
 from mptui.errors import ConfigError, DataError
-from mptui.events import Warned
-from mptui.registry.samples import SampleKind
+from mptui.events import Warned, to_record
+from mptui.registry.names import SampleKind
 from mptui.runs.store.directory import list_runs, status_of
 from mptui.runs.store.journal import NAME, read_journal
 from mptui.runs.view.run_view import RunView

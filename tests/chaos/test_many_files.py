@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
-from mptui.data.scan import scan as scanning
-from mptui.data.scan.check_sample import Sample
-from mptui.data.scan.process_pool import check_all
-from mptui.registry.samples import SampleKind
+from mptui.data import scan as scanning
+from mptui.data.open import open_dataset
+from mptui.data.scan import Sample, check_all
+from mptui.registry.names import SampleKind
 
 FILES = 200_000
 A_FOLDER = 1000
@@ -87,7 +86,7 @@ def test_an_interrupted_scan_goes_on_where_it_was(many, tmp_path):
     code = """
 import os, sys
 from mptui.data.scan import scan
-from mptui.data.scan.scan import scan as look
+from mptui.data.scan import scan as look
 scan._REMEMBER_EVERY = 20_000
 paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(sys.argv[1]) for name in names)
 first = []

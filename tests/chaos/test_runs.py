@@ -105,7 +105,7 @@ def workers_of(child):
     found = []
     for process in psutil.Process(child.pid).children():
         with contextlib.suppress(psutil.Error):  # it has already ended
-            if "mptui.data.loading.worker" in " ".join(process.cmdline()):
+            if "mptui.data.worker" in " ".join(process.cmdline()):
                 found.append(process)
     return sorted(found, key=lambda process: process.create_time())
 
@@ -115,7 +115,7 @@ def is_hang(event):
 
 
 def waits_for_data(run):
-    return "mptui/data/loading/worker_pool.py" in (run / "stacks.txt").read_text()
+    return "mptui/data/reading.py" in (run / "stacks.txt").read_text()
 
 
 def gone(process):

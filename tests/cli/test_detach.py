@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mptui.events import Step
-from mptui.io.marker import mark_run
+from mptui.io.own_files import mark_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 
 import mptui
 from mptui.cli.options import request_of
-from mptui.config.merge import resolve
-from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
-from mptui.processes.run_server import MAIN
+from mptui.config.resolve import resolve
+from mptui.models.vae import Autoencoder
+from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout
+from mptui.processes.start import MAIN
 from tests.cli.calls import program
 from tests.data.images import class_folders
 from tests.forks import FORKING

@@ -9,7 +9,7 @@ import typer
 
 from mptui.cli.main import _exit_code, app
 from mptui.cli.options import request_of
-from mptui.cli.train import launch
+from mptui.cli.train import processes
 from mptui.runs.launch.group_options import Group
 from tests.program import run_to_end
 
@@ -48,7 +48,7 @@ def parsed(*arguments):
 
 
 def group_of(*arguments):
-    return launch.group_of(parsed(*arguments))
+    return processes.group_of(parsed(*arguments))
 
 
 @pytest.fixture
@@ -74,15 +74,15 @@ def test_flags_of_a_group():
 
 def test_a_list_of_devices_is_a_choice_of_the_visible_ones():
     context = parsed("--device", "0,2")
-    assert launch.group_of(context) == Group(processes=2)
+    assert processes.group_of(context) == Group(processes=2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
-    assert launch.rank_flags(context) == ["--device", "cuda"]  # each rank takes that of its number
+    assert processes.rank_flags(context) == ["--device", "cuda"]  # each rank takes that of its number
 
 
 def test_a_rank_gets_the_flags_of_the_run():
     flags = ["--model", "unet", "--no-compile", "--set", "a.b=1", "--set", "c.d=2", "--trust-code"]
     context = parsed(*flags, "--nproc-per-node", "2", "--name", "x", "--detach", "-q", "--max-restarts", "1")
-    assert launch.rank_flags(context) == ["--model", "unet", *flags[2:]]
+    assert processes.rank_flags(context) == ["--model", "unet", *flags[2:]]
 
 
 def test_scale_batch_counts_the_processes_of_the_run(monkeypatch, capsys):
@@ -96,9 +96,9 @@ def test_scale_batch_counts_the_processes_of_the_run(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     context = parsed("--scale-batch", "--batch-size", "8")
-    request = launch.scaled(request_of(context), launch.group_of(context), None)
+    request = processes.scaled(request_of(context), processes.group_of(context), None)
     assert request.flags["training.batch_size"] == ("--scale-batch", 24)
-    assert "--scale-batch" in launch.rank_flags(context)
+    assert "--scale-batch" in processes.rank_flags(context)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_process_of_torchrun_starts_no_group(monkeypatch, capsys):
 
 def test_an_accelerate_file_is_followed(file, capsys):
     context = parsed("--accelerate-config", file(gpus="1,3"))
-    assert launch.group_of(context) == Group(processes=2)
+    assert processes.group_of(context) == Group(processes=2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
     assert context.params["precision"] == "bf16"
     several = file(machines=2, processes=8)
@@ -137,7 +137,7 @@ def test_an_accelerate_file_is_followed(file, capsys):
         processes=4, nodes=2, endpoint="10.0.0.1:29501"
     )
     context = parsed("--accelerate-config", file(kind="'NO'", gpus="3", processes=1, precision="'no'"))
-    assert launch.group_of(context) is None
+    assert processes.group_of(context) is None
     assert (context.params["device"], context.params["precision"]) == ("cuda:3", "fp32")
     assert group_of("--accelerate-config", file(kind="MULTI_CPU", on_cpu="true", processes=9)) == Group(
         processes=9
@@ -147,7 +147,7 @@ def test_an_accelerate_file_is_followed(file, capsys):
 
 def test_flags_precede_the_file(file):
     context = parsed("--accelerate-config", file(), "--nproc-per-node", "3", "--precision", "fp16")
-    assert launch.group_of(context) == Group(processes=3)
+    assert processes.group_of(context) == Group(processes=3)
     assert context.params["precision"] == "fp16"
 
 

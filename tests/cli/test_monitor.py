@@ -12,7 +12,7 @@ import pytest
 
 from mptui.cli.look.monitor import line_of, table_lines
 from mptui.events import DeviceProcess, DeviceSample
-from mptui.hardware.gpu_processes import program_words, user_and_command
+from mptui.hardware.host import program_words, user_and_command
 from tests.cli.test_detach import look_until
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200

@@ -10,8 +10,15 @@ import pytest
 
 from mptui.cli.measure.parity import _report
 from mptui.errors import ConfigError, DiskError
-from mptui.lab.parity.pieces import Stop, _failure, is_done, make_folder, plan_comparison, train
-from mptui.lab.parity.result import read_outcome
+from mptui.lab.measure.parity import (
+    Stop,
+    _failure,
+    is_done,
+    make_folder,
+    plan_comparison,
+    read_outcome,
+    train,
+)
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of

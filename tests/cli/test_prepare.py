@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptui.data.formats.known_formats import recognize
+from mptui.data.layouts.known import recognize
 from mptui.errors import DataError
 from tests.data.images import class_folders, photo
 from tests.program import run_to_end

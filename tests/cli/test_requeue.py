@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mptui.runs.launch.requeue import requeue
+from mptui.runs.launch.slurm import requeue
 from tests.cli.test_detach import steps
 from tests.cli.test_run import wait_for
 from tests.program import Program, run_to_end

@@ -11,8 +11,8 @@ from mptui.cli.main import _exit_code
 from mptui.cli.train.attach import _running_or_newest
 from mptui.events import EpochFinished
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
+from mptui.runs.store.files import Summary
 from mptui.runs.store.journal import NAME, Journal
-from mptui.runs.store.summary import Summary
 from tests.cli.calls import call
 
 

@@ -8,7 +8,7 @@ import pytest
 
 BEGIN = """
 import os, signal, sys, time
-from mptui.cli.train.spawn import begin
+from mptui.cli.train.processes import begin
 
 number, moment = int(sys.argv[1]), sys.argv[2]
 fork = os.fork

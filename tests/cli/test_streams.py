@@ -15,7 +15,7 @@ import pytest
 
 from mptui.engine.mailbox import INSIST_S
 from mptui.events import EpochFinished, PhaseChanged
-from mptui.processes.run_server import MAIN
+from mptui.processes.start import MAIN
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of

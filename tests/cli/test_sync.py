@@ -6,7 +6,7 @@ import pytest
 
 from mptui.cli.main import _exit_code
 from mptui.registry.trackers import TRACKERS
-from mptui.runs.trackers import tracker_process
+from mptui.runs.trackers import feeder
 from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers import toys
 from tests.runs.trackers.journals import end
@@ -19,7 +19,7 @@ def run(tmp_path, monkeypatch):
     """A run with the tracker `lines`, whose process was killed before it got anything."""
     for name, spec in toys.TOYS.items():
         monkeypatch.setitem(TRACKERS, name, spec)
-    monkeypatch.setattr(tracker_process, "FEEDER", toys.CALL)
+    monkeypatch.setattr(feeder, "FEEDER", toys.CALL)
     run = tmp_path / "runs" / "20261120-fast"
     run.mkdir(parents=True)
     (run / "run.toml").write_text('[logging]\ntrackers = ["lines"]\n')

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mptui.processes import child
-from mptui.processes.child import mptui_command
+from mptui.processes import start
+from mptui.processes.start import mptui_command
 from tests.e2e.terminal import Terminal
 from tests.program import run_to_end
 
@@ -125,7 +125,7 @@ def test_no_process_of_a_notebook_that_has_entered_such_a_folder_runs_one(traps)
 
 def test_every_interpreter_is_started_without_the_current_folder():
     """By `child.start` or with the words of `mptui_command`, which the launcher's agent takes as its own."""
-    room = Path(child.__file__).parents[1]
+    room = Path(start.__file__).parents[1]
     starts = {
         str(path.relative_to(room)) for path in room.rglob("*.py") if "sys.executable" in path.read_text()
     }

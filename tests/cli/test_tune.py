@@ -8,10 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
-from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
-from mptui.lab.bench.stats import Span
+from mptui.lab.measure.core import MeasureError, Measurer, ShortRunResult, Span, StoppedError
 from tests.forks import FORKING
 from tests.program import Program
 

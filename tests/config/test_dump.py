@@ -4,11 +4,9 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.config.dump import dry_run_text, to_toml
-from mptui.config.keys import SETTINGS, acts, nested, training_of
-from mptui.config.merge import resolve
+from mptui.config.keys import SETTINGS, acts, check_value, nested, training_of
+from mptui.config.resolve import dry_run_text, resolve, to_toml
 from mptui.config.schema import RunConfig
-from mptui.config.validate import check_value
 
 _CANDIDATES = st.one_of(
     st.integers(-1, 1000),

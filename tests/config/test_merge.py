@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptui.cli.options import overrides
-from mptui.config.merge import Resolved, check_profile, resolve
+from mptui.config.resolve import Resolved, check_profile, resolve
 from mptui.errors import ConfigError
 
 PROFILE = """

@@ -2,11 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from mptui.config.given import data_flags
 from mptui.config.profiles import find_profile
-from mptui.config.save import profile_path, write_profile
+from mptui.config.resolve import data_flags, profile_path, write_profile
 from mptui.errors import ConfigError, DiskError
-from mptui.io.places import base_folder, expanded
+from mptui.io.files import base_folder, expanded
 
 
 def test_a_home_is_put_in_full_and_one_of_nobody_stays(monkeypatch):

@@ -3,11 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from mptui.config.base_tables import CheckpointConfig
-from mptui.config.merge import check_profile, resolve
 from mptui.config.profiles import ORDER, find_profile, list_profiles
-from mptui.config.save import copy_profile, profile_path, profile_text, save_profile, write_profile
-from mptui.config.schema import RunConfig, TrainingConfig
+from mptui.config.resolve import (
+    check_profile,
+    copy_profile,
+    profile_path,
+    profile_text,
+    resolve,
+    save_profile,
+    write_profile,
+)
+from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.registry.tasks import TASKS
 
@@ -186,7 +192,7 @@ def test_a_profile_is_replaced_whole_or_not_at_all(places, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mptui.config.save.os.fsync", full)
+    monkeypatch.setattr("mptui.config.resolve.os.fsync", full)
     with pytest.raises(DiskError, match="No space left"):
         write_profile(path, 'description = "newer"\n', replace=True)
     assert path.read_text() == 'description = "new"\n'

@@ -2,10 +2,9 @@
 
 import pytest
 
-from mptui.config.dump import to_toml
+from mptui.config.change import FIXED, check_resume
 from mptui.config.keys import SETTINGS, nested
-from mptui.config.merge import resolve
-from mptui.config.resume import FIXED, check_resume
+from mptui.config.resolve import resolve, to_toml
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 

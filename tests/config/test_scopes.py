@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from mptui.config.dump import dry_run_text, to_toml
-from mptui.config.given import CHECKPOINT, EDITED, read_value
+from mptui.config.change import check_resume
 from mptui.config.keys import SETTINGS, VARIABLES, acts, training_of
-from mptui.config.merge import Resolved, resolve
 from mptui.config.profiles import ORDER
-from mptui.config.resume import check_resume
+from mptui.config.resolve import CHECKPOINT, EDITED, Resolved, dry_run_text, read_value, resolve, to_toml
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
-from mptui.tui.setup.selection import values, values_of_run
+from mptui.tui.selection import values, values_of_run
 
 ELSEWHERE = [
     ("unet", "segmentation", "data.mixup_alpha", "0.2"),

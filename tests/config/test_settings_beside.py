@@ -5,13 +5,11 @@ from functools import reduce
 import pytest
 import tomllib
 
-from mptui.config.dump import dry_run_text
-from mptui.config.given import CHECKPOINT, EDITED
 from mptui.config.keys import SETTINGS, acts, training_of, value_of
-from mptui.config.merge import check_profile, resolve
 from mptui.config.profiles import ORDER
+from mptui.config.resolve import CHECKPOINT, EDITED, check_profile, dry_run_text, resolve
 from mptui.errors import ConfigError
-from mptui.tui.setup.selection import values
+from mptui.tui.selection import values
 
 FOLDER = "data.path=photos"
 BESIDE = [

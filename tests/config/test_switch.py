@@ -2,10 +2,10 @@ from itertools import permutations
 
 import pytest
 
-from mptui.config.merge import resolve
+from mptui.config.change import fixed_because, switched, switched_setting
 from mptui.config.profiles import list_profiles
+from mptui.config.resolve import resolve
 from mptui.config.schema import RunConfig
-from mptui.config.switch import fixed_because, switched, switched_setting
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 

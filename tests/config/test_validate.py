@@ -6,10 +6,9 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.config.keys import SETTINGS, VARIABLES
-from mptui.config.merge import check_profile, resolve
+from mptui.config.keys import SETTINGS, VARIABLES, read_profile
+from mptui.config.resolve import check_profile, resolve
 from mptui.config.schema import RunConfig
-from mptui.config.validate import read_profile
 from mptui.errors import ConfigError
 
 FAULTY = """\

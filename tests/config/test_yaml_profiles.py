@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from mptui.config.merge import check_profile, resolve
+from mptui.config.keys import read_profile
 from mptui.config.profiles import find_profile, list_profiles
-from mptui.config.save import copy_profile, profile_path
-from mptui.config.validate import read_profile
+from mptui.config.resolve import check_profile, copy_profile, profile_path, resolve
 from mptui.errors import ConfigError
 
 MINE = """\

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mptui.data.core.types import Dataset, Sides
-from mptui.data.loading import cache_policy
-from mptui.data.loading.cache_policy import choose_cache
-from mptui.registry.samples import SampleKind
+from mptui.data import cache_policy
+from mptui.data.cache_policy import choose_cache
+from mptui.data.types import Dataset, Sides
+from mptui.registry.names import SampleKind
 from tests.data.samples import Samples
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mptui.data.core.types import Pixels
+from mptui.data.types import Pixels
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.data.core.types import SampleRequest
-from mptui.data.loading.loader import Loader
-from mptui.registry.samples import SampleKind
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader
+from mptui.data.types import SampleRequest
+from mptui.registry.names import SampleKind
 from tests.data.samples import Broken, Drawn, Samples
 
 CPU = torch.device("cpu")

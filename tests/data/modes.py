@@ -11,15 +11,14 @@ import torch
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Pixels, Split
-from mptui.data.formats.open import files_of, open_dataset
-from mptui.data.loading import whole_images
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.crop import default_resize
-from mptui.data.transforms.crop_on_device import cut_by_products
-from mptui.data.transforms.normalization import IMAGENET
-from mptui.registry.samples import SampleKind
+from mptui.data import device_cache
+from mptui.data.device_cache import cut_by_products
+from mptui.data.loader import Loader
+from mptui.data.open import files_of, open_dataset
+from mptui.data.prepare import ConversionRequest, prepare_set
+from mptui.data.transforms import IMAGENET, default_resize
+from mptui.data.types import Pixels, Split
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
@@ -60,7 +59,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
 def as_on_a_gpu() -> Iterator[None]:
     """Crop whole images by matrix products, as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_images, "_cut_on_host", cut_by_products)
+        patch.setattr(device_cache, "_cut_on_host", cut_by_products)
         yield
 
 

@@ -1,8 +1,8 @@
 """Sets opened as a run opens them."""
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
-from mptui.registry.samples import SampleKind
+from mptui.data.open import open_dataset
+from mptui.registry.names import SampleKind
 
 
 def opened(path=None, *, kind=SampleKind.CLASS, progress=None, should_stop=lambda: False, seed=0, **settings):

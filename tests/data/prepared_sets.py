@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.formats.open import files_of, open_dataset
-from mptui.data.transforms.crop import default_resize
-from mptui.registry.samples import SampleKind
+from mptui.data.open import files_of, open_dataset
+from mptui.data.prepare import ConversionRequest, prepare_set
+from mptui.data.transforms import default_resize
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
 from tests.data.images import photo
 

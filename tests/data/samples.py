@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.rng import RandomStream, replacement, uniforms
-from mptui.data.transforms.color_mixup import Finish, _by_products, colours, mix
-from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.transforms.normalization import Normalization
-from mptui.registry.samples import SampleKind
+from mptui.data.rng import RandomStream, replacement, uniforms
+from mptui.data.to_device import Finish, _by_products, colours, mix
+from mptui.data.transforms import DRAWS, Geometry, Normalization, cut_image, cut_mask, views
+from mptui.registry.names import SampleKind
 from tests.data.samples import Drawn, Masked
 
 CPU = torch.device("cpu")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
-from mptui.data.loading.loader import Loader
+from mptui.data.loader import Loader
+from mptui.data.open import open_dataset
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, photo, png_header
 
 GOOD = 1980

@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import RGB, Dataset, PixelFormat, Pixels
-from mptui.data.formats.open import open_dataset
-from mptui.data.formats.splits import FileSplit
-from mptui.data.loading.loader import Loader
-from mptui.data.scan import band_statistics
-from mptui.data.scan.band_statistics import measure
+from mptui.data import scan
+from mptui.data.dataset import FileSplit
+from mptui.data.loader import Loader
+from mptui.data.open import open_dataset
+from mptui.data.scan import measure
+from mptui.data.types import RGB, Dataset, PixelFormat, Pixels
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import png_of, values
 
 SIDE = 32
@@ -105,7 +105,7 @@ def test_statistics_are_exact_with_any_number_of_processes(
         save(Path(file), image)
     found = []
     for processes in (1, 3):
-        monkeypatch.setattr(band_statistics, "processors", lambda count=processes: count)
+        monkeypatch.setattr(scan, "processors", lambda count=processes: count)
         form = PixelFormat(3, dtype)
         found.append(measure(files, form, lambda done, total: None, lambda: False))
     assert found[0] == found[1]

@@ -11,16 +11,14 @@ import tifffile
 import torch
 from PIL import Image
 
-from mptui.data.core.types import IGNORE, BadSampleError, PixelFormat, Pixels
-from mptui.data.decode.mask import MaskCoding
-from mptui.data.decode.request import FileRequest
-from mptui.data.decode.stored import read_stored
-from mptui.data.formats.splits import FileSplit, MaskedSplit
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.crop_on_device import Views, cut_by_products
-from mptui.data.transforms.normalization import Normalization
-from mptui.data.transforms.resample import flipped, resampled
-from mptui.registry.samples import SampleKind
+from mptui.data.dataset import FileSplit, MaskedSplit
+from mptui.data.decode import FileRequest, read_stored
+from mptui.data.device_cache import Views, cut_by_products
+from mptui.data.loader import Loader
+from mptui.data.masks import MaskCoding
+from mptui.data.transforms import Normalization, flipped, resampled
+from mptui.data.types import IGNORE, BadSampleError, PixelFormat, Pixels
+from mptui.registry.names import SampleKind
 from tests.data.images import png_of, values
 
 DTYPES = ("uint8", "uint16", "int16", "float32")

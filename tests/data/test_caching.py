@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data.loading import cache_policy
-from mptui.data.loading.cache_policy import memory_room
-from mptui.registry.samples import SampleKind
+from mptui.data import cache_policy
+from mptui.data.cache_policy import memory_room
+from mptui.registry.names import SampleKind
 from tests.data.caching import chosen, dataset
 from tests.data.loaders import segmentation
 from tests.data.samples import Masked, Samples

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mptui.data.core.types import IGNORE, BadSampleError
-from mptui.data.formats.combined import CutSplit, RenumberedRequest
-from mptui.data.transforms.crop import Geometry
-from mptui.registry.samples import SampleKind
+from mptui.data.dataset import CutSplit, RenumberedRequest
+from mptui.data.transforms import Geometry
+from mptui.data.types import IGNORE, BadSampleError
+from mptui.registry.names import SampleKind
 from tests.data.samples import Drawn, Masked, Samples
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.transforms import crop_kernel
-from mptui.data.transforms.crop import pixel_box, pixel_boxes
-from mptui.data.transforms.crop_on_device import Views, cut_by_products
+from mptui.data import crop_kernel
+from mptui.data.device_cache import Views, cut_by_products
+from mptui.data.transforms import pixel_box, pixel_boxes
 
 SIZES = np.array([(7, 5), (2, 6), (3, 3)])
 STARTS = np.cumsum(SIZES.prod(axis=1)) - SIZES.prod(axis=1)

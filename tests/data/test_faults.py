@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mptui.data.convert.shrink import Settings, shrink
-from mptui.data.core import read_errors
-from mptui.data.decode.request import FileRequest
-from mptui.data.loading.shared_memory import Arena
-from mptui.data.scan.check_sample import check
-from mptui.data.scan.scan import ScanReport
+from mptui.data import types
+from mptui.data.decode import FileRequest
+from mptui.data.prepare import Settings, shrink
+from mptui.data.scan import ScanReport, check
+from mptui.data.worker import Arena
 from mptui.errors import DataError, DiskError
 from tests.data.images import photo
 from tests.data.loaders import batches, joined, loader
@@ -35,8 +34,8 @@ def files(tmp_path: Path) -> list[str]:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds of all waits, which are skipped."""
     seconds: list[float] = []
-    monkeypatch.setattr("mptui.data.core.read_errors.sleep", seconds.append)
-    monkeypatch.setattr(read_errors._Patience, "futile", 0)
+    monkeypatch.setattr("mptui.data.types.sleep", seconds.append)
+    monkeypatch.setattr(types._Patience, "futile", 0)
     return seconds
 
 

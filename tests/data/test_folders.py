@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptui.data.formats.folders.class_folders import find_classes
-from mptui.data.formats.folders.image_pairs import find_pairs
-from mptui.data.formats.known_formats import recognize
-from mptui.data.formats.layout import natural_key, subfolders
-from mptui.data.formats.splits import PathTable, split_by_class
+from mptui.data.dataset import PathTable, split_by_class
+from mptui.data.layouts.class_folders import find_classes
+from mptui.data.layouts.known import recognize
+from mptui.data.layouts.pairs import find_pairs
+from mptui.data.layouts.walk import natural_key, subfolders
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .images import class_folders, pairs, photo, stripes
 
@@ -231,7 +231,7 @@ def test_a_folder_that_goes_while_the_set_is_listed_is_named(tmp_path, monkeypat
             raise FileNotFoundError(2, "No such file or directory", path)
         return real(path, *args, **kwargs)
 
-    monkeypatch.setattr("mptui.data.formats.layout.os.stat", gone)
+    monkeypatch.setattr("mptui.data.layouts.walk.os.stat", gone)
     with pytest.raises(DataError, match="dog: No such file"):
         find_classes(str(tmp_path))
 

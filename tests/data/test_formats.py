@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.formats.known_formats import FORMATS
-from mptui.registry.samples import SampleKind
+from mptui.data.layouts.known import FORMATS
+from mptui.registry.names import SampleKind
 from mptui.testing import FormatContract
 from tests.data.packed_sets import add, parquet
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.loading.device_copy import Transfer
-from mptui.data.loading.shared_memory import Arena
-from mptui.data.transforms.crop_on_device import Views, cut_by_products, cut_on_device, has_kernel
+from mptui.data.device_cache import Views, cut_by_products, cut_on_device, has_kernel
+from mptui.data.to_device import Transfer
+from mptui.data.worker import Arena
 from tests.data.loaders import batches, joined, loader, segmentation
 from tests.data.modes import as_on_a_gpu
 from tests.data.samples import Masked, Samples

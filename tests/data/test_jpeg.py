@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mptui.data.core.types import BadSampleError, Pixels
-from mptui.data.decode import jpeg
-from mptui.data.decode.image import load_upright, opened, read_rgb, to_rgb
-from mptui.data.decode.request import FileRequest
-from mptui.data.loading.worker import ReadTask, perform
-from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.crop import Geometry
-from mptui.registry.samples import SampleKind
+from mptui.data import decode
+from mptui.data.decode import FileRequest, load_upright, opened, read_rgb, to_rgb
+from mptui.data.reading import Pool
+from mptui.data.transforms import Geometry
+from mptui.data.types import BadSampleError, Pixels
+from mptui.data.worker import ReadTask, perform
+from mptui.registry.names import SampleKind
 from tests.data.images import difference, natural
 
 from .images import photo, save_oriented
@@ -79,7 +78,7 @@ def test_the_pixels_are_those_of_pillow_at_every_size(tmp_path: Path, kind: str,
     path = tmp_path / "a"
     path.write_bytes(FAST[kind])
     with opened(str(path)) as image:
-        assert jpeg.decoded(image, hint) is not None
+        assert decode.decoded(image, hint) is not None
     mean, most = difference(read_rgb(str(path), hint), pillow_alone(str(path), hint))
     assert mean < 0.5
     assert most <= 4  # from two builds of the same library
@@ -91,7 +90,7 @@ def test_what_is_less_common_is_left_to_pillow(tmp_path: Path, kind: str, hint: 
     path = tmp_path / "a.jpg"
     path.write_bytes(PILLOWS[kind])
     with opened(str(path)) as image:
-        assert jpeg.decoded(image, hint) is None
+        assert decode.decoded(image, hint) is None
     np.testing.assert_array_equal(read_rgb(str(path), hint), pillow_alone(str(path), hint))
 
 
@@ -100,7 +99,7 @@ def test_a_size_that_only_libjpeg_reads_is_left_to_pillow(tmp_path: Path) -> Non
     (tmp_path / "a.jpg").write_bytes(FAST["4:4:4"])
     with opened(str(tmp_path / "a.jpg")) as image:
         image._size = (image.width // 2, image.height)
-        assert jpeg.decoded(image, None) is None
+        assert decode.decoded(image, None) is None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.types import IGNORE, SampleRequest
-from mptui.data.loading.loader import Loader
-from mptui.data.loading.worker import ReadTask
-from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.normalization import IMAGENET, Normalization
+from mptui.data.loader import Loader
+from mptui.data.reading import Pool
+from mptui.data.transforms import IMAGENET, Normalization
+from mptui.data.types import IGNORE, SampleRequest
+from mptui.data.worker import ReadTask
 from mptui.errors import ConfigError
 from tests.data.loaders import (
     SIDE,

@@ -8,9 +8,9 @@ from typing import cast
 import psutil
 import pytest
 
-from mptui.data.core.batch import Batch, Window
-from mptui.data.core.types import Problem, SampleRequest
-from mptui.data.loading.device_copy import Transfer
+from mptui.data.batch import Batch, Window
+from mptui.data.to_device import Transfer
+from mptui.data.types import Problem, SampleRequest
 from mptui.errors import DataError
 from tests.data.loaders import (
     assert_same,

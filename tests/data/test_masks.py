@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.core.picture_sheet import legend
-from mptui.data.core.types import IGNORE, BadSampleError
-from mptui.data.decode.mask import MaskSurvey
-from mptui.data.formats.masks.mask_classes import find_coding
+from mptui.data.mask_classes import find_coding
+from mptui.data.masks import MaskSurvey
+from mptui.data.pictures import legend
+from mptui.data.types import IGNORE, BadSampleError
 from mptui.errors import DataError
 from tests.data.opening import opened_masks
 

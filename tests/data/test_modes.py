@@ -10,13 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.core.types import Decoded
-from mptui.data.decode.request import FileRequest
-from mptui.data.loading.whole_images import WholeImages, cut
-from mptui.data.transforms.crop import DRAWS, Geometry, pixel_box, views
-from mptui.data.transforms.crop_on_device import Views, cut_by_products
-from mptui.data.transforms.resize import resized_size
-from mptui.registry.samples import Interpolation, SampleKind
+from mptui.data.decode import FileRequest
+from mptui.data.device_cache import Views, WholeImages, cut, cut_by_products
+from mptui.data.transforms import DRAWS, Geometry, pixel_box, resized_size, views
+from mptui.data.types import Decoded
+from mptui.registry.names import Interpolation, SampleKind
 from tests.data.images import natural, pairs, save_oriented
 from tests.data.loaders import loader
 from tests.data.modes import (

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.named.torchvision_sets import fetched
-from mptui.data.formats.open import kind_of, open_dataset
+from mptui.data.open import fetched, kind_of, open_dataset
 from mptui.errors import DataError, DiskError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .images import photo, stripes
 

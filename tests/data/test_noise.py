@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.diffusion_noise import Noiser, Noising, normals
-from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod, min_snr_weights
-from mptui.engine.guards.microbatch import part
-from mptui.registry.samples import SampleKind
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader
+from mptui.data.noise import Noiser, Noising, normals
+from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod, min_snr_weights
+from mptui.engine.micro_batches import part
+from mptui.registry.names import SampleKind
 from tests.data.samples import Samples
 
 CPU = torch.device("cpu")

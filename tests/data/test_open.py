@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import kind_of
-from mptui.data.scan import scan as scanning
-from mptui.data.scan.check_sample import check
-from mptui.data.scan.process_pool import CheckProcess, ScanCancelledError, looking
+from mptui.data import scan as scanning
+from mptui.data.open import kind_of
+from mptui.data.scan import CheckProcess, ScanCancelledError, check, looking
 from mptui.errors import ConfigError, DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.opening import opened
 
 from .images import SHARED, class_folders, pairs, photo, stripes
@@ -153,7 +152,7 @@ def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monk
     site.mkdir()
     (site / "deadly_check.py").write_text(
         "import os, PIL.Image\n"
-        "from mptui.data.scan.check_sample import main\n"
+        "from mptui.data.scan import main\n"
         "whole = PIL.Image.open\n"
         f"killer = {str(killer)!r}\n"
         "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
@@ -181,8 +180,8 @@ def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
 import sys
 from dataclasses import replace
 from mptui.config.schema import DataConfig
-from mptui.registry.samples import SampleKind
-from mptui.data.formats.open import open_dataset
+from mptui.registry.names import SampleKind
+from mptui.data.open import open_dataset
 d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), kind=SampleKind.CLASS, side=8, seed=0,
     on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)
 print([p.path.rpartition("/")[2] for p in d.problems], "torch" in sys.modules)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.core.types import SampleRequest
-from mptui.data.decode.image import read_rgb
-from mptui.lab.use.prediction.masks import upright_size
+from mptui.data.decode import read_rgb
+from mptui.data.types import SampleRequest
+from mptui.lab.use.predict import upright_size
 from tests.data.opening import opened_masks
 
 from .images import save_oriented

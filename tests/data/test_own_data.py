@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE, BadSampleError
-from mptui.data.decode.image import read_rgb
-from mptui.data.formats.open import kind_of, open_dataset
-from mptui.data.formats.own.sample import OwnRequest, image_of
-from mptui.data.loading.cache_policy import choose_cache
+from mptui.data.cache_policy import choose_cache
+from mptui.data.decode import read_rgb
+from mptui.data.open import kind_of, open_dataset
+from mptui.data.own import OwnRequest, image_of
+from mptui.data.types import IGNORE, BadSampleError
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import photo, save_oriented
 from tests.data.loaders import assert_same, batches, loader
 from tests.toys.own_project import NUMBERS, make_project

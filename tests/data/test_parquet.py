@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mptui.data.formats.fingerprint import changes, fingerprint
-from mptui.data.formats.known_formats import recognize
-from mptui.data.formats.packed import parquet as parquet_files
-from mptui.data.scan import scan
-from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.data import scan
+from mptui.data.fingerprint import changes, fingerprint
+from mptui.data.layouts import parquet as parquet_files
+from mptui.data.layouts.known import recognize
+from mptui.data.scan import ScanCancelledError
 from mptui.errors import ConfigError, DataError, DiskError
-from mptui.io.user_cache import cache_folder
-from mptui.registry.samples import SampleKind
+from mptui.io.cache import cache_folder
+from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, pairs, stripes
 from tests.data.packed_sets import assert_same, classes_to_parquet, parquet, png
 from tests.data.prepared_sets import opened, prepared

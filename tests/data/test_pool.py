@@ -10,12 +10,12 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.core.types import SampleRequest
-from mptui.data.loading.worker import Answer, ReadTask
-from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.crop import Geometry
+from mptui.data.reading import Pool
+from mptui.data.transforms import Geometry
+from mptui.data.types import SampleRequest
+from mptui.data.worker import Answer, ReadTask
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
 from tests.program import run_to_end
 
@@ -69,7 +69,7 @@ def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_p
     script.write_text(
         textwrap.dedent("""
         import torch
-        from mptui.data.loading.worker_pool import Pool
+        from mptui.data.reading import Pool
         from tests.data.samples import Chatty
         from tests.data.test_pool import read
         pool = Pool(1)
@@ -163,7 +163,7 @@ def test_closing_ends_the_processes() -> None:
 def test_workers_end_with_a_trainer_that_is_killed() -> None:
     code = """
         import os, signal
-        from mptui.data.loading.worker_pool import Pool
+        from mptui.data.reading import Pool
         from tests.data.samples import Drawn
         from tests.data.test_pool import read, task
         pool = Pool(2)
@@ -182,7 +182,7 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
 def test_a_read_that_never_ends_is_named_and_can_be_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mptui.data.loading.worker_pool._PATIENCE_S", 0.3)
+    monkeypatch.setattr("mptui.data.reading._PATIENCE_S", 0.3)
     marker = tmp_path / "reading"
 
     def stop_once_it_hangs() -> None:
@@ -206,7 +206,7 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
 def test_pixels_that_find_no_room_are_an_error_and_never_zeros():
     code = """
 import resource, numpy as np
-from mptui.data.loading.shared_memory import anonymous_file, write_at
+from mptui.data.worker import anonymous_file, write_at
 fd = anonymous_file()
 resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
 write_at(fd, np.ones(100, np.uint8), 0)

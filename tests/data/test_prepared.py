@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE
-from mptui.data.decode.request import FileRequest
-from mptui.data.formats.open import kind_of
-from mptui.data.loading.loader import Loader
-from mptui.data.transforms.resize import resized
+from mptui.data.decode import FileRequest
+from mptui.data.loader import Loader
+from mptui.data.open import kind_of
+from mptui.data.transforms import resized
+from mptui.data.types import IGNORE
 from mptui.errors import ConfigError, DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, pairs, photo, stripes
 from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.convert.shard_writer import ShardWriter
-from mptui.data.core.types import Problem
-from mptui.data.formats.sharded import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
-from mptui.data.loading.loader import Loader
+from mptui.data.loader import Loader
+from mptui.data.prepare import ShardWriter
+from mptui.data.shards import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
+from mptui.data.types import Problem
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import SIDE, opened, photos, prepared
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, UnidentifiedImageError
 
-from mptui.data.core.types import BadSampleError
-from mptui.data.decode.image import read_rgb
-from mptui.data.decode.request import ArrayRequest, FileRequest
+from mptui.data.decode import ArrayRequest, FileRequest, read_rgb
+from mptui.data.types import BadSampleError
 
 from .images import SHARED, photo, png_header, save_oriented
 
@@ -201,7 +200,7 @@ def test_odd_files_write_nothing_to_the_terminal(tmp_path):
     photo().save(tmp_path / "exif.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff garbage")
     script = """
 import sys
-from mptui.data.decode.image import BadSampleError, read_rgb
+from mptui.data.decode import BadSampleError, read_rgb
 for path in sys.argv[1:]:
     try:
         read_rgb(path)
@@ -267,6 +266,6 @@ def test_a_file_that_goes_while_it_is_read_is_a_bad_sample(tmp_path, monkeypatch
         path.unlink()
         raise UnidentifiedImageError("cannot identify")
 
-    monkeypatch.setattr("mptui.data.decode.image.Image.open", removed)
+    monkeypatch.setattr("mptui.data.decode.Image.open", removed)
     with pytest.raises(BadSampleError, match="no such file"):
         read_rgb(str(path))

@@ -5,12 +5,11 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from mptui.data.core.types import Mask, Pixels
-from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
-from mptui.data.decode.request import FileRequest
-from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.transforms.resample import resampled
-from mptui.registry.samples import SampleKind
+from mptui.data.decode import FileRequest
+from mptui.data.masks import MaskCoding, MaskedFileRequest
+from mptui.data.transforms import DRAWS, Geometry, cut_image, cut_mask, resampled, views
+from mptui.data.types import Mask, Pixels
+from mptui.registry.names import SampleKind
 from tests.data.images import difference, natural
 
 from .images import save_oriented

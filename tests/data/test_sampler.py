@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.data.loading.sampler import EpochOrder
+from mptui.data.sampler import EpochOrder
 from tests.data.loaders import assert_same, batches, joined, loader
 from tests.data.samples import Samples
 

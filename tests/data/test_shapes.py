@@ -3,8 +3,8 @@ import colorsys
 import numpy as np
 import pytest
 
-from mptui.data.formats.named.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
-from mptui.registry.samples import SampleKind
+from mptui.data.open import CLASSES, MASK_CLASSES, ShapesRequest, shapes
+from mptui.registry.names import SampleKind
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data.loading.sampler import Share
-from mptui.registry.samples import SampleKind
+from mptui.data.sampler import Share
+from mptui.registry.names import SampleKind
 from tests.data.loaders import assert_same, batches, loader
 from tests.data.samples import Samples
 

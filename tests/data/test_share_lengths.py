@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mptui.data.loading.lengths import fewest_at_once
-from mptui.data.loading.sampler import EpochOrder, Share
+from mptui.data.sampler import EpochOrder, Share, fewest_at_once
 
 batches_and_ranks = st.integers(1, 9).flatmap(
     lambda size: st.tuples(st.just(size), st.integers(1, min(size, 8)))

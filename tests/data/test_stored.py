@@ -11,14 +11,13 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.data.core.types import Decoded, SampleRequest
-from mptui.data.decode.request import FileRequest
-from mptui.data.loading.loader import Loader
-from mptui.data.loading.ram_cache import CachedSplit, SampleCache, cache_bytes
-from mptui.data.transforms.crop import Geometry, cut_image, views
-from mptui.data.transforms.resize import resized
-from mptui.registry.samples import SampleKind
+from mptui.data.batch import Batch
+from mptui.data.decode import FileRequest
+from mptui.data.loader import Loader
+from mptui.data.ram_cache import CachedSplit, SampleCache, cache_bytes
+from mptui.data.transforms import Geometry, cut_image, resized, views
+from mptui.data.types import Decoded, SampleRequest
+from mptui.registry.names import SampleKind
 from tests.data.images import photo
 from tests.data.samples import Broken, Deadly, Drawn, Masked, Samples
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tifffile
 
-from mptui.data.core.types import BadSampleError, PixelFormat
-from mptui.data.formats.fingerprint import changes, fingerprint
-from mptui.data.formats.packed import tar as tar_shards
-from mptui.data.scan import scan
+from mptui.data import scan
+from mptui.data.fingerprint import changes, fingerprint
+from mptui.data.layouts import tar as tar_shards
+from mptui.data.types import BadSampleError, PixelFormat
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, pairs, stripes
 from tests.data.packed_sets import assert_same, classes_to_tar, pairs_to_tar, png, shard
 from tests.data.prepared_sets import opened, prepared

@@ -7,7 +7,7 @@ from PIL import Image
 
 from mptui.events import ImagesGenerated
 from mptui.tui.app import MptuiApp
-from mptui.tui.keys.keymap import Keymap
+from mptui.tui.keys import Keymap
 from mptui.tui.screens.live import LiveScreen
 from tests.tui.events import START, MemorySource, run_started
 

@@ -19,10 +19,9 @@ import psutil
 import pyte
 
 from mptui.events import Event
-from mptui.processes import child as processes
-from mptui.processes.run_server import MAIN
-from mptui.runs.store.journal import NAME
-from mptui.runs.store.journal_reader import read_events
+from mptui.processes import start as processes
+from mptui.processes.start import MAIN
+from mptui.runs.store.journal import NAME, read_events
 from tests.program import server
 
 DEADLINE_S = 180

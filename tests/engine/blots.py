@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import IGNORE, Decoded
+from mptui.data.types import IGNORE, Decoded
 
 SIDE = 8
 CLASSES = ("left", "right", "both")

@@ -2,8 +2,7 @@
 
 import torch
 
-from mptui.engine.compile.cost import CompileCost
-from mptui.engine.compile.policy import Compiler
+from mptui.engine.compile import CompileCost, Compiler
 from tests.engine.small import small_net
 
 

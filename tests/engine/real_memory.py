@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from mptui.engine.memory.allocations import AllocationLog
+from mptui.engine.memory.tape import AllocationLog
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer
-from mptui.engine.precision.amp import Precision
-from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.engine.optim.optimizers import build_optimizer
+from mptui.engine.precision import Precision
+from mptui.models.layers import apply_activation_checkpointing
 from mptui.models.zoo import build
 from mptui.tasks.build_task import build_task
 

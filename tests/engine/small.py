@@ -8,19 +8,18 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.data.loading.cache_policy import CacheMode
-from mptui.data.loading.loader import Loader
-from mptui.data.loading.sampler import Share
-from mptui.engine.checkpoint.async_saver import Saver
-from mptui.engine.checkpoint.follower import Follower
+from mptui.data.cache_policy import CacheMode
+from mptui.data.loader import Loader
+from mptui.data.sampler import Share
+from mptui.engine.checkpoint.saver import Follower, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.ranks_mailbox import RanksMailbox
-from mptui.engine.ranks.sharded_replica import placed
+from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.replica import placed
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
-from mptui.models.unets.diffusion_unet import DiffusionUNet
+from mptui.models.diffusion_unet import DiffusionUNet
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 from tests.engine.blots import CLASSES, SIDE, Blot, Samples

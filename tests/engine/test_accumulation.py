@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.data.core.batch import Batch
-from mptui.data.core.types import IGNORE
+from mptui.data.batch import Batch
+from mptui.data.types import IGNORE
 from mptui.errors import DataError
 from mptui.events import Step, Warned
 from tests.engine.blots import Blot, Scene, Unseen

@@ -8,10 +8,10 @@ import torch
 
 from mptui.config.schema import ModelConfig, RunConfig
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.memory.footprint import footprint
-from mptui.engine.precision.fp32_region import Fp32Region
+from mptui.engine.memory.ledger import footprint
+from mptui.engine.precision import Fp32Region
 from mptui.events import Numerics
-from mptui.models.unets.unet import UNet
+from mptui.models.unet import UNet
 from mptui.models.zoo import build
 from tests.engine.blots import SIDE, Scene
 from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._inductor import config
 
-from mptui.engine.compile.policy import Compiler
+from mptui.engine.compile import Compiler
 from tests.engine.small import CPU
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.engine.reporting.speed_advice import NO_BETTER
+from mptui.engine.reporting.advice import NO_BETTER
 from mptui.events import Advice, Step
 from tests.engine.blots import Blot
 from tests.engine.small import build_trainer, config, end, of, small_net

@@ -14,15 +14,16 @@ import torch
 from mptui.engine.checkpoint import files
 from mptui.engine.checkpoint.files import (
     Snapshot,
+    adopt,
     checkpoints,
     host_copy,
+    keep_only,
     never_saved,
     point,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
-from mptui.engine.checkpoint.upkeep import adopt, keep_only
 from mptui.errors import DiskError, RunDirectoryError
 from tests.engine.checkpoints import names_of, same, snapshot
 

@@ -11,12 +11,12 @@ import torch
 
 from mptui.engine.checkpoint.files import (
     checkpoints,
+    keep_only,
     point,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
-from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError
 from mptui.lab.selftest import Fault, faulty_disk
 from tests.engine.checkpoints import same, snapshot

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.autotune.result_cache import CachedResult
-from mptui.engine.autotune.select import ROUNDS, Selection, choose, layouts, precisions, updates
-from mptui.engine.autotune.step_timer import StepTimer
+from mptui.engine.choose import ROUNDS, Selection, StepTimer, choose, layouts, precisions, updates
+from mptui.engine.compile import CachedResult
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.tasks.build_task import build_task
 from tests.engine.blots import SIDE
@@ -208,8 +207,8 @@ def test_a_trial_moves_nothing_of_the_run(precision, optimizer):
 
 
 def test_no_candidate_holds_the_gradients_of_another(monkeypatch):
-    monkeypatch.setattr("mptui.engine.optim.grad_norm.LARGE", 1)
-    monkeypatch.setattr("mptui.engine.optim.grad_norm.CACHED", 1)
+    monkeypatch.setattr("mptui.engine.optim.fused.LARGE", 1)
+    monkeypatch.setattr("mptui.engine.optim.fused.CACHED", 1)
     trial = trial_of(small_net())
     for precision in ("fp32", "bf16"):
         trial.step(precision, channels_last=True)()

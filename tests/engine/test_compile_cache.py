@@ -6,7 +6,7 @@ import pytest
 import torch._inductor.codecache as codecache
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from mptui.engine.compile.cache import VARIABLE, prune, use_compile_cache
+from mptui.engine.compile import VARIABLE, prune, use_compile_cache
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ import time
 import pytest
 import torch
 
-from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.compile.cost import AGAIN
-from mptui.engine.compile.policy import PROBE_STEPS
+from mptui.engine.compile import AGAIN, PROBE_STEPS, CachedResult
 from mptui.events import PhaseChanged
-from mptui.runs.view.events.lifecycle_specs import expected_time
+from mptui.runs.view.specs import expected_time
 from tests.engine.compilers import compiler_for, failing, probe
 from tests.engine.small import CPU, build_trainer, config, end, of
 

@@ -8,7 +8,7 @@ from torch._dynamo.exc import InternalTorchDynamoError
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.compile.policy import PROBE_STEPS, Compiler
+from mptui.engine.compile import PROBE_STEPS, Compiler
 from mptui.engine.mailbox import Stopped
 from mptui.events import PhaseChanged, Step, Validated, Warned
 from tests.engine.blots import CLASSES, SIDE

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mptui.engine.guards import batch_size_finder
+from mptui.engine.guards import memory as guards_memory
 from mptui.events import EpochFinished, Recovered
 from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
 
@@ -81,7 +81,7 @@ def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path, whol
 
 def test_the_micro_batch_is_found_with_the_timesteps(tmp_path):
     trainer, _ = build(tmp_path)
-    assert batch_size_finder.find_micro_batch(trainer.context) is None
+    assert guards_memory.find_micro_batch(trainer.context) is None
     end(trainer)
 
 

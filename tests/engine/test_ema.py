@@ -7,7 +7,7 @@ import torch
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.optim.averages import WeightAverage
 from mptui.events import Step
 from tests.engine.small import build_trainer, config, end, small_net
 

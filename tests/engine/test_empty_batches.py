@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.data.core.types import IGNORE, Decoded
+from mptui.data.types import IGNORE, Decoded
 from mptui.engine.epochs import validate
 from mptui.events import EpochFinished, Warned
 from mptui.tasks.own_loss import OwnTask

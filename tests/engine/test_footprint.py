@@ -7,11 +7,11 @@ from timm.models.convnext import ConvNeXt
 
 from mptui.config.schema import RunConfig
 from mptui.engine.memory import tape
-from mptui.engine.memory.footprint import BATCHES_AHEAD, WORKSPACE, _pass_memory, footprint
-from mptui.engine.memory.step_trace import UncountableError, no_storage
+from mptui.engine.memory.ledger import BATCHES_AHEAD, WORKSPACE, _pass_memory, footprint
+from mptui.engine.memory.tape import UncountableError, no_storage
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer
-from mptui.engine.precision.amp import Precision
+from mptui.engine.optim.optimizers import build_optimizer
+from mptui.engine.precision import Precision
 from mptui.errors import ConfigError
 from mptui.hardware.devices import CONTEXT_BYTES
 from mptui.models.zoo import build

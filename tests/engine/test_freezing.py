@@ -8,7 +8,7 @@ import torch
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot, read_newest
 from mptui.engine.mailbox import Stopped
-from mptui.engine.optim.freezing import FrozenLayers
+from mptui.engine.optim.optimizers import FrozenLayers
 from mptui.errors import ConfigError
 from mptui.events import EpochStarted, LayersThawed, Numerics, Step, Warned
 from tests.engine.small import build_trainer, config, end, losses, of, small_net

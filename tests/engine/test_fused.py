@@ -5,7 +5,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from mptui.config.schema import TrainingConfig
-from mptui.engine.optim.optimizer import build_optimizer
+from mptui.engine.optim.optimizers import build_optimizer
 from mptui.models.zoo import use_plain_memory
 
 STEPS = 3

@@ -9,8 +9,8 @@ from torch._inductor import cudagraph_trees
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
-from mptui.engine.compile.graphs import prepare_thread
-from mptui.engine.compile.phase import enter_training
+from mptui.engine.compile import prepare_thread
+from mptui.engine.epochs import enter_training
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command
 from mptui.events import PresetSwitched, Recovered, Step, Validated, Warned

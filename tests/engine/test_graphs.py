@@ -8,10 +8,9 @@ from torch._dynamo.exc import InternalTorchDynamoError
 from torch._inductor import cudagraph_trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.engine.compile import phase, policy
-from mptui.engine.compile.graphs import leave_recording, prepare_thread
-from mptui.engine.compile.phase import enter_training
-from mptui.engine.compile.policy import Compiler
+from mptui.engine import compile, epochs
+from mptui.engine.compile import Compiler, leave_recording, prepare_thread
+from mptui.engine.epochs import enter_training
 from mptui.events import Recovered, Validated, Warned
 from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
@@ -103,14 +102,14 @@ def test_memory_that_eager_steps_have_cached_is_free_for_graphs(tmp_path, monkey
     """While a graph is warmed up, torch frees no cached memory: the batch would not fit."""
     freed = []
     monkeypatch.setattr(Compiler, "static_shapes", property(lambda self: self.active and graphs))
-    monkeypatch.setattr(phase, "release", lambda device: freed.append(device.type))
+    monkeypatch.setattr(epochs, "release", lambda device: freed.append(device.type))
     run(tmp_path, failing_in(GRAPHS, 0), force_compile=True)
     assert freed == ["cpu", "cpu"] * graphs  # before the first step, and before the first validation
 
 
 @pytest.mark.parametrize("forced", [False, True], ids=["eager steps fit", "no eager step was taken"])
 def test_graphs_that_do_not_fit_are_left_out_before_the_batch_is_cut(monkeypatch, forced):
-    monkeypatch.setattr(policy, "leave_recording", lambda device: None)
+    monkeypatch.setattr(compile, "leave_recording", lambda device: None)
     compiler, net, told = compiler_for(torch.device("cuda"), 10**6, mode="max-autotune", forced=forced)
     if not forced:
         probe(compiler, 0.1)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mptui.engine.mailbox import Stopped
-from mptui.engine.reporting import image_grids
+from mptui.engine.reporting import pictures
 from mptui.events import ImagesGenerated
 from tests.engine.blots import SIDE
 from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
@@ -77,7 +77,7 @@ def test_they_are_made_with_the_averaged_weights(tmp_path):
 
 
 def test_unset_they_take_a_small_share_of_the_time_and_the_last_are_of_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_grids, "_SHARE", 1e9)
+    monkeypatch.setattr(pictures, "_SHARE", 1e9)
     _, _, images = trained(tmp_path, sampling={"count": 2, "steps": 1}, epochs=12)
     assert [epoch for epoch, _ in images] == [1, 10, 12]
 

@@ -11,23 +11,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mptui.config.base_tables import GradScalerConfig
 from mptui.config.profiles import find_profile
-from mptui.config.schema import TrainingConfig
-from mptui.data.core.batch import Batch
-from mptui.data.loading.whole_images import WholeImages, WholePass
-from mptui.data.transforms import crop_on_device
-from mptui.data.transforms.color_mixup import Finish
-from mptui.data.transforms.crop import Geometry
-from mptui.data.transforms.normalization import IMAGENET
+from mptui.config.schema import GradScalerConfig, TrainingConfig
+from mptui.data import device_cache
+from mptui.data.batch import Batch
+from mptui.data.device_cache import WholeImages, WholePass
+from mptui.data.to_device import Finish
+from mptui.data.transforms import IMAGENET, Geometry
 from mptui.engine.job import build_average
 from mptui.engine.memory.tape import Tape
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer
-from mptui.engine.precision.amp import build_precision
-from mptui.engine.reporting.applied_metrics import AppliedMetrics
-from mptui.engine.reporting.device_buffer import Meter
-from mptui.registry.samples import SampleKind
+from mptui.engine.optim.optimizers import build_optimizer
+from mptui.engine.precision import build_precision
+from mptui.engine.reporting.reporter import AppliedMetrics, Meter
+from mptui.registry.names import SampleKind
 from mptui.tasks.build_task import build_task
 from tests.engine.small import small_net
 
@@ -77,7 +74,7 @@ def photos(kind=SampleKind.CLASS):
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 30), ("fp16", 47)])  # torch's GradScaler takes ten
 def test_a_step_of_the_fast_profile_launches_little_beside_the_network(monkeypatch, precision, most):
-    monkeypatch.setattr(crop_on_device, "has_kernel", lambda device: True)
+    monkeypatch.setattr(device_cache, "has_kernel", lambda device: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # there is no driver
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)

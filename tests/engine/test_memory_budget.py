@@ -4,11 +4,10 @@ import os
 
 import pytest
 
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.budget import kept_within
-from mptui.engine.memory.footprint import footprint
-from mptui.engine.memory.step_trace import no_storage
+from mptui.engine.memory.ledger import footprint, kept_within
+from mptui.engine.memory.tape import no_storage
 from mptui.errors import ConfigError
 from tests.engine.real_memory import really_alive
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import footprint
-from mptui.models.activation_checkpointing import blocks_of
+from mptui.engine.memory.ledger import footprint
+from mptui.models.layers import blocks_of
 from mptui.models.zoo import build
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.tasks.build_task import build_task

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import footprint
-from mptui.engine.memory.levers import enough
-from mptui.engine.memory.owners import GAPS, REST, kept_tensors, owners
-from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.memory.ledger import GAPS, REST, enough, footprint, kept_tensors, owners
+from mptui.engine.optim.averages import WeightAverage
 from mptui.hardware.devices import USABLE
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from mptui.engine.reporting.device_buffer import CAPACITY, COLUMNS, Meter
+from mptui.engine.reporting.reporter import CAPACITY, COLUMNS, Meter
 from tests.engine.small import CPU
 
 

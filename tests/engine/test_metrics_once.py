@@ -9,9 +9,9 @@ from torch.overrides import TorchFunctionMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import validate
-from mptui.engine.reporting.applied_metrics import AppliedMetrics
+from mptui.engine.reporting.reporter import AppliedMetrics
 from mptui.events import EpochFinished
-from mptui.tasks.accuracy import Accuracy
+from mptui.tasks.classification import Accuracy
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene
 from tests.engine.guards.sick import poison
 from tests.engine.small import build_trainer, config, diffusion_net, end, of, until_stopped
@@ -73,7 +73,7 @@ class _OutOfMemoryIn(TorchFunctionMode):
 def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
     tmp_path, kind, function, monkeypatch
 ):
-    monkeypatch.setattr("mptui.tasks.accuracy._MOST_WAITING", 2)
+    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
     trainer, _ = build_trainer(config(), tmp_path, kind=kind, val=40)
     whole = validate(trainer.context)
     with _OutOfMemoryIn(function):
@@ -85,7 +85,7 @@ def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
 
 
 def test_a_training_whose_metrics_did_not_fit_counts_each_sample_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tasks.accuracy._MOST_WAITING", 2)
+    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
     run = config(training={"epochs": 1}, logging={"step_interval_s": HOUR})
     trainer, events = build_trainer(run, tmp_path)
     sums: list[int] = []
@@ -131,7 +131,7 @@ def epoch_sums(trainer, events):
 @pytest.mark.parametrize("most", [1 << 20, 40], ids=["kept until the end of the step", "counted apart"])
 @pytest.mark.parametrize(("kind", "pixels"), [(Blot, 1), (Scene, SIDE**2)])
 def test_a_refused_window_adds_nothing_to_the_training_metrics(tmp_path, monkeypatch, kind, pixels, most):
-    monkeypatch.setattr("mptui.engine.reporting.applied_metrics.MOST_NUMBERS", most)
+    monkeypatch.setattr("mptui.engine.reporting.reporter.MOST_NUMBERS", most)
     run = config(training={"epochs": 1, "batch_size": 4, "accumulate": 2, "lr": 1e-9})
 
     def figures(bad):

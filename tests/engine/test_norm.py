@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mptui.engine.job import build_parts
-from mptui.engine.optim.grad_norm import CACHED, LARGE, GradientNorm
+from mptui.engine.optim.fused import CACHED, LARGE, GradientNorm
 from tests.engine.small import build_trainer, config
 
 SHAPES = [(64, 128, 3, 3), (257,), (1,), (300, 301), ()]
@@ -16,7 +16,7 @@ SHAPES = [(64, 128, 3, 3), (257,), (1,), (300, 301), ()]
 
 @pytest.fixture(autouse=True, params=[1, CACHED], ids=["in the backward pass", "at its end"])
 def _when(request, monkeypatch):
-    monkeypatch.setattr("mptui.engine.optim.grad_norm.CACHED", request.param)
+    monkeypatch.setattr("mptui.engine.optim.fused.CACHED", request.param)
 
 
 def network(seed=0):
@@ -98,8 +98,8 @@ def test_closed_it_watches_nothing():
 
 
 def test_other_settings_leave_one_watch_on_the_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.engine.optim.grad_norm.LARGE", 1)
-    monkeypatch.setattr("mptui.engine.optim.grad_norm.CACHED", 1)
+    monkeypatch.setattr("mptui.engine.optim.fused.LARGE", 1)
+    monkeypatch.setattr("mptui.engine.optim.fused.CACHED", 1)
     trainer, _ = build_trainer(config(), tmp_path)
     build_parts(trainer.context.job, lambda code, message: None, trainer.context.parts)
     assert {len(p._post_accumulate_grad_hooks) for p in trainer.context.model.parameters()} == {1}

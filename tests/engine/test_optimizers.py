@@ -7,9 +7,9 @@ import schedulefree
 import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
+from mptui.engine.optim.averages import ScheduleFree, ScheduleFreeAverage
 from mptui.engine.optim.fused import FusedOptimizer
-from mptui.engine.optim.optimizer import build_optimizer
-from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
+from mptui.engine.optim.optimizers import build_optimizer
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.testing import OptimizerContract
 

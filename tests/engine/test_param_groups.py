@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mptui.config.schema import ModelConfig, TrainingConfig
-from mptui.engine.optim.param_groups import lr_scales, parameter_groups
+from mptui.engine.optim.optimizers import lr_scales, parameter_groups
 from mptui.models.layers import layers_of
 from mptui.models.zoo import build
 from tests.engine.small import small_net

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.class_colours import palette
-from mptui.data.core.types import IGNORE
+from mptui.data.pictures import palette
+from mptui.data.types import IGNORE
 from mptui.engine.mailbox import Stopped
-from mptui.engine.reporting import prediction_pictures
-from mptui.engine.reporting.picked_samples import PickedSamples, of_classes
-from mptui.engine.reporting.prediction_pictures import SEAM, visible
+from mptui.engine.reporting import pictures as reporting_pictures
+from mptui.engine.reporting.pictures import SEAM, PickedSamples, of_classes, visible
 from mptui.events import EpochFinished, ImagesGenerated, Validated
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, losses, of
@@ -53,7 +52,7 @@ def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=4, task=None,
 @pytest.fixture
 def always(monkeypatch):
     """Make the pictures of each validation, however short it is."""
-    monkeypatch.setattr(prediction_pictures, "_SHARE", 0)
+    monkeypatch.setattr(reporting_pictures, "_SHARE", 0)
 
 
 def by_hand(trainer, kind):
@@ -129,7 +128,7 @@ def test_they_change_nothing_of_the_run_and_can_be_turned_off(tmp_path, always):
 
 @pytest.mark.parametrize("stop_in", [None, 4])
 def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkeypatch, stop_in):
-    monkeypatch.setattr(prediction_pictures, "_SHARE", 1e9)
+    monkeypatch.setattr(reporting_pictures, "_SHARE", 1e9)
     trainer, events, taken = trained(tmp_path, epochs=6, stop_in=stop_in)
     assert taken[0].epoch == 1
     assert [each.epoch for each in taken[1:]] == sorted({trainer.state.best.epoch, stop_in or 6} - {1})
@@ -162,7 +161,7 @@ class SeenInTraining(Scene):
 
 
 def test_of_many_classes_the_worst_ones_are_shown_by_class(tmp_path, always, monkeypatch):
-    monkeypatch.setattr(prediction_pictures, "CLASSES_SHOWN", 1)
+    monkeypatch.setattr(reporting_pictures, "CLASSES_SHOWN", 1)
     _, events, taken = trained(tmp_path, lr=1e-6)
     for before, pictures in zip(of(events, Validated), taken[1:], strict=False):
         f1 = before.per_class["f1"]

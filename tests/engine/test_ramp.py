@@ -11,7 +11,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Stopped
-from mptui.engine.optim.lr_schedule import (
+from mptui.engine.optim.schedule import (
     RAMP_STEPS,
     Ramp,
     Schedule,

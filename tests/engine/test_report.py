@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.engine.reporting.device_buffer import CAPACITY
-from mptui.engine.reporting.reporter import EpochSums, Reporter
+from mptui.data.batch import Batch
+from mptui.engine.reporting.reporter import CAPACITY, EpochSums, Reporter
 from mptui.events import Event, Step, StepSkipped, Warned
-from mptui.tasks.accuracy import Accuracy
+from mptui.tasks.classification import Accuracy
 from tests.engine.small import CPU, build_trainer, config, end, of, small_net
 
 HOUR = 3600.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data.loading.cache_policy import CacheMode
+from mptui.data.cache_policy import CacheMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
 from mptui.engine.mailbox import Stopped

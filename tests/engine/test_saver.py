@@ -13,19 +13,19 @@ import weakref
 import pytest
 import torch
 
-from mptui.config.base_tables import CheckpointConfig
-from mptui.engine.checkpoint import async_saver
-from mptui.engine.checkpoint.async_saver import Saver
+from mptui.config.schema import CheckpointConfig
+from mptui.engine.checkpoint import saver as checkpoint_saver
 from mptui.engine.checkpoint.files import (
     Snapshot,
     checkpoints,
+    keep_only,
     point,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
 from mptui.engine.checkpoint.pointers import target_of
-from mptui.engine.checkpoint.upkeep import keep_only
+from mptui.engine.checkpoint.saver import Saver
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.lab.selftest import Fault, faulty_disk
@@ -38,8 +38,8 @@ def snapshot(step):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(async_saver, "RETRY_S", (0.01, 0.02))
-    monkeypatch.setattr(async_saver, "LOOK_S", 0.001)
+    monkeypatch.setattr(checkpoint_saver, "RETRY_S", (0.01, 0.02))
+    monkeypatch.setattr(checkpoint_saver, "LOOK_S", 0.001)
 
 
 class Around:
@@ -345,14 +345,14 @@ def test_a_directory_that_is_gone_for_a_while_holds_the_run_and_none_is_made_in_
 
 def test_a_save_that_nobody_asked_for_waits_twenty_times_as_long_as_the_last_one_took(tmp_path, monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("mptui.engine.checkpoint.async_saver.time.monotonic", lambda: now)
+    monkeypatch.setattr("mptui.engine.checkpoint.saver.time.monotonic", lambda: now)
 
     def slow(folder, snapshot, check):
         nonlocal now
         now += 3.0
         return write_checkpoint(folder, snapshot, check)
 
-    monkeypatch.setattr(async_saver, "write_checkpoint", slow)
+    monkeypatch.setattr(checkpoint_saver, "write_checkpoint", slow)
     around = Around(tmp_path)
     around.saver.save(snapshot(1), "epoch", wait=True)
     now += 59.5

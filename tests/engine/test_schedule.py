@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import TrainingConfig
-from mptui.engine.optim.lr_schedule import Schedule, scaled_lr
+from mptui.engine.optim.schedule import Schedule, scaled_lr
 
 SPE = 10
 

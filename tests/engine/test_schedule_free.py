@@ -5,7 +5,7 @@ import torch
 
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.mailbox import Command
-from mptui.engine.optim.schedule_free import ScheduleFree
+from mptui.engine.optim.averages import ScheduleFree
 from mptui.events import Step, Validated
 from tests.engine.small import build_trainer, config, losses, of, small_net
 

@@ -5,7 +5,7 @@ import os
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.torch_setup import StepSeeds, prepare_torch
+from mptui.engine.progress import StepSeeds, prepare_torch
 
 
 def drawn(seed, epoch, sample, rank=0):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.engine.ranks.slow_ranks import FEWEST, StepTimes, find_slow_ranks, median_times, verdict
+from mptui.engine.ranks.beats import FEWEST, StepTimes, find_slow_ranks, median_times, verdict
 from tests.tui.events import rank_row
 
 USUAL = StepTimes(0.002, 0.030, 0.060, 0.005)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.checkpoint import async_saver
+from mptui.engine.checkpoint import saver
 from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.optim import guarded_step
@@ -345,14 +345,14 @@ def test_it_saves_every_so_many_steps(tmp_path):
 
 
 def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypatch):
-    monkeypatch.setattr(async_saver, "_SHARE", 1e12)
+    monkeypatch.setattr(saver, "_SHARE", 1e12)
 
     def then(trainer):
         def steer(event):
             if isinstance(event, Step) and event.step == 2:
                 trainer.context.mailbox.post(Command("checkpoint"))
             if isinstance(event, Step) and event.step == 7:
-                monkeypatch.setattr(async_saver, "_SHARE", 0)
+                monkeypatch.setattr(saver, "_SHARE", 0)
             if isinstance(event, Step) and event.step == 8:
                 trainer.context.saver.settle()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.engine.optim.lr_schedule import Schedule
+from mptui.engine.optim.schedule import Schedule
 from tests.engine.small import build_trainer, config, small_net
 from tests.engine.updates import FINITE, HostReads, backward, take_step
 

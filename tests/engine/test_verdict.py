@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.reporting.bottleneck import AdviceContext, Verdict, validation_remedy
-from mptui.engine.reporting.speed_advice import aligned_share
-from mptui.engine.reporting.step_clock import PARTS, StepClock
+from mptui.engine.reporting.advice import aligned_share
+from mptui.engine.reporting.step_time import PARTS, AdviceContext, StepClock, Verdict, validation_remedy
 
 HERE = AdviceContext(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
 COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "wait": 0.0, "optimizer": 4.0}

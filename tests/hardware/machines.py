@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from mptui.hardware.costs import cpu_costs, cuda_costs
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import (
     Formats,
     architecture_name,
+    cpu_costs,
     cpu_formats,
+    cuda_costs,
     cuda_formats,
     mps_formats,
     rocm_formats,

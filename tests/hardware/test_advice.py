@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.config.merge import resolve
-from mptui.engine.memory.footprint import footprint
+from mptui.config.resolve import resolve
+from mptui.engine.memory.ledger import footprint
 from mptui.hardware.advice import (
     RESNET50_BYTES,
     choose_precision,

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mptui.hardware.amd import amdsmi_source
-from mptui.hardware.amd.amdsmi_source import AmdSmiSource, physical_index
-from mptui.hardware.device_sampler import DeviceSampler, is_sampled
+from mptui.hardware import other_gpus
 from mptui.hardware.nvml import NvmlUnavailableError
+from mptui.hardware.other_gpus import AmdSmiSource, physical_index
+from mptui.hardware.sampler import DeviceSampler, is_sampled
 
 
 class AmdSmiException(Exception):  # noqa: N818 - the library's name
@@ -98,9 +98,9 @@ def test_the_place_of_a_device_among_all_gpus(index, environ, place):
 
 
 def test_the_sampler_reads_an_amd_gpu_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(amdsmi_source, "is_there", lambda: True)
+    monkeypatch.setattr(other_gpus, "amd_is_there", lambda: True)
     assert isinstance(DeviceSampler("cuda:0")._source, AmdSmiSource)
     assert is_sampled("rocm")
-    monkeypatch.setattr(amdsmi_source, "is_there", lambda: False)
+    monkeypatch.setattr(other_gpus, "amd_is_there", lambda: False)
     assert not isinstance(DeviceSampler("cuda:0")._source, AmdSmiSource)
     assert not is_sampled("rocm")

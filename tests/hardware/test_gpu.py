@@ -6,10 +6,9 @@ import time
 import pytest
 import torch
 
-from mptui.hardware.device_sampler import DeviceSampler
 from mptui.hardware.devices import find_machine
-from mptui.hardware.nvidia.gpus import visible_gpus
-from mptui.hardware.nvml import read_gpus
+from mptui.hardware.nvml import read_gpus, visible_gpus
+from mptui.hardware.sampler import DeviceSampler
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 FAULTS = """
 import resource, threading
 import torch
-from mptui.hardware.memory import keep_freed_memory
+from mptui.hardware.host import keep_freed_memory
 
 def in_a_thread(work):
     thread = threading.Thread(target=work)

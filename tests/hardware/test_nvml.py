@@ -6,8 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from mptui.hardware.nvidia.gpus import visible_gpus
-from mptui.hardware.nvml import read_gpus
+from mptui.hardware.nvml import read_gpus, visible_gpus
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
 
 
@@ -211,9 +210,7 @@ def test_a_slice_has_the_names_of_old_and_new_drivers(driver, is_old):
 
 
 def test_nvml_is_read_without_torch():
-    code = (
-        "import sys, mptui.hardware.device_sampler, mptui.hardware.describe; sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, mptui.hardware.sampler, mptui.hardware.describe; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], env=os.environ.copy(), check=False).returncode == 0
 

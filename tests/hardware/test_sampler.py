@@ -7,7 +7,7 @@ import psutil
 import pynvml
 import pytest
 
-from mptui.hardware.device_sampler import STALE_AFTER_S, CpuSource, DeviceSampler
+from mptui.hardware.sampler import STALE_AFTER_S, CpuSource, DeviceSampler
 from tests.hardware.fake_nvml import GIB, FakeSlice, h200, t4
 from tests.hardware.machines import HOST
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mptui.hardware.device_sampler import DeviceSampler, is_sampled
-from mptui.hardware.intel import xpu_source
-from mptui.hardware.intel.xpu_source import XpuSource
+from mptui.hardware import other_gpus
+from mptui.hardware.other_gpus import XpuSource
+from mptui.hardware.sampler import DeviceSampler, is_sampled
 
 
 def not_allowed(_index):
@@ -27,7 +27,7 @@ def xpu(monkeypatch):
         clock_rate=lambda index: 2450.0,
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(xpu=functions))
-    monkeypatch.setattr(xpu_source, "find_spec", lambda name: object())
+    monkeypatch.setattr(other_gpus, "find_spec", lambda name: object())
     return functions
 
 

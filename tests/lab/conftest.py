@@ -12,5 +12,5 @@ def forked_servers():
     """Fork servers are forks of that of the tests, which has imported torch."""
     server()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mptui.processes.fork_server.start", start_server)
+        patch.setattr("mptui.processes.start.start", start_server)
         yield

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mptui.engine.mailbox import Mailbox
-from mptui.lab.amp.check import check
+from mptui.lab.measure.amp import check
 from mptui.runs.planning.plan import Request, plan_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "custom_operations.md"

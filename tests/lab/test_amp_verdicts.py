@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mptui.engine.mailbox import Mailbox
-from mptui.lab.amp.check import PrecisionChecker
+from mptui.lab.measure.amp import PrecisionChecker
 from tests.engine.numerics.networks import Gain
 from tests.lab.trials import bench
 

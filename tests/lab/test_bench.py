@@ -5,13 +5,19 @@ import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
-from mptui.cli.measure import bench_table
+from mptui.cli.measure import bench
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
-from mptui.lab.bench.ablation import switches, variants
-from mptui.lab.bench.bench import NO_TIME, AblationRun
-from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
-from mptui.lab.bench.stats import Span
+from mptui.lab.measure.core import (
+    NO_TIME,
+    AblationRun,
+    Effort,
+    MeasureError,
+    ShortRunResult,
+    Span,
+    switches,
+    variants,
+)
 from mptui.runs.planning.plan import Request
 
 pytestmark = pytest.mark.slow
@@ -241,9 +247,9 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     monkeypatch.setattr(lab, "_measure", measured)
     for _ in range(2):
         lab.round(lambda row: None)
-    monkeypatch.setattr(bench_table, "terminal_width", lambda: width)
+    monkeypatch.setattr(bench, "terminal_width", lambda: width)
     document = {"model": "net", "device_name": "one", "rounds": 2}
-    bench_table.show(lab, document, claims=True, markdown=False)
+    bench.show(lab, document, claims=True, markdown=False)
     lines = capsys.readouterr().out.splitlines()
 
     table = lines[2 : 2 + len(lab.rows)]

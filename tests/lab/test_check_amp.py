@@ -8,12 +8,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DataError, DivergedError
-from mptui.lab.amp.check import PrecisionChecker, check
-from mptui.lab.amp.judge import Judge
-from mptui.lab.amp.trial import cosine
+from mptui.lab.measure.amp import Judge, PrecisionChecker, check
+from mptui.lab.measure.amp_trial import cosine
 from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
 from tests.lab.trials import bench

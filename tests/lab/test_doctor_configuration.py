@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.data.core.types import Dataset, Problem
-from mptui.data.formats.named.synthetic import shapes
+from mptui.data.open import shapes
+from mptui.data.types import Dataset, Problem
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
 from mptui.io.read_speed import ReadSpeed
-from mptui.lab.doctor import data_checks
-from mptui.lab.doctor.data_checks import check_data
+from mptui.lab.doctor import data
+from mptui.lab.doctor.data import check_data
 from mptui.lab.doctor.findings import exit_code
-from mptui.lab.doctor.run_config import check_configuration
-from mptui.registry.samples import SampleKind
+from mptui.lab.doctor.other_trainers import check_configuration
+from mptui.registry.names import SampleKind
 from mptui.runs.planning.plan import Request
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
@@ -130,7 +130,7 @@ def test_a_long_list_of_broken_files_is_cut(monkeypatch):
     problems = tuple(Problem(f"{index}.png", "truncated") for index in range(50))
     half = shapes(SampleKind.CLASS, 8, 32, 0).train
     dataset = Dataset("x", SampleKind.CLASS, ("a",), half, half, problems=problems, class_counts=[5])
-    monkeypatch.setattr(data_checks, "open_dataset", lambda *_, **__: replace(dataset))
+    monkeypatch.setattr(data, "open_dataset", lambda *_, **__: replace(dataset))
     told = [f for f in check_data(plan, lambda done, total: None) if f.name == "file"]
     assert len(told) == 21
     assert "30 more" in told[-1].what
@@ -148,7 +148,7 @@ def test_a_long_list_of_broken_files_is_cut(monkeypatch):
 )
 def test_a_disk_is_slow_only_if_it_was_the_disk_that_was_read(tmp_path, monkeypatch, speed, state, word):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data_checks, "measure_read_speed", lambda place: speed)
+    monkeypatch.setattr(data, "measure_read_speed", lambda place: speed)
     class_folders(tmp_path / "data", {"cat": 5, "dog": 5})
     plan, _ = look(f"data.path={str(tmp_path / 'data')!r}")
     (found,) = (f for f in check_data(plan, lambda done, total: None) if f.name == "read speed")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import ConfigError
-from mptui.lab.doctor.config_files.read import LARGEST_BYTES, read_config_file
+from mptui.lab.doctor.foreign_files import LARGEST_BYTES, read_config_file
 
 SAME = {
     "train.yaml": "trainer:\n  amp: False  # off\n  lr: 0.001\n  name: 'x'\n",

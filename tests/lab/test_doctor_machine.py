@@ -11,12 +11,11 @@ import pytest
 
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import read_host
-from mptui.hardware.nvidia.gpus import NvmlReport
-from mptui.hardware.nvml import read_gpus
+from mptui.hardware.nvml import NvmlReport, read_gpus
 from mptui.hardware.torch_view import TorchDevice, TorchView
-from mptui.lab.doctor import device_checks, host_checks, login_checks
+from mptui.lab.doctor import machine as doctor_machine
 from mptui.lab.doctor.findings import Finding, exit_code
-from mptui.lab.doctor.torch_probe import Probed, probe_torch
+from mptui.lab.doctor.machine import Probed, probe_torch
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, FakeNvml, h200, t4
 from tests.hardware.machines import HOST
@@ -53,14 +52,14 @@ def without_driver(monkeypatch, error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND):
 
 def test_no_driver_is_in_order_without_a_card_and_an_error_with_one(tmp_path, monkeypatch):
     without_driver(monkeypatch)
-    assert states(device_checks.check_driver(read_gpus(), tmp_path)) == ["ok"]
-    (found,) = device_checks.check_driver(read_gpus(), card_on_the_bus(tmp_path))
+    assert states(doctor_machine.check_driver(read_gpus(), tmp_path)) == ["ok"]
+    (found,) = doctor_machine.check_driver(read_gpus(), card_on_the_bus(tmp_path))
     assert (found.state, bool(found.do)) == ("error", True)
 
 
 def test_a_driver_that_is_not_loaded_says_what_to_do(tmp_path, monkeypatch):
     without_driver(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    (found,) = device_checks.check_driver(read_gpus(), card_on_the_bus(tmp_path))
+    (found,) = doctor_machine.check_driver(read_gpus(), card_on_the_bus(tmp_path))
     assert found.state == "error"
     assert "not loaded" in found.what
     assert "load its kernel module" in found.do
@@ -68,15 +67,15 @@ def test_a_driver_that_is_not_loaded_says_what_to_do(tmp_path, monkeypatch):
 
 def test_a_lost_gpu_and_one_that_the_driver_does_not_see(tmp_path, driver):
     driver(h200(lost=True))
-    found = device_checks.check_driver(read_gpus(), tmp_path)
+    found = doctor_machine.check_driver(read_gpus(), tmp_path)
     assert states(found) == ["ok", "error"]
     assert "is lost" in found[1].what
-    assert states(device_checks.check_devices(seen(None), read_gpus(), None)) == ["ok"]  # reported once
+    assert states(doctor_machine.check_devices(seen(None), read_gpus(), None)) == ["ok"]  # reported once
     driver(h200())
     second = {
         f"sys/bus/pci/devices/1/{name}": text for name, text in (("vendor", "0x10de"), ("class", "0x030000"))
     }
-    assert states(device_checks.check_driver(read_gpus(), put(card_on_the_bus(tmp_path), second))) == [
+    assert states(doctor_machine.check_driver(read_gpus(), put(card_on_the_bus(tmp_path), second))) == [
         "ok",
         "advice",
     ]
@@ -112,7 +111,7 @@ def view(**changes):
 )
 def test_the_build_of_torch(torch, state, word, driver):
     driver()
-    (found,) = device_checks.check_torch(seen(torch), Probed(torch))
+    (found,) = doctor_machine.check_torch(seen(torch), Probed(torch))
     assert (found.state, word in found.what) == (state, True)
 
 
@@ -126,7 +125,7 @@ def test_the_build_of_torch(torch, state, word, driver):
 )
 def test_a_gpu_that_torch_cant_use_is_an_error_with_the_remedy(torch, word, driver):
     driver(h200())
-    found = device_checks.check_devices(seen(torch), read_gpus(), None)
+    found = doctor_machine.check_devices(seen(torch), read_gpus(), None)
     assert states(found)[0] == "error"
     assert word in found[0].what + found[0].do
     assert found[0].do
@@ -136,13 +135,13 @@ def test_a_device_that_fails_at_real_work_is_an_error(driver):
     driver()
     machine = seen(view(devices=[card()]))
     failing = Probed(machine.torch, {"cuda:0": "RuntimeError: cuDNN error"})
-    assert states(device_checks.check_devices(machine, read_gpus(), failing)) == ["error", "ok"]
-    assert states(device_checks.check_devices(machine, read_gpus(), Probed(machine.torch))) == ["ok", "ok"]
+    assert states(doctor_machine.check_devices(machine, read_gpus(), failing)) == ["error", "ok"]
+    assert states(doctor_machine.check_devices(machine, read_gpus(), Probed(machine.torch))) == ["ok", "ok"]
 
 
 def test_a_sound_gpu_is_told_with_what_to_begin_with(driver):
     driver(t4())
-    found = device_checks.check_devices(seen(None), read_gpus(), None)
+    found = doctor_machine.check_devices(seen(None), read_gpus(), None)
     assert "; profile older-gpu, batch 32 (a ResNet; 32 to 64 suit it), workers " in found[0].what
 
 
@@ -157,7 +156,7 @@ def test_a_sound_gpu_is_told_with_what_to_begin_with(driver):
 )
 def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
     driver(gpu)
-    found = [f for f in device_checks.check_devices(seen(None), read_gpus(), None) if f.state == "advice"]
+    found = [f for f in doctor_machine.check_devices(seen(None), read_gpus(), None) if f.state == "advice"]
     assert [word in f.what for f in found] == ([True] if word else [])
 
 
@@ -182,7 +181,7 @@ def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     assert probed.view.version is None
     assert word in str(probed.view.problem)
     machine = describe_machine(read_gpus(), HOST, probed.view, {})
-    assert states(device_checks.check_torch(machine, probed)) == ["error"]
+    assert states(doctor_machine.check_torch(machine, probed)) == ["error"]
     assert machine.devices[-1].usable
 
 
@@ -194,7 +193,7 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     probed = probe_torch(os.environ)
     assert "cpu" not in probed.failures
     assert not probed.works
-    found = device_checks.check_torch(describe_machine(read_gpus(), HOST, probed.view, {}), probed)
+    found = doctor_machine.check_torch(describe_machine(read_gpus(), HOST, probed.view, {}), probed)
     assert states(found) == ["ok", "error"]
     assert "torchvision::nms" in found[1].what
 
@@ -204,22 +203,22 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
 
 def test_a_memory_limit_is_told_and_little_memory_is_advice(tmp_path):
     limit = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": f"{GIB}\n"}
-    (found,) = host_checks.check_memory(read_host(put(tmp_path, limit)))
+    (found,) = doctor_machine.check_memory(read_host(put(tmp_path, limit)))
     assert found.state == "advice"
     assert "1.0 GiB" in found.what
     assert "control group's limit" in found.what
-    assert states(host_checks.check_memory(HOST)) == ["ok"]
+    assert states(doctor_machine.check_memory(HOST)) == ["ok"]
 
 
 def test_one_processor_of_many_is_advice():
     from dataclasses import replace
 
-    assert states(host_checks.check_processors(replace(HOST, cpus_usable=1))) == ["advice"]
-    assert states(host_checks.check_processors(HOST)) == ["ok"]
+    assert states(doctor_machine.check_processors(replace(HOST, cpus_usable=1))) == ["advice"]
+    assert states(doctor_machine.check_processors(HOST)) == ["ok"]
 
 
 def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
-    assert states(host_checks.check_shm(tmp_path)) == ["advice"]
+    assert states(doctor_machine.check_shm(tmp_path)) == ["advice"]
     for size, state in (
         ((64 << 20, 0, 64 << 20), "advice"),
         ((GIB * 8, 0, 1 << 20), "advice"),
@@ -227,13 +226,13 @@ def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
     ):
         usage = type("Usage", (), dict(zip(("total", "used", "free"), size, strict=True)))
         monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
-        assert states(host_checks.check_shm(tmp_path)) == [state]
+        assert states(doctor_machine.check_shm(tmp_path)) == [state]
 
 
 def under_limits(files, root):
     """Return the findings of `check_limits` in a shell with these limits."""
     code = (
-        "from pathlib import Path; from mptui.lab.doctor.host_checks import check_limits\n"
+        "from pathlib import Path; from mptui.lab.doctor.machine import check_limits\n"
         f"print(*(f'{{f.name}} {{f.state}} {{f.do}}' for f in check_limits(Path({str(root)!r}))), sep='|')"
     )
     ended = subprocess.run(
@@ -256,22 +255,22 @@ def test_limits_of_the_shell(tmp_path):
 
 def test_a_place_that_cant_be_written_and_one_that_is_full_have_their_own_code(tmp_path, monkeypatch):
     put(tmp_path, {"file": ""})
-    assert states(host_checks.check_disk(tmp_path / "not" / "yet")) in (["ok"], ["advice"])
+    assert states(doctor_machine.check_disk(tmp_path / "not" / "yet")) in (["ok"], ["advice"])
     for place in (tmp_path / "file" / "runs", Path("/proc/runs")):
-        found = host_checks.check_disk(place)
+        found = doctor_machine.check_disk(place)
         assert states(found) == ["error"]
         assert exit_code(found) == 7
     for free, state in ((1 << 20, "error"), (5 * GIB, "advice"), (50 * GIB, "ok")):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: type("U", (), {"free": free}))
-        assert states(host_checks.check_disk(tmp_path)) == [state]
+        assert states(doctor_machine.check_disk(tmp_path)) == [state]
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_variables_that_slow_every_run():
     slow = {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "4096"}
-    assert next(f.do for f in host_checks.check_variables(slow)) == "unset CUDA_LAUNCH_BLOCKING"
-    assert len(list(host_checks.check_variables(slow))) == 2
-    assert not list(host_checks.check_variables({"CUDA_LAUNCH_BLOCKING": "0", "OMP_NUM_THREADS": "1"}))
+    assert next(f.do for f in doctor_machine.check_variables(slow)) == "unset CUDA_LAUNCH_BLOCKING"
+    assert len(list(doctor_machine.check_variables(slow))) == 2
+    assert not list(doctor_machine.check_variables({"CUDA_LAUNCH_BLOCKING": "0", "OMP_NUM_THREADS": "1"}))
 
 
 # -- the login
@@ -288,7 +287,7 @@ def test_variables_that_slow_every_run():
     ],
 )
 def test_the_locale(environ, state, word):
-    (found,) = login_checks.check_locale(environ)
+    (found,) = doctor_machine.check_locale(environ)
     assert (found.state, word in found.what) == (state, True)
 
 
@@ -305,12 +304,12 @@ def test_the_locale(environ, state, word):
     ],
 )
 def test_the_terminal(environ, size, states_):
-    found = login_checks.check_terminal(environ, size and os.terminal_size(size))
+    found = doctor_machine.check_terminal(environ, size and os.terminal_size(size))
     assert states(found) == states_
 
 
 def logout(root, path=""):
-    (found,) = login_checks.check_logout(root, {"PATH": str(path)})
+    (found,) = doctor_machine.check_logout(root, {"PATH": str(path)})
     return found
 
 
@@ -381,4 +380,4 @@ def test_the_exit_code_is_that_of_what_is_to_be_mended_first():
 
 def test_a_machine_of_the_cpu_alone_is_in_order():
     machine = Machine(host=HOST, driver=None, cuda=None, torch=None, devices=[], notes=[])
-    assert not device_checks.check_devices(machine, NvmlReport(), None)
+    assert not doctor_machine.check_devices(machine, NvmlReport(), None)

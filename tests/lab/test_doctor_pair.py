@@ -6,10 +6,14 @@ from itertools import product
 import pytest
 
 from mptui.hardware.devices import Machine
-from mptui.lab.doctor.accelerate_config import Accelerate, check_accelerate, usual_place
-from mptui.lab.doctor.config_files.read import read_config_file
-from mptui.lab.doctor.precision_conflicts import compare
-from mptui.lab.doctor.training_config import read_training
+from mptui.lab.doctor.foreign_files import (
+    Accelerate,
+    check_accelerate,
+    read_config_file,
+    read_training,
+    usual_place,
+)
+from mptui.lab.doctor.other_trainers import compare
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
 
 ACCELERATE = """\

@@ -7,10 +7,8 @@ from typer.testing import CliRunner
 from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
-from mptui.lab.bench.card_claims import beside_claims
-from mptui.lab.bench.guides_table import SUBJECTS, formats, request_of
-from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult
-from mptui.lab.bench.stats import Span
+from mptui.lab.measure.bench import SUBJECTS, beside_claims, formats, request_of
+from mptui.lab.measure.core import MeasureError, Measurer, ShortRunResult, Span
 from mptui.runs.planning.plan import plan_run
 
 GAINS = {"fp32": 1.0, "fp16": 1.8, "bf16": 0.4}

@@ -9,9 +9,15 @@ import psutil
 import pytest
 
 from mptui.events import EpochStarted, Step
-from mptui.lab.bench.measure import Effort, MeasureError, Measurer, StoppedError
-from mptui.lab.bench.run_listener import LOSS_AT, RunListener
-from mptui.lab.bench.unsaved import UnsavedSession
+from mptui.lab.measure.core import (
+    LOSS_AT,
+    Effort,
+    MeasureError,
+    Measurer,
+    RunListener,
+    StoppedError,
+    UnsavedSession,
+)
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.store.directory import create_run
 from tests.program import Program
@@ -156,9 +162,7 @@ def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
 
 def test_a_measured_run_writes_no_checkpoint_and_needs_no_room_for_one(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-        "mptui.engine.checkpoint.disk_space.shutil.disk_usage", lambda _: usage._replace(free=0)
-    )
+    monkeypatch.setattr("mptui.engine.checkpoint.files.shutil.disk_usage", lambda _: usage._replace(free=0))
     flags = {**SMALL, "training.max_steps": ("test", 30)}
     plan = plan_run(Request(None, flags, (), ENVIRON))
     session = UnsavedSession(plan, create_run(tmp_path, "bench", "unet", None))

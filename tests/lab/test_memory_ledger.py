@@ -9,8 +9,7 @@ from PIL import Image
 from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
-from mptui.lab.memory.cards import CARDS, card_device
-from mptui.lab.memory.ledger import PARTS
+from mptui.lab.measure.memory import CARDS, PARTS, card_device
 
 SMALL = ["--model", "unet", "--batch-size", "8", "--set", "model.width=8", "--set", "model.depth=1"]
 SMALL += ["--set", "data.image_size=32"]

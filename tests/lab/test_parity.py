@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from mptui.events import EpochFinished, Step, Validated
-from mptui.lab.parity.curves import largest_gaps, read_curves
-from mptui.lab.parity.pieces import Piece
-from mptui.lab.parity.result import compare, read_outcome, sentences, to_document
+from mptui.lab.measure.parity import (
+    Piece,
+    compare,
+    largest_gaps,
+    read_curves,
+    read_outcome,
+    sentences,
+    to_document,
+)
 from mptui.runs.store.journal import Journal
 from tests.tui.events import run_started
 

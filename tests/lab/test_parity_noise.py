@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.lab.parity.by_image import SumsByImage
-from mptui.lab.parity.noise import TOLERANCE, between_seeds, difference
+from mptui.data.batch import Batch
+from mptui.lab.measure.noise import TOLERANCE, SumsByImage, between_seeds, difference
 from mptui.tasks.classification import Classification
 from mptui.tasks.segmentation import Segmentation
 

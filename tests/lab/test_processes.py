@@ -7,12 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
-from mptui.cli.measure import scaling
+from mptui.cli.measure import bench
 from mptui.errors import ConfigError
-from mptui.lab.bench.bench import AblationRun
-from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
-from mptui.lab.bench.processes import efficiency, variants
-from mptui.lab.bench.stats import Span
+from mptui.lab.measure.bench import efficiency, variants
+from mptui.lab.measure.core import AblationRun, Effort, MeasureError, ShortRunResult, Span
 from mptui.runs.planning.plan import Request
 from tests.forks import FORKING, words
 from tests.program import run_to_end
@@ -37,7 +35,7 @@ def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_eff
     lab.measure_rounds(2, lambda row: None)
     assert [each["training.batch_size"] for each in asked[:3]] == [8, 16, 32]
     assert [efficiency(lab, row) for row in lab.rows] == pytest.approx([1.0, 0.75, None])
-    one, two, four = (scaling._described(lab, row) for row in lab.rows)
+    one, two, four = (bench._described(lab, row) for row in lab.rows)
     assert (one["lost_to_data"], one["lost_to_sums_and_waiting"]) == (0, 0)
     assert two["lost_to_data"] == pytest.approx(0.1)
     assert two["lost_to_sums_and_waiting"] == pytest.approx(0.15)
@@ -47,7 +45,7 @@ def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_eff
 @pytest.mark.parametrize("given", ["0,2", "two", "1,65", "1,-2"])
 def test_numbers_that_are_none_are_refused(given):
     with pytest.raises(ConfigError, match="not numbers of processes from 1 to 64"):
-        scaling.numbers(given)
+        bench.numbers(given)
 
 
 @pytest.mark.slow
@@ -55,7 +53,7 @@ def test_two_processes_are_measured_beside_one(monkeypatch):
     def run(command, *, env, **_):
         return run_to_end(*words(command), environ=env, call=FORKING)
 
-    monkeypatch.setattr("mptui.lab.bench.processes.subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr("mptui.lab.measure.bench.subprocess", SimpleNamespace(run=run))
     flags = [*TINY, *(part for each in SETS for part in ("--set", each))]
     asked = ["bench", *flags, "--scaling", "2,1", "--rounds", "1", "--seconds", "0.1", "--json"]
     document = json.loads(CliRunner().invoke(app, asked).stdout)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mptui.lab.bench.measure import Effort, Measurer
+from mptui.lab.measure.core import Effort, Measurer
 from mptui.runs.planning.plan import Request
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.bench.stats import ROUNDS, Span, ratio, rounds_text, total
+from mptui.lab.measure.core import ROUNDS, Span, ratio, rounds_text, total
 
 TRIALS = 400
 

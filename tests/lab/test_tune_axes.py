@@ -5,17 +5,14 @@ from typing import get_args
 
 import pytest
 
-from mptui.config.base_tables import CompileMode
-from mptui.config.merge import resolve
-from mptui.config.schema import DataConfig
-from mptui.engine.memory.footprint import footprint
+from mptui.config.resolve import resolve
+from mptui.config.schema import CompileMode, DataConfig
+from mptui.engine.memory.ledger import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
-from mptui.lab.bench.measure import ShortRunResult
-from mptui.lab.bench.stats import Span, ratio
-from mptui.lab.tune import outcome
-from mptui.lab.tune.search import Entry, Option, TunedSetting, TuneFinding
-from mptui.lab.tune.tunables import Tunable
+from mptui.lab.measure import tune
+from mptui.lab.measure.core import ShortRunResult, Span, ratio
+from mptui.lab.measure.tune import Entry, Option, Tunable, TunedSetting, TuneFinding
 from mptui.runs.planning.plan import Plan, Request, filled
 
 GIB = 1 << 30
@@ -133,8 +130,8 @@ def done():
 
 def test_a_profile_has_what_was_measured_and_where_its_data_is():
     tuned = tunable(device())
-    chosen = outcome.settings(tuned.plan, done())
-    config = outcome.tuned(tuned.plan, chosen)
+    chosen = tune.settings(tuned.plan, done())
+    config = tune.tuned(tuned.plan, chosen)
 
     assert chosen == {"precision.mode": "fp16"}
     assert config.speed.compile == "max-autotune"  # the profile's value: never measured
@@ -168,19 +165,19 @@ def compiled(over=None, failed=None):
 def test_compiling_is_dropped_from_a_profile_only_where_it_has_lost(search, chosen):
     plan = tunable(device()).plan
 
-    assert outcome.settings(plan, search) == chosen
-    assert outcome.is_better(plan, search) == bool(chosen)
+    assert tune.settings(plan, search) == chosen
+    assert tune.is_better(plan, search) == bool(chosen)
 
 
 def test_gains_that_come_to_nothing_together_are_not_saved():
     search = done()
     search.total = ratio(spans(9.8, 9.9, 9.8), spans(10.0, 10.0, 10.0))
 
-    assert not outcome.is_better(tunable(device()).plan, search)
+    assert not tune.is_better(tunable(device()).plan, search)
 
 
 def test_the_evidence_names_ratio_rounds_failures_and_what_there_was_no_time_for():
-    told = "\n".join(outcome.evidence(tunable(device()).plan, done(), outcome.TuneCost(90, 12), 8))
+    told = "\n".join(tune.evidence(tunable(device()).plan, done(), tune.TuneCost(90, 12), 8))
 
     assert "precision.mode: fp16 chosen; fp16 1.21 times (" in told
     assert "3 rounds" in told

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from mptui.lab.bench.measure import MeasureError, ShortRunResult, StoppedError
-from mptui.lab.bench.stats import Span
-from mptui.lab.tune.search import Option, Patience, Search, TunedSetting
+from mptui.lab.measure.core import MeasureError, ShortRunResult, Span, StoppedError
+from mptui.lab.measure.tune import Option, Patience, Search, TunedSetting
 
 RUN_S = 3.0
 START = {"precision.mode": "fp32", "layout": False, "compile": "off", "workers": 1, "fused": True}

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from mptui.cli.main import _exit_code
-from mptui.config.dump import to_toml
+from mptui.config.resolve import to_toml
 from mptui.engine.checkpoint.files import Snapshot, write_checkpoint
 from mptui.engine.mailbox import Mailbox
 from mptui.errors import ConfigError, RunDirectoryError
-from mptui.lab.amp.first_difference import RecordedOperation
-from mptui.lab.amp.two_runs import parting_place
+from mptui.lab.measure.first_difference import RecordedOperation
+from mptui.lab.measure.two_runs import parting_place
 from mptui.registry.own_code import load
-from mptui.runs.listing.compare import compare
+from mptui.runs.listing.rows import compare
 from mptui.runs.planning.plan import Request, plan_run
 
 NET = """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch import nn
 
 from mptui.engine.job import Job
-from mptui.lab.amp.trial import TrialSetup, first_batches
+from mptui.lab.measure.amp_trial import TrialSetup, first_batches
 from tests.engine.small import build_trainer, config, end
 
 

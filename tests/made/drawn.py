@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 
-from mptui.data.formats.named.synthetic import ShapesRequest
+from mptui.data.open import ShapesRequest
 
 _KEPT = 4096
 _LARGEST = 32

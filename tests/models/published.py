@@ -20,7 +20,7 @@ def load(model, config, side):
     """Load `model.weights` as a run does; return the warnings."""
     path = zoo.weights_file(config)
     assert path is not None
-    return zoo.load(model, config, path, side)
+    return zoo.load_weights_of(model, config, path, side)
 
 
 def publish(config, state):

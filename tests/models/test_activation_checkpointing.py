@@ -7,8 +7,7 @@ import torch
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.activation_checkpointing import apply_activation_checkpointing, blocks_of
-from mptui.models.wrapped_forward import WrappedForward
+from mptui.models.layers import WrappedForward, apply_activation_checkpointing, blocks_of
 from mptui.models.zoo import build
 
 

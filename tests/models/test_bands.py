@@ -7,8 +7,8 @@ import torch
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.bands import adapted_filters
-from mptui.models.zoo import build, load
+from mptui.models.layers import adapted_filters
+from mptui.models.zoo import build, load_weights_of
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_weights_of_rgb_are_loaded_for_other_bands(tmp_path: Path) -> None:
     usual = build(config, **how)  # type: ignore[arg-type]
     torch.save(usual.state_dict(), tmp_path / "rgb.pth")
     network = build(config, **how, bands=4)  # type: ignore[arg-type]
-    told = load(network, config, tmp_path / "rgb.pth", 32)
+    told = load_weights_of(network, config, tmp_path / "rgb.pth", 32)
     assert told == [
         "rgb.pth: features.0 is for RGB, not for 4 bands: its filters are repeated and scaled by 3/4"
     ]
@@ -71,6 +71,6 @@ def test_weights_of_rgb_are_loaded_for_other_bands(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
     torch.save(network.state_dict(), tmp_path / "rgb.pth")
     again = build(config, **how, bands=4)  # type: ignore[arg-type]
-    assert load(again, config, tmp_path / "rgb.pth", 32) == []
+    assert load_weights_of(again, config, tmp_path / "rgb.pth", 32) == []
     with pytest.raises(ConfigError, match="these are the weights of another network"):
-        load(build(config, **how, bands=5), config, tmp_path / "rgb.pth", 32)  # type: ignore[arg-type]
+        load_weights_of(build(config, **how, bands=5), config, tmp_path / "rgb.pth", 32)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mptui.config.schema import ModelConfig
-from mptui.models.convolutions import guard_convolutions, has_idle_taps
+from mptui.models.layers import guard_convolutions, has_idle_taps
 from mptui.models.zoo import build
 
 

@@ -5,7 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.unets.diffusion_unet import DiffusionUNet
+from mptui.models.diffusion_unet import DiffusionUNet
 from mptui.models.zoo import build, check, parameter_count
 
 

@@ -6,9 +6,9 @@ from safetensors.torch import save_file
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.frozen_vae import FrozenVae, open_vae, vae_bytes
-from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout, digest
+from mptui.models.latents import FrozenVae, open_vae, vae_bytes
+from mptui.models.vae import Autoencoder
+from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout, digest
 
 LAYOUT = VaeLayout.of_width(4, 2).model_copy(update={"scaling_factor": 0.5, "shift_factor": 0.25})
 CPU = torch.device("cpu")

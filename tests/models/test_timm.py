@@ -9,15 +9,15 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
 
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.config.schema import ModelConfig, RunConfig
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.models import zoo
-from mptui.registry import models, timm_names
+from mptui.registry import models, names
 from mptui.registry.tasks import CLASSIFICATION
 from mptui.runs.store.directory import create_run
-from mptui.tui.setup.memory_fit import fits
+from mptui.tui.selection import fits
 from tests.hardware.machines import H200
 from tests.models.published import load, own_caches
 from tests.toys.training import dry_run, trained
@@ -49,7 +49,7 @@ def published(name, state=None, **settings):
 
 
 def test_the_names_are_those_that_timm_registers():
-    assert [f"timm/{name}" for name in sorted(timm.list_models())] == sorted(timm_names.timm_names())
+    assert [f"timm/{name}" for name in sorted(timm.list_models())] == sorted(names.timm_names())
 
 
 def test_names_are_known_and_completed_without_importing_torch_or_timm():
@@ -80,13 +80,13 @@ def test_a_near_name_of_timm_is_suggested():
 
 
 def test_without_timm_the_command_that_installs_it_is_given(monkeypatch):
-    monkeypatch.setattr(timm_names, "find_spec", lambda name: None)
-    timm_names.timm_names.cache_clear()
+    monkeypatch.setattr(names, "find_spec", lambda name: None)
+    names.timm_names.cache_clear()
     try:
         with pytest.raises(ConfigError) as error:
             built("resnet18")
     finally:
-        timm_names.timm_names.cache_clear()
+        names.timm_names.cache_clear()
     assert "timm/resnet18 needs timm, which is not installed" in error.value.message
     assert "pip install 'mptui[timm]'" in error.value.hint
 

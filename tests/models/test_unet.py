@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from mptui.models.unets.unet import UNet
+from mptui.models.unet import UNet
 from mptui.models.zoo import parameter_count
 
 VARIANTS = [(up, norm) for up in ("transposed", "bilinear") for norm in ("batch", "group")]

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models import densenet121, resnet18
 
 from mptui.errors import ConfigError
-from mptui.models.unets.unet import UNet
+from mptui.models.unet import UNet
 from mptui.models.weights import load_weights
 
 

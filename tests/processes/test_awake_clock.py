@@ -1,6 +1,6 @@
 """A clock that does not count the time in which its own process was suspended."""
 
-from mptui.processes.awake_clock import AwakeClock
+from mptui.processes.waiting import AwakeClock
 
 
 def test_an_absence_counts_as_no_more_than_the_longest_gap():

@@ -10,8 +10,7 @@ import time
 import psutil
 import pytest
 
-from mptui.processes.child import exit_code_name, shell_exit_code, start
-from mptui.processes.fork_server import ForkServer
+from mptui.processes.start import ForkServer, exit_code_name, shell_exit_code, start
 from tests.program import Program, execute
 
 LIMIT_S = 30
@@ -20,7 +19,7 @@ CODE = f"{execute.__module__}:{execute.__name__}"
 # another process keeps the server's socket open
 FORK_SERVER = """
 import signal, subprocess
-from mptui.processes.fork_server import ForkServer
+from mptui.processes.start import ForkServer
 server = ForkServer(())
 child = server.start("signal:pause")
 keeper = subprocess.Popen(["sleep", "1000"], pass_fds=[server._socket.fileno()])
@@ -153,7 +152,7 @@ def test_a_fresh_interpreter_has_this_one_s_modules_and_neither_terminal_nor_str
 
 
 def test_where_a_fork_is_not_safe_each_child_is_a_fresh_interpreter(monkeypatch):
-    monkeypatch.setattr("mptui.processes.fork_server._FORKS", False)
+    monkeypatch.setattr("mptui.processes.start._FORKS", False)
     with ForkServer(()) as server:
         assert said(server, "print(2)") == ("2\n", 0)
         sleeper = server.start("signal:pause")

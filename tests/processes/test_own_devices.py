@@ -8,8 +8,7 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from mptui.errors import ConfigError
-from mptui.processes.own_devices import check_own_devices
-from mptui.processes.rank_place import RankPlace
+from mptui.processes.rank_place import RankPlace, check_own_devices
 
 
 def faults(*devices):

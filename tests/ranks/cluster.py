@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from mptui.processes.child import shell_exit_code
+from mptui.processes.start import shell_exit_code
 from tests.forks import FORKING, words
 from tests.program import run_to_end, server
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mptui.engine.ranks import rank_failure
+from mptui.engine.evaluate import summed_state
+from mptui.engine.ranks import group as ranks_group
 from mptui.engine.ranks.group import Ranks, join
-from mptui.engine.ranks.metrics import summed_state
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
@@ -131,7 +131,7 @@ def test_no_wait_that_is_meant_ends_a_group(monkeypatch, kind):
 
 def leave_in_an_operation(ranks, folder):
     """Leave rank 0 by an error, while a sum is under way in which rank 1 never takes part."""
-    left, rank_failure.ABORT_S = Path(folder) / "left", 0.5
+    left, ranks_group.ABORT_S = Path(folder) / "left", 0.5
     if ranks.is_first:
         values = torch.ones(4, device=own_device())
         torch.distributed.all_reduce(values, group=ranks.device_group, async_op=True)

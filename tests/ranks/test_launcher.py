@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mptui.events import PhaseChanged, RunFinished, Warned
-from mptui.io.marker import mark_run
+from mptui.io.own_files import mark_run
 from mptui.runs.store.directory import read_summary, status_of, write_json
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
@@ -19,7 +19,7 @@ LAUNCH = """
 import json, sys
 from functools import partial
 from pathlib import Path
-from mptui.cli.train.run_host import told_wait
+from mptui.cli.train.host import told_wait
 from mptui.cli.train.signals import Signals
 from mptui.errors import MptuiError
 from mptui.runs.launch import agent

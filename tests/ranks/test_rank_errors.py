@@ -1,6 +1,6 @@
 """Errors of one rank, as another one tells them."""
 
-from mptui.engine.ranks.rank_failure import RankFailure
+from mptui.engine.ranks.group import RankFailure
 
 
 def test_an_error_of_several_lines_is_told_as_lines():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mptui.engine.reporting import device_buffer
+from mptui.engine.reporting import reporter
 from mptui.events import Step
 from tests.engine.small import end, of
 from tests.program import Program
@@ -18,7 +18,7 @@ def reports_of(ranks, folder, interval_s, rows, due_after=None):
 
     With `due_after`, rank 0 wants a report after so many steps, as if each took the same time.
     """
-    device_buffer.CAPACITY = rows
+    reporter.CAPACITY = rows
     trainer, told = built(
         ranks,
         folder,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mptui.data.core.types import Decoded
-from mptui.engine.ranks.slow_ranks import find_slow_ranks, median_times
+from mptui.data.types import Decoded
+from mptui.engine.ranks.beats import find_slow_ranks, median_times
 from mptui.events import Advice, Event, RanksSampled
-from mptui.runs.session.rank_reports import RankReports
+from mptui.runs.session.watchdog import RankReports
 from mptui.runs.store.index import read_run
 from tests.engine.blots import CLASSES, SIDE, Blot
 from tests.engine.small import build_trainer, config, end

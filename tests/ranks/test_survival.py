@@ -9,7 +9,7 @@ import pytest
 
 from mptui.events import Paused, PresetSwitched, RunStarted, Step, Warned
 from mptui.lab.selftest import outcome_of
-from mptui.runs.remote.attached_run import AttachedRun
+from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
 from tests.forks import FORKING, rank_pids

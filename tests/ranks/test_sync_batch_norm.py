@@ -8,8 +8,8 @@ from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from mptui.engine.compile.policy import Compiler
-from mptui.engine.guards import batch_size_finder
+from mptui.engine.compile import Compiler
+from mptui.engine.guards import memory
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.group import Ranks
 from mptui.errors import MptuiError
@@ -98,8 +98,8 @@ def test_ranks_take_the_steps_of_one_with_accumulation_and_as_many_passes_as_eac
 
 def _find_micro_batch(ranks, folder):
     """Find what fits where the last rank has less room, and so tries other sizes; then train."""
-    fits, most = batch_size_finder._fits, 3 if ranks.rank else 99
-    batch_size_finder._fits = lambda *given: fits(*given) and given[-1] <= most
+    fits, most = memory._fits, 3 if ranks.rank else 99
+    memory._fits = lambda *given: fits(*given) and given[-1] <= most
     trainer, _ = _trainer(ranks, folder, **_training(), memory={"micro_batch": "auto"})
     trainer.train()
     end(trainer)

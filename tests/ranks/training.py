@@ -7,16 +7,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from mptui.data.core.parts import status_of
-from mptui.data.core.types import BadSampleError, Decoded
-from mptui.data.formats.open import open_dataset
-from mptui.data.loading.loader import Loader
+from mptui.data.address import status_of
+from mptui.data.loader import Loader
+from mptui.data.open import open_dataset
+from mptui.data.types import BadSampleError, Decoded
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
-from mptui.engine.ranks.ranks_mailbox import mailbox_of
-from mptui.engine.ranks.shards import whole
+from mptui.engine.ranks.group import whole
+from mptui.engine.ranks.mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import (
@@ -390,17 +390,15 @@ def decide(ranks, folder):
     """Decide what depends on memory, time and the compiler, of all of which the last rank has less."""
     poor, gib, patch = ranks.rank == ranks.world_size - 1, 1 << 30, pytest.MonkeyPatch()
     free = (8 if poor else 60) * gib
-    patch.setattr("mptui.data.loading.cache_policy.host_memory", lambda: (64 * gib, free))
+    patch.setattr("mptui.data.cache_policy.host_memory", lambda: (64 * gib, free))
     patch.setattr("mptui.engine.guards.rollback.host_memory", lambda: (64 * gib, 9 if poor else free))
-    patch.setattr(
-        "mptui.engine.guards.batch_size_finder._fits", lambda *given: given[-1] <= (3 if poor else 99)
-    )
+    patch.setattr("mptui.engine.guards.memory._fits", lambda *given: given[-1] <= (3 if poor else 99))
     held = chosen(
         dataset(20_000), processes=ranks.per_node, least=lambda size: min(ranks.gather(size)), epochs=2
     )
     compilers = []
     for reason in (None, "there is no C++ compiler"):
-        patch.setattr("mptui.engine.compile.policy._impossible", lambda *_, why=reason: why if poor else None)
+        patch.setattr("mptui.engine.compile._impossible", lambda *_, why=reason: why if poor else None)
         compiler, _, told = compiler_for(torch.device("cpu"), 500, ranks=ranks)
         steps = probe(compiler, 9.0 if poor else 0.01) if compiler.undecided else 0
         compilers.append([steps, compiler.active, *told])

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import CommandAnswered, Event, PresetSwitched, Recovered, Step
 from mptui.runs.planning.build import PreparedRun, prepare
+from mptui.runs.planning.change import build_switch
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 

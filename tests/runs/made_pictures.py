@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mptui.data.core.predictions import PicturedSample, ValidationPictures
+from mptui.data.pictures import PicturedSample, ValidationPictures
 
 RED, BLUE = (250, 0, 0), (0, 0, 250)
 

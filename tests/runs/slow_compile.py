@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from mptui.cli.main import main
-from mptui.engine.compile import policy
+from mptui.engine import compile
 
 
 def compile_slowly(model: torch.nn.Module, **_: object) -> None:
@@ -26,5 +26,5 @@ def compile_slowly(model: torch.nn.Module, **_: object) -> None:
 def run() -> None:
     """Run `mptui`."""
     torch.nn.Module.compile = compile_slowly  # type: ignore[method-assign, assignment]
-    policy.use_compile_cache = lambda _: None  # type: ignore[attr-defined, assignment, misc] # imports the compiler
+    compile.use_compile_cache = lambda _: None  # type: ignore[assignment, misc] # imports the compiler
     main()

@@ -3,8 +3,8 @@
 from threading import Event
 
 from mptui.cli.main import main
-from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.checkpoint.saver import Saver
 
 
 def run() -> None:

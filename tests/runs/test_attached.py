@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mptui.codec import to_record
-from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned
-from mptui.runs.remote import attached_run, control_socket
-from mptui.runs.remote.attached_run import AttachedRun
-from mptui.runs.remote.control_server import ControlServer
-from mptui.runs.store import journal_reader
+from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned, to_record
+from mptui.runs.remote import control as remote_control
+from mptui.runs.remote import feed
+from mptui.runs.remote.control import ControlServer
+from mptui.runs.remote.feed import AttachedRun
+from mptui.runs.store import journal as store_journal
 from mptui.runs.store.directory import SUMMARY, claim, write_json
 from mptui.runs.store.journal import NAME, Journal
 
@@ -167,7 +167,7 @@ def test_a_lost_socket_is_made_up_for_by_the_file_and_found_again(owner, attach)
 
 
 def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached_run, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(feed, "PATIENCE_S", 0.1)
     owner.tell(0)
     source = attach()
     events = until(source, seen(0))
@@ -233,7 +233,7 @@ def test_commands_reach_the_run(owner, attach):
 
 
 def test_what_is_asked_before_the_run_has_answered_reaches_it(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached_run, "PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr(feed, "PATIENCE_S", DEADLINE_S)
     owner.tell(0)
     source = attach()
     source.send("pause")
@@ -299,14 +299,14 @@ def test_what_comes_with_the_greeting_is_told(owner, attach, path):
 
 
 def test_nobody_who_polls_waits_and_what_waits_is_bounded(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached_run, "WAITING_LIMIT", 1000)
-    monkeypatch.setattr(attached_run, "EVENTS_A_POLL", 300)
+    monkeypatch.setattr(feed, "WAITING_LIMIT", 1000)
+    monkeypatch.setattr(feed, "EVENTS_A_POLL", 300)
     lines = b"".join(
         json.dumps(to_record(Warned(time=1.0, step=step, code="", message=""))).encode() + b"\n"
         for step in range(8000)
     )
     (owner.path / NAME).write_bytes(lines)
-    monkeypatch.setattr(journal_reader, "WHOLE", 1 << 30)
+    monkeypatch.setattr(store_journal, "WHOLE", 1 << 30)
     source = attach()
     deadline = time.monotonic() + DEADLINE_S
     while len(source._events) < 1000:
@@ -333,10 +333,10 @@ def fill(connection):
 
 def test_a_run_that_reads_nothing_does_not_hold_up_who_sends(path):
     path.mkdir()
-    control = control_socket.listen(path)
+    control = remote_control.listen(path)
     try:
         with ThreadPoolExecutor() as pool:
-            coming = pool.submit(attached_run.Connection, path)
+            coming = pool.submit(feed.Connection, path)
             control.listener.setblocking(True)
             run, _ = control.listener.accept()
             run.sendall(b'{"hello": 1}\n')

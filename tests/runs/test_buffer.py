@@ -3,10 +3,9 @@
 import threading
 
 from mptui.events import Paused, Warned
+from mptui.runs.remote.feed import EventBuffer
 from mptui.runs.store import journal
-from mptui.runs.store.journal import Journal
-from mptui.runs.store.journal_reader import events_between
-from mptui.runs.view.event_buffer import EventBuffer
+from mptui.runs.store.journal import Journal, events_between
 
 DEADLINE_S = 30.0
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import tomli
 
-from mptui.data.loading import cache_policy
+from mptui.data import cache_policy
 from mptui.events import RunStarted, Warned
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mptui.runs.view.closing_line import closing_line
+from mptui.runs.view.words import closing_line
 
 BEST = {"epoch": 3, "metric": "acc1", "value": 0.764}
 

@@ -8,17 +8,17 @@ import pytest
 from safetensors.torch import save_file
 from torchvision.models import squeezenet1_1
 
-from mptui.config.dump import to_toml
+from mptui.config.resolve import to_toml
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
+from mptui.data.open import open_dataset
 from mptui.engine.mailbox import Mailbox
 from mptui.events import Event, Warned
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, head_notes, plan_run
 from mptui.runs.session.session import Session
-from mptui.runs.store.data_record import NAME, note_data
 from mptui.runs.store.directory import create_run
+from mptui.runs.store.files import DATA_RECORD, note_data
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
 
@@ -114,14 +114,14 @@ def test_other_validation_samples_of_the_same_set_are_no_change(run, photos):
 
 def test_drawn_images_recorded_by_an_older_version_have_not_changed(run):
     assert warned(run, None) == []
-    record = json.loads((run / NAME).read_text())
-    (run / NAME).write_text(json.dumps(record | {"names": "a digest of how they are drawn"}))
+    record = json.loads((run / DATA_RECORD).read_text())
+    (run / DATA_RECORD).write_text(json.dumps(record | {"names": "a digest of how they are drawn"}))
     assert warned(run, None) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"train_samples": "x"}', "[" * 5000, "\x00"])
 def test_a_run_without_a_usable_record_resumes_as_before(run, photos, text):
-    (run / NAME).write_text(text)
+    (run / DATA_RECORD).write_text(text)
     assert warned(run, photos) == []
     remove(photos)
     assert len(warned(run, photos)) == 1

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from mptui.engine.mailbox import Stopped
-from mptui.hardware.nvidia.gpus import GpuInfo
-from mptui.lab.bench.unsaved import UnsavedSession
-from mptui.runs.planning import autoselect
-from mptui.runs.planning.autoselect import Decider
+from mptui.hardware.nvml import GpuInfo
+from mptui.lab.measure.core import UnsavedSession
+from mptui.runs.planning import auto
+from mptui.runs.planning.auto import Decider
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CHOICES, create_run, read_summary
@@ -73,7 +73,7 @@ def decided(tmp_path, monkeypatch):
     """Run a short part of a long run on a device; return its session after the end."""
 
     def go(card, name="run", *, resume=False, busy=None, **changed):
-        monkeypatch.setattr(autoselect, "StepTimer", card)
+        monkeypatch.setattr(auto, "StepTimer", card)
         flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
         run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
         plan = plan_run(Request("stable", flags, (), os.environ))
@@ -222,7 +222,7 @@ def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
 
 
 def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(autoselect, "StepTimer", Card())
+    monkeypatch.setattr(auto, "StepTimer", Card())
 
     def stop():
         raise Stopped(15)
@@ -238,7 +238,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
 
 
 def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(autoselect, "StepTimer", Card(bf16=0.5))
+    monkeypatch.setattr(auto, "StepTimer", Card(bf16=0.5))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     plan = plan_run(Request("stable", flags, (), os.environ))
     told = []

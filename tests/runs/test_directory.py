@@ -11,7 +11,7 @@ import pytest
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
-from mptui.io.marker import mark_run
+from mptui.io.own_files import mark_run
 from mptui.runs.store import journal
 from mptui.runs.store.directory import (
     CHANGES,

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from mptui.engine.checkpoint.disk_space import cant_save, need_space
-from mptui.io.disk_hint import disk_hint
+from mptui.engine.checkpoint.files import cant_save, need_space
+from mptui.io.written_files import disk_hint
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The alert of a disk that is nearly full."""
 
-from mptui.engine.checkpoint.disk_space import DiskWatch
+from mptui.engine.checkpoint.files import DiskWatch
 from mptui.events import Alert, CheckpointSaved, Event, Recovered
 
 HUGE = 1 << 60

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.runs.store.environment import redact
+from mptui.runs.store.files import redact
 
 ENVIRON = {"WANDB_API_KEY": "0123456789abcdef", "HOME": "/home/someone", "MY_TOKEN": "short"}
 

@@ -5,7 +5,7 @@ import pkgutil
 
 import mptui.events
 from mptui.events import Event
-from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.specs import EVENTS
 
 
 def test_every_event_has_one_entry_under_its_name():

@@ -10,9 +10,9 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import Step
-from mptui.runs.listing.difference import difference
-from mptui.runs.listing.forking import (
+from mptui.runs.listing.forks import (
     FORKED_FROM,
+    difference,
     find_checkpoint,
     fork_run,
     kept_checkpoints,
@@ -21,7 +21,7 @@ from mptui.runs.listing.forking import (
     run_id,
 )
 from mptui.runs.listing.housekeeping import rename_run
-from mptui.runs.listing.run_rows import RunList
+from mptui.runs.listing.rows import RunList
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CONFIG, SUMMARY, create_run, read_summary, write_json

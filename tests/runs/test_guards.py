@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from mptui.data.loading.loader import Loader
+from mptui.data.loader import Loader
 from mptui.models.zoo import build
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session

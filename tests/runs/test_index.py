@@ -38,13 +38,13 @@ from mptui.events import (
     Validated,
     Warned,
 )
-from mptui.runs.store import index, journal_reader
-from mptui.runs.store.index import NAME, Index, read_index, read_run
+from mptui.runs.store import index
+from mptui.runs.store import journal as store_journal
+from mptui.runs.store.index import NAME, Index, read_index, read_run, to_document
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal, parsed, read_journal
-from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.serialize import to_document
+from mptui.runs.view.specs import EVENTS
 from tests.tui.events import START, device_sample, rank_row, ranks_sampled, run_started, step_event, training
 
 CHANCE = random.Random(0)
@@ -330,7 +330,7 @@ def test_nothing_new_writes_nothing(indexed):
 def test_of_a_long_run_no_more_is_read_and_kept_than_of_a_short_one(tmp_path, monkeypatch, events):
     lines: list[bytes] = []
     read: list[int] = []
-    read_events = journal_reader.read_events
+    read_events = store_journal.read_events
 
     def noted(line):
         lines.append(line)
@@ -349,7 +349,7 @@ def test_of_a_long_run_no_more_is_read_and_kept_than_of_a_short_one(tmp_path, mo
         assert view.step == read_run(folder).step > 0
         return len(lines), sum(read), (folder / NAME).stat().st_size
 
-    monkeypatch.setattr(journal_reader, "parsed", noted)
+    monkeypatch.setattr(store_journal, "parsed", noted)
     monkeypatch.setattr(index, "read_events", counted)
     short, long = measured(tmp_path / "short", 4_000), measured(tmp_path / "long", events)
     assert short[0] == long[0]

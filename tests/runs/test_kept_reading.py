@@ -10,7 +10,7 @@ from PIL import Image
 from mptui import resume, train
 from mptui.errors import DataError
 from mptui.events import Warned
-from mptui.lab.use.evaluation.evaluation_data import open_samples
+from mptui.lab.use.evaluate import open_samples
 from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_json
 from mptui.runs.store.journal import read_journal

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mptui import resume, train
-from mptui.data.core.learned import LearnedData
+from mptui.data.learned import LearnedData
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DataError
 from mptui.lab.use.trained import open_trained
@@ -148,10 +148,10 @@ def test_the_same_classes_in_another_order_keep_their_outputs(tmp_path, monkeypa
 
 def test_folders_in_another_order_keep_their_labels_and_counts(photos):
     from mptui.config.schema import DataConfig
-    from mptui.data.core.types import LabelledSplit
-    from mptui.data.formats.combined import in_learned_order
-    from mptui.data.formats.open import open_dataset
-    from mptui.registry.samples import SampleKind
+    from mptui.data.dataset import in_learned_order
+    from mptui.data.open import open_dataset
+    from mptui.data.types import LabelledSplit
+    from mptui.registry.names import SampleKind
 
     class_folders(photos, {"eel": 20})
     dataset = open_dataset(

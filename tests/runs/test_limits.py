@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from mptui.config.schema import TrainingConfig
 from mptui.engine.checkpoint.files import checkpoints
-from mptui.engine.optim.lr_schedule import Schedule
+from mptui.engine.optim.schedule import Schedule
 from mptui.errors import DataError
-from mptui.runs.session import checkpoint_space
+from mptui.runs.session import ending
 from tests.engine.blots import Scene, Unseen
 from tests.engine.small import build_trainer, config, end
 
@@ -18,8 +18,8 @@ from tests.engine.small import build_trainer, config, end
 def test_a_run_asks_for_the_space_of_the_checkpoints_that_it_writes(keep, tmp_path, monkeypatch):
     trainer, _ = build_trainer(config(checkpoint={"keep": keep, "every_steps": 5}), tmp_path / "c")
     asked = Mock()
-    monkeypatch.setattr(checkpoint_space, "need_space", asked)
-    checkpoint_space.check_space(tmp_path / "c", trainer.context.job)
+    monkeypatch.setattr(ending, "need_space", asked)
+    ending.check_space(tmp_path / "c", trainer.context.job)
     end(trainer)
     assert asked.call_args.args[1] < 10e6
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mptui.events import DeviceProcess, DeviceSample, EpochFinished, EpochStarted, Event, RunFinished, Step
-from mptui.hardware.device_rows import COLUMNS
-from mptui.io.line_file import LineFile
-from mptui.runs.store.writer import Records
-from mptui.runs.view.line_files import DEVICE_CSV, TRAIN_LOG
+from mptui.hardware.describe import COLUMNS
+from mptui.io.files import LineFile
+from mptui.runs.store.files import DEVICE_CSV, TRAIN_LOG, Records
 
 START = 1_700_000_000.0
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import RunDirectoryError
-from mptui.io.marker import mark_run
-from mptui.runs.remote import control_socket
+from mptui.io.own_files import mark_run
+from mptui.runs.remote import control
 from mptui.runs.store.directory import claim
 from tests.odd_files import KINDS, put
 
@@ -78,15 +78,15 @@ def folders(base):
 def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatch):
     run, base = place
     code = (
-        "import os, pathlib, signal, sys; from mptui.runs.remote.control_socket import listen; "
+        "import os, pathlib, signal, sys; from mptui.runs.remote.control import listen; "
         "listen(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(run)], check=False)
     (left,) = folders(base)
-    living = control_socket.listen(run)  # its predecessor may be about to listen
+    living = control.listen(run)  # its predecessor may be about to listen
     assert len(folders(base)) == 2
-    monkeypatch.setattr(control_socket, "_YOUNG_S", 0.0)
-    other = control_socket.listen(run)
+    monkeypatch.setattr(control, "_YOUNG_S", 0.0)
+    other = control.listen(run)
     assert len(folders(base)) == 2
     assert left not in folders(base)
     for each in (living, other):
@@ -96,15 +96,15 @@ def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatc
 
 def test_a_folder_that_holds_anything_else_stays(place, monkeypatch):
     run, base = place
-    monkeypatch.setattr(control_socket, "_YOUNG_S", 0.0)
+    monkeypatch.setattr(control, "_YOUNG_S", 0.0)
     file, full, link = (base / name for name in ("mptui-file", "mptui-full", "mptui-link"))
     for folder in (file, full):
         folder.mkdir()
-    (file / control_socket.NAME).write_text("")
+    (file / control.NAME).write_text("")
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(full / control_socket.NAME))
+        dead.bind(str(full / control.NAME))
     (full / "more").write_text("")
     link.symlink_to(full)
-    control_socket.listen(run).remove()
+    control.listen(run).remove()
     assert folders(base) == [file, full, link]
     assert len(list(full.iterdir())) == 2

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from mptui.config.change import fixed_because
 from mptui.config.keys import SETTINGS
-from mptui.config.switch import fixed_because
-from mptui.data.formats.named.synthetic import MASK_CLASSES
-from mptui.engine.memory.footprint import footprint
+from mptui.data.open import MASK_CLASSES
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import DataError, DivergedError, MemoryExhaustedError
 from mptui.events import CheckpointSaved, EpochFinished, Numerics, Recovered, Step
 from mptui.hardware.devices import USABLE

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.runs.store import claim as claims
+from mptui.runs.store import lock as claims
 from mptui.runs.store import lock as locks
 from mptui.runs.store.directory import claim, status_of
 from mptui.runs.store.lock import LOST_AFTER_S, PRIVATE, holder_of, owner_of

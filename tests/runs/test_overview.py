@@ -8,9 +8,8 @@ from functools import cache
 
 import pytest
 
-from mptui.codec import to_record
-from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned
-from mptui.runs.store import journal_reader
+from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned, to_record
+from mptui.runs.store import journal
 from mptui.runs.store.journal import NAME, parsed, read_journal
 from tests.tui.events import beginning, training
 
@@ -18,9 +17,9 @@ from tests.tui.events import beginning, training
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Treat a journal of some hundred kB as long."""
-    monkeypatch.setattr(journal_reader, "WHOLE", 20_000)
-    monkeypatch.setattr(journal_reader, "BLOCKS", 50)
-    monkeypatch.setattr(journal_reader, "RARE", 8)
+    monkeypatch.setattr(journal, "WHOLE", 20_000)
+    monkeypatch.setattr(journal, "BLOCKS", 50)
+    monkeypatch.setattr(journal, "RARE", 8)
 
 
 def write(folder, events):
@@ -34,7 +33,7 @@ def line_of(event):
 
 
 def read(path, start=0, end=None):
-    return [event for _, events in journal_reader.read_events(path, start, end) for event in events]
+    return [event for _, events in journal.read_events(path, start, end) for event in events]
 
 
 @cache
@@ -96,7 +95,7 @@ def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_
         seen.append(line)
         return parsed(line)
 
-    monkeypatch.setattr(journal_reader, "parsed", counted)
+    monkeypatch.setattr(journal, "parsed", counted)
     found = read(path)
     steps = steps_of(events)
     kept = steps_of(found)
@@ -138,7 +137,7 @@ def test_what_happens_often_is_thinned(tmp_path, small_blocks):
 
 def test_a_journal_is_read_on_from_where_one_stopped(tmp_path, small_blocks):
     path = written(tmp_path)
-    (first, *_), *_, (position, _) = journal_reader.read_events(path, 0)
+    (first, *_), *_, (position, _) = journal.read_events(path, 0)
     assert position == path.stat().st_size
     assert first > 0
     write(tmp_path, [Warned(time=1.0, code="later", message="")])
@@ -179,7 +178,7 @@ def test_steps_that_another_version_wrote_are_read_too(tmp_path, small_blocks):
     ids=lambda noise: noise[:20],
 )
 def test_what_is_no_event_is_passed_over(tmp_path, monkeypatch, small_blocks, noise):
-    monkeypatch.setattr(journal_reader, "LONGEST_LINE", 50_000)
+    monkeypatch.setattr(journal, "LONGEST_LINE", 50_000)
     path = tmp_path / NAME
     path.write_bytes(b"".join([*lines()[:1000], noise, *lines()[1000:]]))
     found = read(path)
@@ -194,6 +193,6 @@ def test_a_torn_last_line_is_left_for_later(tmp_path, small_blocks):
     whole = to_record(events[-1])
     with path.open("ab") as file:
         file.write(b'{"event":"warn')
-    *_, (position, found) = journal_reader.read_events(path, 0)
+    *_, (position, found) = journal.read_events(path, 0)
     assert position == size
     assert to_record(found[-1]) == whole

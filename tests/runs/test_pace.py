@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mptui.events import Step
-from mptui.runs.view.eta import FORWARD_SHARE, HALF_LIFE_S, Pace
+from mptui.runs.view.state import FORWARD_SHARE, HALF_LIFE_S, Pace
 
 
 def step(at, steps=1, step_time_s=None):

@@ -2,12 +2,10 @@ import json
 
 import pytest
 
-from mptui.codec import to_record
-from mptui.events import Step, Warned
-from mptui.runs.replay import journal_search, past_view
-from mptui.runs.replay.journal_search import lines_until
-from mptui.runs.replay.past_view import completed, folded_until
+from mptui.events import Step, Warned, to_record
+from mptui.runs.store import past as store_past
 from mptui.runs.store.journal import NAME
+from mptui.runs.store.past import completed, folded_until, lines_until
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, demo, run_started, step_event
 
@@ -26,7 +24,7 @@ def folded(events):
 
 
 def test_the_search_finds_the_same_lines_as_reading_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_search, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(store_past, "_CHUNK", 1 << 10)
     events = demo()
     path = written(tmp_path, events) / NAME
     every = path.read_bytes().splitlines()
@@ -39,7 +37,7 @@ def test_the_search_finds_the_same_lines_as_reading_all(tmp_path, monkeypatch):
 
 
 def test_a_line_longer_than_a_block_and_a_torn_end_are_no_obstacle(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_search, "_CHUNK", 1 << 8)
+    monkeypatch.setattr(store_past, "_CHUNK", 1 << 8)
     events = [Warned(time=START + n, code="w", message="x" * 5000 * (n % 2)) for n in range(20)]
     path = written(tmp_path, events) / NAME
     with path.open("ab") as file:
@@ -52,7 +50,7 @@ def test_a_line_longer_than_a_block_and_a_torn_end_are_no_obstacle(tmp_path, mon
 
 @pytest.mark.parametrize("searched", [4 << 20, 20_000])
 def test_the_view_of_a_moment_has_what_the_run_had_then(tmp_path, monkeypatch, searched):
-    monkeypatch.setattr(past_view, "SEARCHED", searched)
+    monkeypatch.setattr(store_past, "SEARCHED", searched)
     events = demo()
     run, now = written(tmp_path, events), folded(events)
     moment = now.timeline.moment_at(9000)
@@ -87,7 +85,7 @@ def test_without_a_journal_the_log_of_then_is_shown(tmp_path):
 
 
 def test_a_moment_before_a_resume_has_what_the_run_was_started_with(tmp_path, monkeypatch, chance):
-    monkeypatch.setattr(past_view, "SEARCHED", 20_000)
+    monkeypatch.setattr(store_past, "SEARCHED", 20_000)
     events = demo()
     end = events[-1].time
     events += [run_started(time=end + 60, step=14_000, batch_size=50), step_event(14_300, end + 70, chance)]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.runs.pictures.picture_files import FOLDER, read
-from mptui.runs.store.writer import Records
+from mptui.runs.store.files import Records
+from mptui.runs.store.pictures import FOLDER, read
 from tests.hostile import NAMES
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
 

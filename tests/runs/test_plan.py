@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device, Machine
-from mptui.hardware.nvidia.gpus import GpuInfo
-from mptui.runs.planning.plan import Request, filled, plan_run
-from mptui.runs.planning.rates import rate_notes
+from mptui.hardware.nvml import GpuInfo
+from mptui.runs.planning.plan import Request, filled, plan_run, rate_notes
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, card, cpu
 

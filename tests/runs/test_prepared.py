@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mptui.data.formats.sharded import open_prepared
+from mptui.data.shards import open_prepared
 from mptui.events import EpochFinished, Validated
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session

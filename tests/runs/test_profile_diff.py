@@ -1,7 +1,6 @@
 import pytest
 
-from mptui.config.dump import to_toml
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve, to_toml
 from mptui.errors import ConfigError
 from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import predict_switch

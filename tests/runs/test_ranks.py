@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.config.dump import to_toml
-from mptui.config.switch import switched
-from mptui.engine.optim.lr_schedule import scaled_lr
+from mptui.config.change import switched
+from mptui.config.resolve import to_toml
+from mptui.engine.optim.schedule import scaled_lr
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Machine
 from mptui.processes.rank_place import RankPlace
-from mptui.runs.planning.plan import Request, plan_run, resolve_request, scaled_to
-from mptui.runs.planning.rates import rate_notes
+from mptui.runs.planning.plan import Request, plan_run, rate_notes, resolve_request, scaled_to
 from tests.hardware.machines import HOST, card, cpu
 from tests.program import run_to_end
 

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mptui.engine.memory import levers
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory import ledger
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import MemoryExhaustedError
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.ending import with_lever
-from mptui.runs.session.exit_status import not_deterministic, out_of_memory
+from mptui.runs.session.ending import not_deterministic, out_of_memory, with_lever
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200
 
@@ -121,7 +120,7 @@ def test_a_count_that_fails_keeps_no_run_from_its_end(monkeypatch):
     def broken(*_arguments, **_settings):
         raise RuntimeError("no such operation on fake tensors")
 
-    monkeypatch.setattr(levers, "enough", broken)
+    monkeypatch.setattr(ledger, "enough", broken)
     flags = {"model.name": ("test", "unet"), "hardware.device": ("test", "cpu")}
     plan = plan_run(Request("stable", flags, (), os.environ))
     error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")

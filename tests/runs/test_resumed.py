@@ -10,9 +10,9 @@ import pytest
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import RunFinished, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session import heartbeat
+from mptui.runs.session import watchdog
 from mptui.runs.session.session import Session
-from mptui.runs.store import writer
+from mptui.runs.store import files
 from mptui.runs.store.directory import create_run, read_summary, write_json
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
@@ -51,8 +51,8 @@ def test_a_run_that_is_done_keeps_its_figures_and_made_longer_its_rate_goes_on_i
 
 def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
     """As after minutes of being stopped, when a process's lock looks abandoned to another machine."""
-    monkeypatch.setattr(writer, "WRITTEN_EVERY_S", 3600.0)
-    monkeypatch.setattr(heartbeat, "PULSE_S", 0.1)
+    monkeypatch.setattr(files, "WRITTEN_EVERY_S", 3600.0)
+    monkeypatch.setattr(watchdog, "PULSE_S", 0.1)
     run = tmp_path / "run"
     session = session_of(run, UNET | {"training.epochs": 100_000})
     heard = session.listen()

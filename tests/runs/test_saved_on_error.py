@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Step
 from mptui.runs.planning.plan import Request, plan_run
@@ -117,9 +117,9 @@ def test_workers_that_the_system_kills_end_the_run_by_their_cause_and_with_its_s
     "clean_up",
     [
         "mptui.runs.session.session.note_figures",
-        "mptui.data.loading.worker_pool.Pool.cancel",
-        "mptui.data.loading.loader.Loader.close",
-        "mptui.engine.checkpoint.async_saver.Saver.close",
+        "mptui.data.reading.Pool.cancel",
+        "mptui.data.loader.Loader.close",
+        "mptui.engine.checkpoint.saver.Saver.close",
         "mptui.engine.context.TrainContext.save",
     ],
 )
@@ -172,7 +172,7 @@ def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, pl
 
 
 def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(trained, monkeypatch):
-    monkeypatch.setattr("mptui.engine.checkpoint.async_saver.write_checkpoint", full_host)
+    monkeypatch.setattr("mptui.engine.checkpoint.saver.write_checkpoint", full_host)
     result, _ = trained()
     assert (result.status, result.exit_code) == ("out_of_memory", 5)
 

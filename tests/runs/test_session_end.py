@@ -8,8 +8,8 @@ from mptui.engine.ranks.group import Ranks
 from mptui.events import RunFinished
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import read_summary
+from mptui.runs.store.files import Records
 from mptui.runs.store.journal import read_journal
-from mptui.runs.store.writer import Records
 from tests.made.runs import LIMIT_S, UNET, ended, session_of
 
 SMALL = UNET | {"training.max_steps": 1}

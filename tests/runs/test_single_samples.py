@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mptui.errors import ConfigError
-from mptui.runs.planning.check_outputs import check_single_samples
+from mptui.runs.planning.build import check_single_samples
 from mptui.tasks.build_task import build_task
 from tests.engine.small import config
 

@@ -20,7 +20,7 @@ from mptui.events import (
     Warned,
 )
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.view_state import LOG_LINES, METRICS
+from mptui.runs.view.state import LOG_LINES, METRICS
 from tests.tui.events import START, demo, finished, run_started, step_event, training
 
 

@@ -5,8 +5,8 @@ import pytest
 from mptui.cli.console import final_lines
 from mptui.events import DeviceSample, Recovered, Validated, Warned
 from mptui.runs.store.directory import SUMMARY, json_text, read_summary
-from mptui.runs.store.summary import Summary
-from mptui.runs.view.events.recovery_specs import LIST_LIMIT
+from mptui.runs.store.files import Summary
+from mptui.runs.view.specs import LIST_LIMIT
 from tests.tui.events import run_started
 
 HALF = LIST_LIMIT // 2

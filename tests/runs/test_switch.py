@@ -8,11 +8,11 @@ import pytest
 import tomllib
 import torch
 
-from mptui.config.dump import to_toml
-from mptui.data.formats.named.synthetic import MASK_CLASSES
+from mptui.config.resolve import to_toml
+from mptui.data.open import MASK_CLASSES
 from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.events import (
     CheckpointSaved,
@@ -26,9 +26,9 @@ from mptui.events import (
 )
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.build import prepare
+from mptui.runs.planning.change import build_switch
 from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
-from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from tests.made.runs import QUIET, plan_of
@@ -327,7 +327,7 @@ def test_a_batch_of_more_samples_than_there_are_is_one_of_all(asked):
 
 
 def test_a_validation_batch_that_can_not_be_read_is_found_at_the_switch(asked, monkeypatch):
-    from mptui.data.loading.loader import Loader
+    from mptui.data.loader import Loader
 
     window_at = Loader.window_at
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from mptui.engine.evaluate import ValidationResult
 from mptui.runs.store.directory import create_run, read_summary
-from mptui.runs.store.writer import CLASSES, CONFUSION, Records, validation_texts
+from mptui.runs.store.files import CLASSES, CONFUSION, Records, validation_texts
 
 
 def result(per_class, confusion):

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.data.core.types import IGNORE
+from mptui.data.batch import Batch
+from mptui.data.types import IGNORE
 
 
 def labelled(targets, **mixed):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.data.core.types import IGNORE
+from mptui.data.types import IGNORE
 from mptui.errors import ConfigError
 from mptui.registry.tasks import LOSSES
 from mptui.tasks.build_task import build_task

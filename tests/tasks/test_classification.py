@@ -2,8 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.tasks.accuracy import Accuracy
-from mptui.tasks.classification import Classification
+from mptui.tasks.classification import Accuracy, Classification
 from mptui.testing import TaskContract
 from tests.tasks.batches import labelled
 

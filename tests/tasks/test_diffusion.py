@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.data.transforms.noise_schedule import min_snr_weights
+from mptui.data.noise_schedule import min_snr_weights
 from mptui.tasks.diffusion import Diffusion
 from mptui.testing import TaskContract
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.transforms.diffusion_noise import Noising
-from mptui.data.transforms.noise_schedule import alphas_cumprod
-from mptui.data.transforms.normalization import Normalization
-from mptui.models.latent.frozen_vae import FrozenVae
-from mptui.models.latent.vae_layout import VaeLayout
+from mptui.data.noise import Noising
+from mptui.data.noise_schedule import alphas_cumprod
+from mptui.data.transforms import Normalization
+from mptui.models.latents import FrozenVae
+from mptui.models.vae_layout import VaeLayout
 from mptui.tasks.image_sampler import ImageSampler, sampling_timesteps
 
 CPU = torch.device("cpu")

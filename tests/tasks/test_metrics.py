@@ -8,8 +8,8 @@ import pytest
 import torch
 from torchmetrics.functional import classification as theirs
 
-from mptui.data.core.types import IGNORE
-from mptui.tasks.accuracy import ClassMetrics, auroc
+from mptui.data.types import IGNORE
+from mptui.tasks.classification import ClassMetrics, auroc
 from mptui.tasks.segmentation import Overlap
 from tests.tasks.batches import labelled, masked
 

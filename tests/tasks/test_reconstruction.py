@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from mptui.tasks.reconstruction import KL_WEIGHT, Reconstruction
+from mptui.tasks.diffusion import KL_WEIGHT, Reconstruction
 from mptui.testing import TaskContract
 
 TASK = Reconstruction()

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mptui.data.core.types import IGNORE
+from mptui.data.types import IGNORE
 from mptui.registry.tasks import LOSSES
 from mptui.tasks.segmentation import Overlap, Segmentation
 from mptui.testing import TaskContract

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptui.lab.selftest import Fault, faulty_disk, kill_this_process
-from mptui.processes.child import function_of
-from mptui.processes.run_server import MAIN, Child, RunServer
+from mptui.processes.start import MAIN, Child, RunServer, function_of
 
 
 def run_on_disk(

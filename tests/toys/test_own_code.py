@@ -8,13 +8,13 @@ import tomli
 from textual.widgets import Input
 
 from mptui.cli.main import _exit_code
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Recovered, Step
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import CONFIG, read_summary
 from mptui.runs.store.journal import read_journal
-from mptui.tui.sources.subprocess import command
+from mptui.tui.sources import command
 from tests.program import Program
 from tests.toys.own_project import make_project
 from tests.toys.training import bits, picker
@@ -81,7 +81,7 @@ def test_trust_is_not_saved_and_a_resume_asks_for_it_again(module, tmp_path, cap
 
 
 async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})  # needs no torch here
+    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_: {})  # needs no torch here
     async with picker(tmp_path) as (app, pilot, screen):
         screen.query_one("#model", Input).value = f"{module}:Net"
         screen.query_one("#data", Input).value = f"{module}:Data"

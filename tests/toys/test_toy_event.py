@@ -16,9 +16,8 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run, read_summary
 from mptui.runs.store.index import read_run
 from mptui.runs.trackers.feeder import scalars_of
-from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.run_view import RunView
+from mptui.runs.view.specs import EVENTS, EventSpec
 from tests.toys.training import LIMIT_S, SMALL
 
 TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}

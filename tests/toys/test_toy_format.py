@@ -9,17 +9,17 @@ import pytest
 
 from mptui.cli.main import _exit_code
 from mptui.config.schema import DataConfig
-from mptui.data.formats.folder_format import FolderFormat, Found
-from mptui.data.formats.known_formats import FORMATS
-from mptui.data.formats.open import kind_of
-from mptui.data.formats.splits import PathTable
-from mptui.data.scan import scan
+from mptui.data import scan
+from mptui.data.dataset import PathTable
+from mptui.data.folder_format import FolderFormat, Found
+from mptui.data.layouts.known import FORMATS
+from mptui.data.open import kind_of
 from mptui.errors import DataError
-from mptui.io.user_cache import cache_folder
-from mptui.registry.samples import SampleKind
+from mptui.io.cache import cache_folder
+from mptui.registry.names import SampleKind
 from mptui.testing import FormatContract
 from mptui.text import clean_name
-from mptui.tui.setup.data_info import about_data
+from mptui.tui.selection import about_data
 from tests.data.images import photo
 
 RUN = ["--model", "small_cnn", "--workers", "0", "--device", "cpu", "--batch-size", "4", "--no-compile"]

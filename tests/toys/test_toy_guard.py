@@ -12,7 +12,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
 from mptui.engine.mailbox import Stopped
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.trainer import HOOKS, Trainer
 from mptui.events import CheckpointSaved, Step
 from tests.engine.small import build_trainer, config, end, losses, of

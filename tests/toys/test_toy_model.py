@@ -6,7 +6,7 @@ from torch import nn
 
 from mptui.cli import completion
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.tasks import CLASSIFICATION

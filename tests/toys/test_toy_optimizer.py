@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
 from mptui.testing import OptimizerContract
@@ -51,7 +51,7 @@ def test_the_command_line_knows_it(capsys):
 
 
 async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})  # takes seconds
+    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_: {})  # takes seconds
     async with picker(tmp_path) as (app, pilot, screen):
         values = screen.query_one("#values")
         values.focus()

@@ -6,9 +6,9 @@ import pytest
 from textual.content import Content
 
 from mptui.runs.planning.plan import Request
-from mptui.tui.sources.in_process import SessionSource
-from mptui.tui.widgets.live.live_panels import PANELS, PanelSpec
-from mptui.tui.widgets.panel import Panel
+from mptui.tui.sources import SessionSource
+from mptui.tui.widgets.basics import Panel
+from mptui.tui.widgets.panels import PANELS, PanelSpec
 from tests.tui.frames import frame, live
 
 DEADLINE_S = 300

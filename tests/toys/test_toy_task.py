@@ -8,17 +8,17 @@ import torch
 from textual.widgets import Input
 
 from mptui.config.schema import RunConfig
-from mptui.data.core.batch import Batch
-from mptui.engine.memory.footprint import footprint
+from mptui.data.batch import Batch
+from mptui.engine.memory.ledger import footprint
 from mptui.registry.models import MODELS
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import TASKS, ByDevice, MetricSpec, TaskSpec
 from mptui.runs.store.directory import read_summary
-from mptui.runs.view.labels import is_percent
 from mptui.runs.view.run_view import RunView
+from mptui.runs.view.words import is_percent
 from mptui.tasks.classification import Classification
 from mptui.testing import TaskContract
-from mptui.tui.widgets.chart.chart_set import charts_of
+from mptui.tui.widgets.chart import charts_of
 from tests.toys.training import dry_run, picker, trained
 from tests.tui.cockpits import until
 from tests.tui.events import run_started

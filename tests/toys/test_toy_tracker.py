@@ -10,7 +10,7 @@ from mptui.registry.trackers import TRACKERS
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
-from mptui.runs.trackers import tracker_process
+from mptui.runs.trackers import feeder
 from mptui.testing import TrackerContract
 from mptui.testing.tracker import scalars_in
 from tests.runs.trackers import toys
@@ -32,8 +32,8 @@ class TestLines(TrackerContract):
 def _toys(monkeypatch):
     for name, spec in toys.TOYS.items():
         monkeypatch.setitem(TRACKERS, name, spec)
-    monkeypatch.setattr(tracker_process, "FEEDER", toys.CALL)
-    monkeypatch.setattr(tracker_process, "END_S", 60.0)  # on a busy machine
+    monkeypatch.setattr(feeder, "FEEDER", toys.CALL)
+    monkeypatch.setattr(feeder, "END_S", 60.0)  # on a busy machine
 
 
 def planned(*names, epochs=1):

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from mptui.tui.cockpit import Cockpit
+from mptui.tui.look import scan_machine
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.setup.machine_scan import scan_machine
 from tests.tui.events import MemorySource
 from tests.tui.frames import frame, seen
 

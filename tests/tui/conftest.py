@@ -6,9 +6,9 @@ from textual._compositor import Compositor
 
 from mptui.errors import MptuiError
 from mptui.registry.models import find_model
-from mptui.registry.samples import BUILT_IN
-from mptui.tui import threads
-from mptui.tui.setup.data_preview import preview, preview_here
+from mptui.registry.names import BUILT_IN
+from mptui.tui import work
+from mptui.tui.look import preview, preview_here
 from tests.tui.stage import Stage
 
 
@@ -54,7 +54,7 @@ async def stage():
 def _no_thread_outlives_its_test():
     """Wait for background work of a screen (such as importing torch) before the next test."""
     yield
-    assert threads.wait(120)
+    assert work.wait(120)
 
 
 @pytest.fixture
@@ -70,22 +70,22 @@ def _looked_at_here(monkeypatch):
         except MptuiError:
             return None
 
-    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.preview", here)
+    monkeypatch.setattr("mptui.tui.screens.picker.preview", here)
 
 
 @pytest.fixture
 def uncounted(monkeypatch, _looked_at_here):
     """Leave the memory of the picker's profiles uncounted: that imports torch, and takes seconds."""
-    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.import_failure", lambda: "not tried")
+    monkeypatch.setattr("mptui.tui.screens.picker.import_failure", lambda: "not tried")
 
 
 @pytest.fixture
 def recorded(monkeypatch, _looked_at_here):
     """Give each network that there is the memory that was counted of a ResNet-18: to count takes seconds."""
-    from mptui.engine.memory import footprint
+    from mptui.engine.memory import ledger
     from tests.tui.pickers import resnet18_footprint
 
-    count = footprint.footprint
+    count = ledger.footprint
 
     def from_record(config, task, **device):
         known = find_model(config.model.name) is not None

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from textual._context import visible_screen_stack
 
 from mptui.tui.app import MptuiApp
-from mptui.tui.keys.keymap import Keymap
+from mptui.tui.keys import Keymap
 from mptui.tui.screens.live import LiveScreen
 
 DEADLINE_S = 120

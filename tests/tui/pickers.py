@@ -5,8 +5,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from mptui.engine.memory.footprint import Footprint, rows_of
-from mptui.engine.memory.step_trace import StepMemory
+from mptui.engine.memory.ledger import Footprint, rows_of
+from mptui.engine.memory.tape import StepMemory
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.picker import PickerScreen
 from tests.hardware.machines import H200

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.widgets import alert_bar
+from mptui.tui.widgets import header
 
 
 class OpenApp(MptuiApp):
@@ -92,4 +92,4 @@ async def _clear(app: OpenApp) -> None:
     app.clear_notifications()
     app.theme = "dark"
     app.has_left, app.left_with = False, None
-    alert_bar._ANSWERED.pop(app, None)
+    header._ANSWERED.pop(app, None)

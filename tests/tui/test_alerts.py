@@ -6,12 +6,21 @@ from dataclasses import replace
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 
-from mptui.codec import from_record, to_record
-from mptui.events import Advice, Alert, DeviceSample, PresetSwitched, RunFinished, Validated, Warned
-from mptui.tui.keys.keymap import Keymap
+from mptui.events import (
+    Advice,
+    Alert,
+    DeviceSample,
+    PresetSwitched,
+    RunFinished,
+    Validated,
+    Warned,
+    from_record,
+    to_record,
+)
+from mptui.tui.keys import Keymap
 from mptui.tui.screens.live import LiveScreen
-from mptui.tui.terminal.calling import fault_of_choice, sequences
-from mptui.tui.widgets.alert_bar import AlertBar
+from mptui.tui.terminal.process import fault_of_choice, sequences
+from mptui.tui.widgets.header import AlertBar
 from tests.tui.events import (
     START,
     MemorySource,

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from textual.events import Print
 
-from mptui.codec import to_record
 from mptui.errors import ConfigError
-from mptui.runs.remote.attached_run import AttachedRun
-from mptui.tui.app import MptuiApp
+from mptui.events import to_record
+from mptui.runs.remote.feed import AttachedRun
+from mptui.tui.app import MptuiApp, TerminalApp
 from mptui.tui.screens.page import Page
-from mptui.tui.terminal.ascii import needs_ascii, to_ascii
-from mptui.tui.terminal.stdio import check_terminal
-from mptui.tui.terminal_app import TerminalApp
+from mptui.tui.terminal.graphics import needs_ascii, to_ascii
+from mptui.tui.terminal.process import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import DEADLINE_S, frame, live
 

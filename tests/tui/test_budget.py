@@ -1,4 +1,4 @@
-from mptui.tui.frame_budget import Budget
+from mptui.tui.work import Budget
 
 
 def test_drawing_takes_no_more_than_its_share():

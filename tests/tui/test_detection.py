@@ -9,8 +9,7 @@ from mptui.hardware.advice import recommend
 from mptui.hardware.devices import describe_machine
 from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import TorchView
-from mptui.tui.setup.device_samplers import DeviceSamplers
-from mptui.tui.setup.machine_scan import MachineScan, scan_machine
+from mptui.tui.look import DeviceSamplers, MachineScan, scan_machine
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import HOST, MPS, XPU, amd, cpu

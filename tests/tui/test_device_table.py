@@ -6,9 +6,8 @@ import pynvml
 import pytest
 
 from mptui.events import DeviceProcess, DeviceSample
-from mptui.tui.setup.device_samplers import HISTORY, DeviceSamplers
-from mptui.tui.widgets.setup.device_lines import DeviceRow, short_name, table_lines
-from mptui.tui.widgets.setup.device_table import DeviceTable
+from mptui.tui.look import HISTORY, DeviceSamplers
+from mptui.tui.widgets.device_card import DeviceRow, DeviceTable, short_name, table_lines
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, FakeGpu
 from tests.hardware.machines import card
@@ -171,7 +170,7 @@ class StillSampler:
 
 
 def test_the_history_has_each_sample_once_outlives_a_rescan_and_has_a_constant_size(monkeypatch):
-    monkeypatch.setattr("mptui.hardware.device_sampler.DeviceSampler", StillSampler)
+    monkeypatch.setattr("mptui.hardware.sampler.DeviceSampler", StillSampler)
     device = card("NVIDIA H200", (9, 0), 140, uuid=UUIDS[0])
     watch = DeviceSamplers()
     watch.follow([device])

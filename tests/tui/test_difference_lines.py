@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mptui.tui.widgets.runs.difference_lines import difference_heading, difference_lines
+from mptui.tui.screens.compare import difference_heading, difference_lines
 
 RUNS = [Path(f"20261120-10150{number}-fast-resnet50") for number in range(8)]
 FIGURES = {"best_value": [0.0933] * 8, "samples_per_second": [20344.0] * 8, "status": ["completed"] * 8}

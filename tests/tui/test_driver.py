@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from mptui.tui.terminal.driver import SteadyDriver
+from mptui.tui.terminal.process import SteadyDriver
 
 
 class Recorder(SteadyDriver):

@@ -6,14 +6,14 @@ import pytest
 from textual.widgets import Input
 
 from mptui.events import Step
-from mptui.runs.listing.forking import run_id
+from mptui.runs.listing.forks import run_id
 from mptui.runs.listing.housekeeping import rename_run
 from mptui.runs.store.directory import read_summary
+from mptui.tui.app import TURN_S, Turns
 from mptui.tui.cockpit import Cockpit
-from mptui.tui.screens import run_page
+from mptui.tui.screens import live as screens_live
+from mptui.tui.screens.fork import ForkDialog
 from mptui.tui.screens.page import Page
-from mptui.tui.screens.runs.fork_dialog import ForkDialog
-from mptui.tui.turns import TURN_S, Turns
 from tests.tui.cockpits import FakeRun, until
 from tests.tui.events import MemorySource, beginning, demo, training
 from tests.tui.frames import frame, live, put, seen
@@ -23,7 +23,7 @@ from tests.tui.test_runs_screen import a_run, demo_journal, journal_of
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
     """The parent of a fork is looked at often, so that nothing is waited for."""
-    monkeypatch.setattr(run_page, "PARENT_S", 0.2)
+    monkeypatch.setattr(screens_live, "PARENT_S", 0.2)
 
 
 class Shown:

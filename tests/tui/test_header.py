@@ -3,10 +3,10 @@
 import pytest
 
 from mptui.events import Alert, Paused, PhaseChanged
-from mptui.runs.listing.fork_parent import ForkWords
+from mptui.runs.listing.forks import ForkWords
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.live.header import headline
+from mptui.tui.widgets.header import headline
 from tests.tui.events import run_started
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mptui.events import ImagesGenerated
-from mptui.tui.widgets.live.image_panel import ImagesPanel
+from mptui.tui.widgets.panels import ImagesPanel
 from tests.tui.events import START, MemorySource, run_started
 from tests.tui.frames import frame, put
 

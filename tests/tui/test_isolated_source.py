@@ -8,7 +8,7 @@ import time
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.launch.group_options import Group
 from mptui.runs.planning.plan import Request
-from mptui.tui.sources.subprocess import IsolatedSource, command
+from mptui.tui.sources import IsolatedSource, command
 
 DEADLINE_S = 120
 
@@ -78,7 +78,7 @@ def test_a_stop_before_it_began_leaves_no_run(tmp_path):
 
 
 def test_a_program_that_can_not_be_started_is_told_as_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.sources.subprocess.command", lambda *_: [str(tmp_path / "no-program")])
+    monkeypatch.setattr("mptui.tui.sources.command", lambda *_: [str(tmp_path / "no-program")])
     source = IsolatedSource(Request("debug", {}, (), {}), tmp_path).start()
     source.wait()
     finished = source.poll()[-1]
@@ -93,6 +93,6 @@ def test_a_stop_that_finds_the_process_just_ended_is_no_error(tmp_path, monkeypa
     ended.wait()
     source = IsolatedSource(Request("debug", {}, (), {}), tmp_path)
     source.run = tmp_path
-    monkeypatch.setattr("mptui.tui.sources.subprocess.owner_of", lambda _: ended.pid)
+    monkeypatch.setattr("mptui.tui.sources.owner_of", lambda _: ended.pid)
     source.stop(signal.SIGTERM)
     source.save()

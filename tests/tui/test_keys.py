@@ -7,29 +7,34 @@ import pytest
 from textual.binding import BindingsMap
 
 from mptui.tui.app import MptuiApp
-from mptui.tui.dialogs.choices import CleanDialog, DeleteDialog, DiscardDialog, LeaveDialog, StopDialog
-from mptui.tui.dialogs.choose_metrics import ChooseMetricsDialog
 from mptui.tui.dialogs.help import HelpScreen
-from mptui.tui.dialogs.input import AskDialog
-from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
-from mptui.tui.keys.bindings import KEYS, bindings, display
-from mptui.tui.keys.keymap import FILE_NAME, load_keymap
+from mptui.tui.dialogs.questions import (
+    AskDialog,
+    ChooseMetricsDialog,
+    CleanDialog,
+    DeleteDialog,
+    DiscardDialog,
+    LeaveDialog,
+    StopDialog,
+    SwitchProfileDialog,
+)
+from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, load_keymap
+from mptui.tui.screens.compare import CompareScreen
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.screens.learn_screen import LearnScreen
+from mptui.tui.screens.fork import ForkDialog
+from mptui.tui.screens.learn import LearnScreen
 from mptui.tui.screens.live import LiveScreen
-from mptui.tui.screens.memory_screen import MemoryScreen
+from mptui.tui.screens.memory import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
-from mptui.tui.screens.pictures_screen import PicturesScreen
-from mptui.tui.screens.ranks_screen import RanksScreen
-from mptui.tui.screens.runs.compare_screen import CompareScreen
-from mptui.tui.screens.runs.fork_dialog import ForkDialog
-from mptui.tui.screens.runs.runs_screen import RunsScreen
-from mptui.tui.screens.setup.run_settings import RunSettingsScreen
-from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.column import Column
-from mptui.tui.widgets.live.log import LogPanel
-from mptui.tui.widgets.setup.setting_list import KeyedList
+from mptui.tui.screens.pictures import PicturesScreen
+from mptui.tui.screens.ranks import RanksScreen
+from mptui.tui.screens.run_settings import RunSettingsScreen
+from mptui.tui.screens.runs import RunsScreen
+from mptui.tui.widgets.basics import Column
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.panels import LogPanel
+from mptui.tui.widgets.settings import KeyedList
 
 OWNERS = {
     "live": LiveScreen,

@@ -6,12 +6,11 @@ import pytest
 from textual.events import Key
 
 from mptui.errors import ConfigError
-from mptui.runs.listing import forking
-from mptui.tui import run_actions
-from mptui.tui.keys import typed
-from mptui.tui.keys.bindings import KEYS
-from mptui.tui.screens import memory_screen
-from mptui.tui.widgets.pictures import samples_panel
+from mptui.runs.listing import forks
+from mptui.tui import app as tui_app
+from mptui.tui import keys as tui_keys
+from mptui.tui.keys import KEYS
+from mptui.tui.screens import memory, pictures
 from tests.runs.made_pictures import RED, sample
 from tests.tui.cockpits import until
 from tests.tui.events import demo_source
@@ -58,10 +57,10 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
 
     def slow(run):
         released.wait(60)
-        return forking.kept_checkpoints(run)
+        return forks.kept_checkpoints(run)
 
-    monkeypatch.setattr(run_actions, "kept_checkpoints", slow)
-    monkeypatch.setattr(typed, "PREPARATION_S", 0.05)
+    monkeypatch.setattr(tui_app, "kept_checkpoints", slow)
+    monkeypatch.setattr(tui_keys, "PREPARATION_S", 0.05)
     async with Shown(tmp_path) as (app, pilot, _):
         send(app, "f", "s")
         await until(app, pilot, "runs · name")
@@ -70,7 +69,7 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "key"), [(memory_screen, "predicted", "m"), (samples_panel, "opened_picture", "i")]
+    ("module", "name", "key"), [(memory, "predicted", "m"), (pictures, "opened_picture", "i")]
 )
 async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
     stage, tmp_path, monkeypatch, module, name, key

@@ -5,8 +5,8 @@ from dataclasses import replace
 from textual.events import MouseScrollUp
 
 from mptui.events import PresetSwitched, Validated
-from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.plot import GUTTER
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.plot import GUTTER
 from tests.tui.events import START, MemorySource, demo, demo_source, device_sample, finished, step_event
 from tests.tui.frames import frame, put, seen
 

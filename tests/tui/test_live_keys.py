@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 from textual.events import Key
 
-from mptui.config.dump import to_toml
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve, to_toml
 from mptui.events import Advice, Paused, PresetSwitched, Resumed
 from mptui.runs.planning.plan import Request
-from mptui.tui.keys.bindings import heard_on
-from mptui.tui.keys.keymap import Keymap
+from mptui.tui.keys import Keymap, heard_on
 from tests.tui.cockpits import until
 from tests.tui.events import START, demo_source, finished
 from tests.tui.frames import frame, live, put, seen

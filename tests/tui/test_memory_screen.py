@@ -1,9 +1,9 @@
 """The screen of the memory: the parts of the prediction, and what is measured beside it."""
 
-from mptui import format as fmt
-from mptui.config.dump import to_toml
+from mptui import text as fmt
+from mptui.config.resolve import to_toml
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.ledger import footprint
 from mptui.events import MemorySample
 from mptui.runs.store.directory import CONFIG
 from tests.tui.events import demo_source

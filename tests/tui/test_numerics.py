@@ -1,8 +1,8 @@
 """The numerics screen: the worst layer first, its exponents with the ranges of formats, the advice."""
 
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
-from mptui.runs.view.log_lines import numerics_advice
-from mptui.tui.keys.bindings import heard_on
+from mptui.runs.view.words import numerics_advice
+from mptui.tui.keys import heard_on
 from tests.tui.events import START, demo_source, finished
 from tests.tui.frames import frame, put, put_below, seen
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.events import MemorySample, Numerics, NumericsLayer, RunStarted
-from mptui.tui.widgets.bars import bar
+from mptui.tui.widgets.basics import bar
 from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
 from tests.tui.frames import frame, put, put_below
 

@@ -9,12 +9,11 @@ from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
-from mptui.engine.memory.step_trace import UncountableError
+from mptui.engine.memory.tape import UncountableError
 from mptui.runs.planning.plan import Request
-from mptui.tui import threads
+from mptui.tui import work
 from mptui.tui.screens.picker import PickerScreen
-from mptui.tui.setup.last_selection import load_last, save_last, state_folder
-from mptui.tui.setup.memory_fit import Fit
+from mptui.tui.selection import Fit, load_last, save_last, state_folder
 from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until
@@ -258,7 +257,7 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
         free.wait()
         raise UncountableError
 
-    monkeypatch.setattr("mptui.engine.memory.footprint.footprint", waiting)
+    monkeypatch.setattr("mptui.engine.memory.ledger.footprint", waiting)
     async with cockpit(environ=environ) as (app, pilot, _):
         await until(app, pilot, "use ")
         await pilot.press("enter")
@@ -269,7 +268,7 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
         await until(app, pilot, "no data yet")
         begun = len(counted)  # once, and again if the classes of the data have become known since
         free.set()
-        assert threads.wait(60)
+        assert work.wait(60)
         assert len(counted) == begun <= 2
         app.pop_screen()
         while len(counted) < len(list_profiles(environ)):

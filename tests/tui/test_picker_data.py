@@ -9,11 +9,10 @@ from PIL import Image
 from textual.events import Key
 from textual.widgets import Input
 
-from mptui.config.given import data_flags
-from mptui.config.merge import resolve
+from mptui.config.resolve import data_flags, resolve
 from mptui.errors import DataError
-from mptui.tui.setup.data_preview import preview, preview_here
-from mptui.tui.widgets.setup.sample_strip import SampleStrip
+from mptui.tui.look import preview, preview_here
+from mptui.tui.widgets.settings import SampleStrip
 from tests.data.images import class_folders, photo
 from tests.hardware.machines import GIB, T4, cpu
 from tests.tui.cockpits import until

@@ -4,11 +4,10 @@ import pytest
 from safetensors.torch import save_file
 
 from mptui.config.profiles import list_profiles
-from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
+from mptui.models.vae import Autoencoder
+from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout
 from mptui.registry.models import task_of_model
-from mptui.tui.setup.memory_fit import Fit, fits
-from mptui.tui.setup.selection import Picked, Picks, every_profile
+from mptui.tui.selection import Fit, Picked, Picks, every_profile, fits
 from tests.hardware.machines import GIB, card, cpu
 
 DEVICES = {"cpu": cpu("avx2"), "cuda": card("NVIDIA H200", (9, 0), 140, memory_free=100 * GIB)}

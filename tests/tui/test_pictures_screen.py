@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from textual.widgets import Static
 
-from mptui.codec import to_record
-from mptui.events import ImagesGenerated
+from mptui.events import ImagesGenerated, to_record
+from mptui.runs.store.files import Records
 from mptui.runs.store.journal import NAME as JOURNAL
-from mptui.runs.store.writer import Records
 from mptui.tui.terminal.graphics import Graphics
-from mptui.tui.widgets.pictures import picture_panel
+from mptui.tui.widgets import panels
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
 from tests.tui.events import START, MemorySource, demo, run_started
 from tests.tui.frames import frame, seen
@@ -168,7 +167,7 @@ async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(stage, t
         shown.append(picture)
         return Static()
 
-    monkeypatch.setattr(picture_panel, "graphics_of", lambda app: Graphics(widget, (10, 20)))
+    monkeypatch.setattr(panels, "graphics_of", lambda app: Graphics(widget, (10, 20)))
     groups = {"worst": [sample(number, RED if number < 8 else BLUE) for number in range(32)]}
     async with stage.live(written(tmp_path, groups=groups), (100, 24)) as (app, pilot):
         assert "▀" not in await opened(app, pilot)

@@ -4,12 +4,19 @@ from dataclasses import replace
 import pytest
 
 from mptui.runs.view.history import History
-from mptui.runs.view.view_state import Mark
-from mptui.tui.widgets.chart.axes import linear_axis, log_axis, step_ticks
-from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.curve_shape import Series, StepWindow, smoothed
-from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot
-from mptui.tui.widgets.chart.zoom import panned, zoomed
+from mptui.runs.view.state import Mark
+from mptui.tui.widgets.chart import moved, nearest, panned, zoomed
+from mptui.tui.widgets.plot import (
+    GUTTER,
+    Drawing,
+    Plot,
+    Series,
+    StepWindow,
+    linear_axis,
+    log_axis,
+    smoothed,
+    step_ticks,
+)
 
 
 def history(values, every=1):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.tui.keys.bindings import heard_on
+from mptui.tui.keys import heard_on
 from tests.tui.events import demo_source, rank_row, ranks_sampled
 from tests.tui.frames import frame, seen
 

@@ -6,8 +6,7 @@ import pytest
 from textual.color import Color
 from textual.events import Key
 
-from mptui.config.dump import to_toml
-from mptui.config.merge import resolve
+from mptui.config.resolve import resolve, to_toml
 from mptui.events import CommandAnswered, PresetSwitched
 from tests.tui.cockpits import until
 from tests.tui.events import START, MemorySource, demo, finished

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
-from mptui.codec import to_record
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.io.marker import mark_run
-from mptui.regular import read_regular
+from mptui.events import to_record
+from mptui.io.files import read_regular
+from mptui.io.own_files import mark_run
+from mptui.runs.listing.forks import RunCurves
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
-from mptui.runs.listing.run_curves import RunCurves
-from mptui.runs.listing.run_rows import ORDERS, RunList, chosen_rows
+from mptui.runs.listing.rows import ORDERS, RunList, chosen_rows
 from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.widgets.runs.run_lines import ago, heading, run_line
+from mptui.tui.widgets.run_list import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import beginning, demo, finished, training
 from tests.tui.frames import frame, seen
@@ -410,7 +410,7 @@ async def test_a_screen_that_cant_be_written_is_told(shown, three, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mptui.tui.screen_file.replace_file", full)
+    monkeypatch.setattr("mptui.tui.share.replace_file", full)
     async with shown(three) as (app, pilot):
         await pilot.press("S")
         assert await seen(app, pilot, "No space left on device")

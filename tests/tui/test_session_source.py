@@ -9,12 +9,12 @@ import pytest
 
 from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, Progress, RunFinished, RunStarted, Step
 from mptui.runs.planning.plan import Request
+from mptui.runs.remote.feed import EventBuffer
 from mptui.runs.session import session
 from mptui.runs.store.journal import read_journal
-from mptui.runs.view.event_buffer import EventBuffer
 from mptui.runs.view.run_view import RunView
-from mptui.tui.sources.in_process import SessionSource
-from mptui.tui.widgets.live.header import headline
+from mptui.tui.sources import SessionSource
+from mptui.tui.widgets.header import headline
 
 DEADLINE_S = 120
 LOOK_S = 0.02

@@ -7,8 +7,8 @@ from textual.color import Color
 from textual.widgets import OptionList
 
 from mptui.runs.planning.profile_diff import SwitchPrediction
-from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
-from mptui.tui.keys.bindings import heard_on
+from mptui.tui.dialogs.questions import SwitchProfileDialog
+from mptui.tui.keys import heard_on
 from mptui.tui.screens.live import PAGES
 from tests.tui.cockpits import cockpit, until
 from tests.tui.events import MemorySource, demo

@@ -2,7 +2,7 @@
 
 from mptui.events import Step
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.live.step import step_line
+from mptui.tui.widgets.panels import step_line
 
 PARTS = ("data", "copy", "forward", "backward", "optimizer", "logging", "saving", "other")
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.codec import to_record
-from mptui.events import Paused, Resumed
+from mptui.events import Paused, Resumed, to_record
 from mptui.runs.store.journal import NAME
-from mptui.tui.widgets.live.ribbon import LANES, Ribbon
+from mptui.tui.widgets.ribbon import LANES, Ribbon
 from tests.tui.events import MemorySource, beginning, demo, demo_source, finished, step_event
 from tests.tui.frames import frame, put, seen
 

@@ -10,8 +10,8 @@ from mptui.cli.output import file_progress, print_json, print_next
 from mptui.text import clean, clean_name, shell_word
 
 if TYPE_CHECKING:
-    from mptui.data.core.types import Dataset
-    from mptui.data.describe.findings import DataFinding
+    from mptui.data.describe import DataFinding
+    from mptui.data.types import Dataset
 
 _MOST_CLASSES = 100
 _MOST_FILES = 5
@@ -59,9 +59,8 @@ def data(
     Its format, split, classes, masks, and what is left out and why: the same reading as that of
     `mptui run --data DATA` with the same settings.
     """
-    from mptui.data.describe.document import document
-    from mptui.data.describe.findings import data_findings
-    from mptui.lab.look.read_data import read_data, write_new
+    from mptui.data.describe import data_findings, document
+    from mptui.lab.look import read_data, write_new
 
     for file in (out, picture):
         if file is not None:
@@ -74,12 +73,12 @@ def data(
     else:
         _show(dataset, findings)
     if out is not None:
-        from mptui.data.describe.write_list import list_text
+        from mptui.data.describe import list_text
 
         write_new(out, list_text(dataset, out).encode())
     if picture is not None:
-        from mptui.data.core.png_files import png_bytes
-        from mptui.data.describe.sample_sheet import sample_sheet
+        from mptui.data.describe import sample_sheet
+        from mptui.data.pictures import png_bytes
 
         write_new(picture, bytes(png_bytes(sample_sheet(dataset))))
     written = data if out is None else str(out)
@@ -99,7 +98,7 @@ def _check_new(path: Path, *, force: bool) -> None:
 
 
 def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:
-    from mptui.data.describe.lines import image_facts
+    from mptui.data.describe import image_facts
 
     reading = dataset.reading
     counts = f"{len(dataset.train):,} training and {len(dataset.val):,} validation images"
@@ -133,7 +132,7 @@ def _without_files(dataset: "Dataset") -> str:
 
 
 def _show_classes(dataset: "Dataset") -> None:
-    from mptui.registry.samples import SampleKind
+    from mptui.registry.names import SampleKind
 
     if dataset.kind is SampleKind.IMAGE:
         _say("classes", "none: images alone")

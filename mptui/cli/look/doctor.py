@@ -9,7 +9,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
-from mptui.format import counted
+from mptui.text import counted
 
 if TYPE_CHECKING:
     from mptui.lab.doctor.findings import Finding

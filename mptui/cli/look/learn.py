@@ -62,7 +62,7 @@ def learn(
     or that of --model; --precision is for the exercise autocast, others choose their own.
     """
     from mptui.lab.learn.exercises import choices_of, exercise_named
-    from mptui.tui.terminal.stdio import has_terminal
+    from mptui.tui.terminal.process import has_terminal
 
     if exercise is not None:
         exercise_named(exercise)
@@ -79,10 +79,10 @@ def learn(
 
 
 def _screen(choices: "LearnChoices", first: str) -> int:
-    from mptui.tui.terminal.supervisor import guarded
+    from mptui.tui.terminal.process import guarded
 
     def show(_part: object) -> int:
-        from mptui.tui.lessons import open_lessons
+        from mptui.tui.app import open_lessons
 
         return open_lessons(choices, first)
 
@@ -90,7 +90,7 @@ def _screen(choices: "LearnChoices", first: str) -> int:
 
 
 def _print_document(choices: "LearnChoices", names: tuple[str, ...]) -> None:
-    from mptui.codec import finite_json
+    from mptui.events import finite_json
     from mptui.lab.learn.exercises import EXERCISES
 
     lessons = {name: EXERCISES[name].run(choices, lambda _: None).document() for name in names}
@@ -98,9 +98,9 @@ def _print_document(choices: "LearnChoices", names: tuple[str, ...]) -> None:
 
 
 def _print_text(choices: "LearnChoices", names: tuple[str, ...]) -> None:
-    from mptui import format as fmt
+    from mptui import text as fmt
     from mptui.lab.learn.exercises import EXERCISES
-    from mptui.lab.learn.lesson import text_of
+    from mptui.lab.learn.formats import text_of
     from mptui.text import clean
 
     for name in names:

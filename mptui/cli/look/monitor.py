@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.output import console
-from mptui.cli.table import TableColumn, fitting, lines
+from mptui.cli.output import TableColumn, console, fitting, lines
 
 if TYPE_CHECKING:
     from mptui.events import DeviceSample
-    from mptui.hardware.device_sampler import DeviceSampler
-    from mptui.io.line_file import LineFile
+    from mptui.hardware.sampler import DeviceSampler
+    from mptui.io.files import LineFile
 
 _LOOK_S = 0.5
 """Seconds between two looks for new samples."""
@@ -46,15 +45,15 @@ def monitor(csv: _Csv = None, interval: _Interval = 1.0) -> int:
 
     A live table in a terminal, else a line for each sample. Devices are those that `mptui detect` shows.
     """
-    from mptui.hardware.amd.amdsmi_source import is_there
-    from mptui.hardware.device_sampler import DeviceSampler
     from mptui.hardware.devices import find_machine
+    from mptui.hardware.other_gpus import amd_is_there
+    from mptui.hardware.sampler import DeviceSampler
 
     with ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, _leave))
         file = None if csv is None else stack.enter_context(_csv_file(csv))
-        machine = find_machine(with_torch=is_there())  # torch alone lists AMD GPUs
+        machine = find_machine(with_torch=amd_is_there())  # torch alone lists AMD GPUs
         samplers = [DeviceSampler(d.torch_name, uuid=d.uuid, interval_s=interval) for d in machine.devices]
         for sampler in samplers:
             stack.callback(sampler.stop)
@@ -76,9 +75,9 @@ def _csv_file(path: Path) -> Iterator["LineFile"]:
         DiskError: It can't be written.
     """
     from mptui.errors import ConfigError, DiskError
-    from mptui.hardware.device_rows import csv_header
-    from mptui.io.disk_hint import disk_hint
-    from mptui.io.line_file import LineFile
+    from mptui.hardware.describe import csv_header
+    from mptui.io.files import LineFile
+    from mptui.io.written_files import disk_hint
 
     try:
         file = LineFile(path, csv_header())
@@ -117,7 +116,7 @@ def _looks(samplers: list["DeviceSampler"], look_s: float) -> Iterator[_Look]:
 
 def _follow(looks: Iterator[_Look], file: "LineFile | None") -> None:
     """Show the looks, and append new samples to the file."""
-    from mptui.hardware.device_rows import csv_row
+    from mptui.hardware.describe import csv_row
 
     with _shown() as show:
         for look in looks:

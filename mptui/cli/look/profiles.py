@@ -54,7 +54,7 @@ def list_all(as_json: o.Json = False) -> None:
 @profiles.command()
 def show(name: _NameOrFile) -> None:
     """Print the file of a profile."""
-    from mptui.config.documents.document import read_document
+    from mptui.config.documents import read_document
     from mptui.config.profiles import find_profile
 
     text = read_document(find_profile(name)).text
@@ -66,7 +66,7 @@ def show(name: _NameOrFile) -> None:
 @profiles.command()
 def validate(name: _NameOrFile) -> None:
     """Check a profile: print ok, or all its faults."""
-    from mptui.config.merge import check_profile
+    from mptui.config.resolve import check_profile
 
     check_profile(name, os.environ)
     typer.echo("ok")
@@ -88,7 +88,7 @@ def new(
     ],
 ) -> None:
     """Copy a profile to edit, and print its path."""
-    from mptui.config.save import copy_profile
+    from mptui.config.resolve import copy_profile
 
     path: Path = copy_profile(name, origin)
     typer.echo(clean(str(path), limit=4096))

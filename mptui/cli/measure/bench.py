@@ -1,24 +1,30 @@
-"""`mptui bench`: measures the effect of each precision and speed setting."""
+"""Bench in its forms."""
 
 import os
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.measure import scaling as processes
-from mptui.cli.measure.bench_table import by_name, show
-from mptui.cli.measure.guides_table import check_table, guides_table
-from mptui.cli.output import print_json, print_next
+from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
+from mptui.cli.train.processes import rank_flags
 from mptui.errors import ConfigError
+from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.bench.bench import AblationRun, Row
-    from mptui.lab.bench.measure import Measurer
+    from mptui.hardware.devices import Device
+    from mptui.lab.measure.bench import Subject
+    from mptui.lab.measure.core import AblationRun, Measurer, Ratio, Row
     from mptui.runs.planning.plan import Plan, Request
+
+
+# `mptui bench`: measures the effect of each precision and speed setting
+# ----------------------------------------------------------------------
 
 _PROFILE = "stable"
 
@@ -112,8 +118,8 @@ def bench(
     request = o.request_of(ctx, profile or _PROFILE)
     budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
     if scaling is not None:
-        return processes.scaling(ctx, request, scaling, rounds=rounds, seconds=seconds, budget_s=budget_s)
-    from mptui.lab.bench.measure import Measurer
+        return show_scaling(ctx, request, scaling, rounds=rounds, seconds=seconds, budget_s=budget_s)
+    from mptui.lab.measure.core import Measurer
     from mptui.runs.planning.plan import plan_run
 
     plan = plan_run(request)
@@ -133,12 +139,10 @@ def bench(
 def _ablation(
     request: "Request", plan: "Plan", only: str | None, measurer: "Measurer", seconds: float, budget_s: float
 ) -> "AblationRun":
-    from mptui.engine.compile.start_seconds import estimated_start_s
+    from mptui.engine.compile import estimated_start_s
     from mptui.hardware.advice import choose_precision
     from mptui.hardware.host import usable_cpus
-    from mptui.lab.bench.ablation import switches, variants
-    from mptui.lab.bench.bench import AblationRun
-    from mptui.lab.bench.measure import Effort, endless
+    from mptui.lab.measure.core import AblationRun, Effort, endless, switches, variants
 
     every = switches(plan.config, plan.device, usable_cpus(), choose_precision("auto", plan.device).used)
     return AblationRun(
@@ -152,7 +156,7 @@ def _ablation(
 
 
 def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool) -> dict[str, Any]:
-    from mptui.lab.bench.claims import CLAIMS
+    from mptui.lab.measure.bench import CLAIMS
 
     rows = lab.document()
     if claims:
@@ -171,7 +175,7 @@ def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool)
 
 def _print_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
     """Print how long it will take, before it starts."""
-    from mptui import format as fmt
+    from mptui import text as fmt
 
     expected_s = lab.expected_s(rounds)
     what = f"{rounds} round{'s' if rounds > 1 else ''} of {len(lab.rows)} variants"
@@ -191,9 +195,471 @@ class _Progress:
         self._done = 0
 
     def __call__(self, row: "Row") -> None:
-        from mptui import format as fmt
+        from mptui import text as fmt
 
         self._done += 1
         left = fmt.duration(self._lab.expected_s(self._rounds))
         total = self._rounds * len(self._lab.rows)
         typer.echo(f"[{self._done}/{total}] {row.variant.title}: {row.latest}   {left} left", err=True)
+
+
+# The tables of `mptui bench`: one line per variant
+# -------------------------------------------------
+
+_BAR = 12
+_WIDE = 4.0
+"""An interval whose ends differ by more than this factor only says that there were too few rounds."""
+
+
+_T = TypeVar("_T")
+
+
+def by_name(only: str | None, known: Mapping[str, _T], fault: str) -> list[_T]:
+    """Return the entries of `known` named in `--only NAME,…`, in its order; all without it.
+
+    Raises:
+        ConfigError: A name is unknown; `fault` is the message.
+    """
+    names = list(known) if only is None else [name.strip() for name in only.split(",")]
+    if missing := [name for name in names if name not in known]:
+        raise ConfigError(f"--only {', '.join(missing)}: {fault}", hint=f"there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def print_rows(
+    title: str, columns: Sequence[TableColumn], *, markdown: bool, claims: Iterable[str] | None = None
+) -> None:
+    """Print a table below its title, as Markdown or as wide as the terminal allows.
+
+    Args:
+        title: The line above the table.
+        columns: The columns with their cells.
+        markdown: Whether to print Markdown, with all columns.
+        claims: Names of published claims shown in the table; their sources go to stderr.
+    """
+    typer.echo(clean(title))
+    if markdown:
+        cells = [(column.heading, *column.cells) for column in columns]
+        head, *rows = [f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)]
+        shown = ["", head, f"|{' --- |' * len(columns)}", *rows]
+    else:
+        shown = lines(fitting(columns, terminal_width()))
+    for line in shown:
+        typer.echo(line)
+    if claims is not None:
+        from mptui.lab.measure.bench import sources
+
+        typer.echo(sources(claims), err=True)
+
+
+def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown: bool) -> None:
+    """Print the results, one line per variant; columns that don't fit are omitted.
+
+    Args:
+        lab: The measured ablation.
+        document: The document of `mptui bench --json`.
+        claims: Whether to show published claims.
+        markdown: Whether to print Markdown.
+    """
+    from mptui.lab.measure.bench import CLAIMS
+    from mptui.lab.measure.core import NO_TIME, rounds_text
+
+    fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
+    rows = [_line(lab, row, fastest) for row in lab.rows]
+    headings = ("", "images/s", "times", "interval", "", "memory", "first step", "loss")
+    columns = [
+        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 4}, leave=leave)
+        for number, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 0, 4, 1, 2, 3), strict=True))
+    ]
+    names = [row.variant.name for row in lab.rows]
+    if claims:
+        texts = [CLAIMS[name].text if name in CLAIMS else "" for name in names]
+        columns.append(TableColumn("guides say", texts, right=True))
+    title = f"{document['model']} on {document['device_name']}: {rounds_text(document['rounds'])}"
+    print_rows(title, columns, markdown=markdown, claims=names if claims else None)
+    if markdown:
+        return
+    for row in lab.rows:
+        if row.failed not in {None, NO_TIME}:
+            typer.echo(clean(f"{row.variant.title} was not measured: {row.failed}"))
+    if untried := [row.variant.title for row in lab.rows if row.failed == NO_TIME]:
+        typer.echo(clean(f"not measured for lack of time: {', '.join(untried)}", limit=1000))
+
+
+def _line(lab: "AblationRun", row: "Row", fastest: float) -> list[str]:
+    none = fmt.UNKNOWN
+    if row.failed is not None:
+        return [row.variant.title, none, none, none, "", none, none, none]
+    over, rate = lab.over_baseline(row), row.rate
+    baseline = row.variant.against is None
+    return [
+        row.variant.title,
+        none if rate is None else f"{rate:,.1f}",
+        "1.00" if baseline else none if over is None else f"{over.value:.2f}",
+        "" if baseline or over is None else _interval(over),
+        "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
+        none if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f} MiB",
+        none if row.first_step_s is None else f"{row.first_step_s:.1f} s",
+        _loss(lab, row),
+    ]
+
+
+def _loss(lab: "AblationRun", row: "Row") -> str:
+    off = lab.off_baseline(row)
+    text = "–" if row.loss is None else f"{row.loss:.3f}"
+    return text if off is None or row.variant.against is None else f"{text} {off:+.1%}"
+
+
+def _interval(over: "Ratio") -> str:
+    if over.high == inf:
+        return "one round"
+    if over.high > _WIDE * over.low:
+        return "too wide"  # two or three rounds that differ
+    text = f"{over.low:.2f}–{over.high:.2f}"
+    return f"{text} noise" if over.verdict == "same" else text
+
+
+# `mptui bench --table guides`: the networks of a guide by number format, measured here
+# -------------------------------------------------------------------------------------
+
+_LIMIT_S = 90.0
+"""Time limit of a measurement: a format that a CPU emulates can take minutes per step."""
+
+
+def check_table(table: str, given: dict[str, str | None]) -> None:
+    """Check `--table` and the flags beside it.
+
+    Raises:
+        ConfigError: There is no such table, or it was combined with a flag that it has no use for.
+    """
+    if table != "guides":
+        raise ConfigError(f"--table {table}: unknown table", hint="use --table guides")
+    taken = [flag for flag, value in given.items() if value is not None]
+    if taken:
+        raise ConfigError(
+            f"--table guides with {', '.join(taken)}: the table has its own networks and data",
+            hint="leave it out, or measure your own model without --table",
+        )
+
+
+def guides_table(
+    *,
+    device: str,
+    sets: Sequence[str],
+    only: str | None,
+    rounds: int,
+    seconds: float,
+    as_json: bool,
+    markdown: bool,
+) -> int:
+    """Measure the table and show it, with the guide's claims beside."""
+    from mptui.hardware.devices import find_machine, select_device
+    from mptui.lab.measure.bench import beside_claims
+    from mptui.lab.measure.core import Measurer
+
+    subjects = _subjects(only, sets)
+    chosen = select_device(device, find_machine(with_torch=True))
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    with Measurer(os.environ) as measurer:
+        for subject in subjects:
+            row, interrupted = _measured(subject, chosen, sets, measurer, rounds, seconds)
+            rows.append(row)
+            if interrupted:
+                break
+    cards = beside_claims(rows, chosen.name)
+    document = {
+        "device": chosen.torch_name,
+        "device_name": chosen.name,
+        "rounds": rounds,
+        "seconds": seconds,
+        "rows": rows,
+        "cards": cards,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _show(document, markdown=markdown)
+        _show_cards(cards, markdown=markdown)
+        print_next("measure your model: mptui bench --model NAME --data DATA --against guides")
+    return 130 if interrupted else 0
+
+
+def _subjects(only: str | None, sets: Sequence[str]) -> list["Subject"]:
+    """Return the networks of `--only` that can be measured; a line on stderr says which can't.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from mptui.lab.measure import bench as measure_bench
+    from mptui.lab.measure.bench import SUBJECTS
+
+    named = by_name(
+        only, {each.name: each for each in (*SUBJECTS, measure_bench.SUBJECT)}, "not in the table"
+    )
+    why = measure_bench.why_left_out(sets)
+    if why is None or measure_bench.SUBJECT not in named:
+        return named
+    if named == [measure_bench.SUBJECT]:
+        raise ConfigError(f"--only {only}: {why}", hint="measure others: mptui bench --table guides")
+    typer.echo(f"{measure_bench.SUBJECT.title} is left out: {why}", err=True)
+    return [each for each in named if each is not measure_bench.SUBJECT]
+
+
+def _measured(
+    subject: "Subject",
+    device: "Device",
+    sets: Sequence[str],
+    measurer: "Measurer",
+    rounds: int,
+    seconds: float,
+) -> tuple[dict[str, Any], bool]:
+    """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
+    from mptui.lab.measure import bench as measure_bench
+    from mptui.lab.measure.bench import described, formats, request_of
+    from mptui.lab.measure.core import AblationRun, Effort, endless
+    from mptui.runs.planning.plan import plan_run
+
+    effort = Effort(seconds, limit_s=_LIMIT_S)
+    sizes: dict[str, Any]
+    if subject is measure_bench.SUBJECT:
+        bench, sizes = measure_bench.ablation(device, effort, measurer), measure_bench.sizes(device)
+    else:
+        request = request_of(subject, device, sets)
+        plan = plan_run(request)
+        bench = AblationRun(
+            endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure
+        )
+        side = plan.config.data.image_size
+        sizes = {"image_size": side, "size": f"{side} px", "batch_size": plan.config.training.batch_size}
+
+    def tell(row: "Row") -> None:
+        rate = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} {subject.unit}/s"
+        typer.echo(f"{subject.title}, {row.variant.title}: {clean(rate)}", err=True)
+
+    interrupted = bench.measure_rounds(rounds, tell)
+    return described(subject, bench, **sizes), interrupted
+
+
+def _show(document: dict[str, Any], *, markdown: bool) -> None:
+    from mptui.lab.measure.core import rounds_text
+
+    headings = (
+        "",
+        "trained at",
+        "FP32 samples/s",
+        "format",
+        "times FP32",
+        "interval",
+        "memory",
+        "guides say",
+    )
+    rows = [line for row in document["rows"] for line in _lines(row)]
+    columns = [
+        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 1, 3})
+        for number, heading in enumerate(headings)
+    ]
+    title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {rounds_text(document['rounds'])}"
+    names = [f"{row['name']} {found['name']}" for row in document["rows"] for found in row["formats"]]
+    print_rows(title, columns, markdown=markdown, claims=names)
+
+
+def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
+    """Show what guides claim of single cards beside what was measured here."""
+    if not claims:
+        return
+    headings = (
+        "network",
+        "format",
+        "guide on",
+        "times FP32",
+        "here",
+        "memory",
+        "here",
+        "epoch",
+        "here",
+        "IoU",
+    )
+    lines = [
+        [
+            claim["network"],
+            claim["format"].upper(),
+            claim["card"],
+            *_pair(claim, "speed", "{:.2f}"),
+            *_pair(claim, "memory", "{:.0%}"),
+            *_pair(claim, "epoch_s", "{:.0f} s"),
+            fmt.UNKNOWN if claim["iou"] is None else f"{claim['iou']:.3f}",
+        ]
+        for claim in claims
+    ]
+    columns = [
+        TableColumn(heading, [line[number] for line in lines], right=number > 2)
+        for number, heading in enumerate(headings)
+    ]
+    typer.echo("")
+    print_rows("what guides claim of single cards, beside this device", columns, markdown=markdown)
+    typer.echo("; ".join(dict.fromkeys(claim["source"] for claim in claims)), err=True)
+    typer.echo("IoU or accuracy here: mptui parity --model unet --precision bf16 --data FOLDER", err=True)
+
+
+def _pair(claim: dict[str, Any], key: str, form: str) -> list[str]:
+    """Return what is claimed, and what was measured."""
+    values = claim[key], claim["measured"][key]
+    return [fmt.UNKNOWN if value is None else form.format(value) for value in values]
+
+
+def _lines(row: dict[str, Any]) -> list[list[str]]:
+    """Return one line per format of a network; the first names the network."""
+    base, *others = row["formats"]
+    rate = base["samples_per_second"]
+    first = [
+        row["title"],
+        f"{row['size']}, batch {row['batch_size']}",
+        fmt.UNKNOWN if rate is None else f"{rate:,.1f}",
+    ]
+    lines = []
+    for number, found in enumerate(others):
+        claim = (row["claim"] or {}).get(found["name"])
+        lines.append(
+            [
+                *(first if number == 0 else ["", "", ""]),
+                found["title"],
+                *_gain(found),
+                fmt.UNKNOWN if found["memory"] is None else f"{found['memory']:.0%}",
+                fmt.UNKNOWN if claim is None else f"{claim:.2f}",
+            ]
+        )
+    return lines
+
+
+def _gain(found: dict[str, Any]) -> list[str]:
+    over = found["ratio"]
+    if over is None:
+        return [fmt.UNKNOWN, found["failed"] or ""]
+    if over["low"] is None:
+        return [f"{over['value']:.2f}", "one round"]
+    noise = ", noise" if found["verdict"] == "same" else ""
+    return [f"{over['value']:.2f}", f"{over['low']:.2f} to {over['high']:.2f}{noise}"]
+
+
+# `mptui bench --scaling`: the throughput at numbers of processes
+# ---------------------------------------------------------------
+
+_NOT_OF_RUN = frozenset(
+    {"batch_size", "rounds", "seconds", "minutes", "only", "against", "table", "scaling", "as_json"}
+    | {"markdown", "profile"}
+)
+_MOST = 64
+
+
+def show_scaling(
+    ctx: typer.Context, request: "Request", given: str, *, rounds: int, seconds: float, budget_s: float
+) -> int:
+    """Measure the throughput at each of the given numbers of processes, and print it."""
+    from mptui.hardware.host import usable_cpus
+    from mptui.lab.measure.bench import GroupMeasurer, variants
+    from mptui.lab.measure.core import AblationRun, Effort, MeasureError, Measurer, endless
+    from mptui.runs.planning.plan import plan_run
+
+    sizes, plan = numbers(given), plan_run(request)
+    batch = plan.config.training.batch_size
+    environ = dict(os.environ)
+    if plan.device.kind == "cpu":  # as many threads for each process, whatever their number
+        environ["OMP_NUM_THREADS"] = str(max(1, usable_cpus() // sizes[-1]))
+    with Measurer(environ) as measurer:
+        try:
+            once = measurer.measure(endless(request, plan), {}, Effort(min(seconds, 2.0), loss_at=0))
+        except MeasureError as error:
+            raise ConfigError(f"one process could not be measured: {error}", hint="try: mptui run") from error
+    words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
+    group = GroupMeasurer(words, environ, batch / once.samples_per_second)
+    lab = AblationRun(
+        request,
+        variants(sizes, batch),
+        effort=Effort(seconds, loss_at=0),
+        measure=group.measure,
+        budget_s=budget_s,
+    )
+    interrupted = lab.measure_rounds(
+        rounds, lambda row: typer.echo(clean(f"{row.variant.title}: {row.latest}"), err=True)
+    )
+    document = _scaling_document(plan, lab)
+    if ctx.params["as_json"]:
+        print_json(document)
+    else:
+        _print_table(plan, lab, document, markdown=ctx.params["markdown"])
+        print_next(f"mptui run --nproc-per-node {sizes[-1]}   # for more GPUs than there are: mptui simulate")
+    return 130 if interrupted else 0
+
+
+def numbers(given: str) -> list[int]:
+    """Return the numbers of processes in `--scaling`, in order.
+
+    Raises:
+        ConfigError: They are none.
+    """
+    parts = [part.strip() for part in given.split(",")]
+    sizes = sorted({int(part) if part.isascii() and part.isdecimal() else 0 for part in parts})
+    if not 1 <= sizes[0] <= sizes[-1] <= _MOST:
+        raise ConfigError(
+            f"--scaling {given}: not numbers of processes from 1 to {_MOST}",
+            hint="separate them by commas: 1,2,4",
+        )
+    return sizes
+
+
+def _scaling_document(plan: "Plan", lab: "AblationRun") -> dict[str, Any]:
+    return {
+        "model": plan.config.model.name,
+        "device_name": plan.device.name,
+        "batch_size_per_process": plan.config.training.batch_size,
+        "rounds": lab.rounds,
+        "processes": [_described(lab, row) for row in lab.rows],
+    }
+
+
+def _described(lab: "AblationRun", row: "Row") -> dict[str, Any]:
+    """Return a row; what efficiency lacks to 1 went to waiting for more data, and to the rest."""
+    from mptui.lab.measure.bench import PROCESSES, data_wait, efficiency
+
+    share, wait, first_wait = efficiency(lab, row), data_wait(row), data_wait(lab.rows[0])
+    to_data = to_others = None
+    if share is not None and wait is not None and first_wait is not None:
+        to_data = min(max(0.0, wait - first_wait), max(0.0, 1 - share))
+        to_others = max(0.0, 1 - share - to_data)
+    return {
+        "processes": row.variant.settings[PROCESSES],
+        "samples_per_second": row.rate,
+        "efficiency": share,
+        "lost_to_data": to_data,
+        "lost_to_sums_and_waiting": to_others,
+        "data_wait_fraction": wait,
+        "peak_bytes": row.peak_bytes,
+        "rounds": [each.samples_per_second for each in row.rounds],
+        "failed": row.failed,
+    }
+
+
+def _print_table(plan: "Plan", lab: "AblationRun", document: dict[str, Any], *, markdown: bool) -> None:
+    from mptui import text as fmt
+    from mptui.lab.measure.core import rounds_text
+
+    rows = document["processes"]
+
+    def column(heading: str, key: str, text: Any) -> TableColumn:  # noqa: ANN401 - a function of a number
+        cells = [fmt.UNKNOWN if row[key] is None else text(row[key]) for row in rows]
+        return TableColumn(heading, cells, right=True)
+
+    columns = [
+        column("processes", "processes", str),
+        column("images/s", "samples_per_second", "{:,.1f}".format),
+        column("of ideal", "efficiency", "{:.0%}".format),
+        column("lost to data", "lost_to_data", "{:.0%}".format),
+        column("sums and waiting", "lost_to_sums_and_waiting", "{:.0%}".format),
+    ]
+    batch = plan.config.training.batch_size
+    title = f"{plan.config.model.name} on {plan.device.name}, {batch} images in each process"
+    print_rows(f"{title}: {rounds_text(lab.rounds)}", columns, markdown=markdown)
+    for row in lab.rows:
+        if row.failed is not None:
+            typer.echo(clean(f"{row.variant.title}: not measured: {row.failed}"))

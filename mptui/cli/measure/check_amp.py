@@ -10,9 +10,8 @@ from mptui.cli.output import print_json, print_next
 from mptui.text import clean, some
 
 if TYPE_CHECKING:
-    from mptui.lab.amp.check import AmpReport
-    from mptui.lab.amp.first_difference import FirstDifference
-    from mptui.lab.amp.judge import Checked
+    from mptui.lab.measure.amp import AmpReport, Checked
+    from mptui.lab.measure.first_difference import FirstDifference
     from mptui.runs.planning.plan import Plan
 
 FORMAT_VERSION = 1
@@ -67,14 +66,14 @@ def check_amp(
     Runs the model on your data, names the layers that need fp32, and the lines of your own network that
     don't follow autocast.
     """
-    from mptui.hardware.memory import keep_freed_memory
+    from mptui.hardware.host import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
 
     keep_freed_memory()
     plan = plan_run(o.request_of(ctx))
 
     from mptui.engine.mailbox import Mailbox
-    from mptui.lab.amp.check import check
+    from mptui.lab.measure.amp import check
 
     report = check(plan, batches, Mailbox(), diff=diff)
     path = None if save is None else _save(save, report, plan)
@@ -91,7 +90,7 @@ def check_amp(
 
 
 def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
-    from mptui.config.save import profile_path, profile_text, write_profile
+    from mptui.config.resolve import profile_path, profile_text, write_profile
 
     used = report.checked[report.use]
     fp32_layers = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
@@ -103,8 +102,8 @@ def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
 def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from mptui.codec import finite_json
-    from mptui.lab.amp.check import lost_layers
+    from mptui.events import finite_json
+    from mptui.lab.measure.amp import lost_layers
 
     ranking = report.ranking
     document = {
@@ -133,7 +132,7 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
 
 
 def _show(report: "AmpReport") -> None:
-    from mptui.lab.amp.check import lost_layers
+    from mptui.lab.measure.amp import lost_layers
 
     counted = f"{report.batches} batch{'es' if report.batches != 1 else ''} of {report.batch_size}"
     typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device}; not compiled"))

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.measure.bench_table import print_rows
-from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.table import TableColumn
+from mptui.cli.measure.bench import print_rows
+from mptui.cli.output import TableColumn, file_progress, print_json, print_next
 from mptui.errors import ConfigError
 from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
-    from mptui.lab.memory.ledger import Ledger
+    from mptui.lab.measure.memory import Ledger
 
 _MODULES = 8
 _AUTOCAST = (
@@ -59,11 +58,10 @@ def memory(
     saves, and the largest batch that fits. Nothing is trained or allocated; data is read for the number of
     its classes. See docs/memory.md.
     """
-    from mptui.engine.memory.step_trace import UncountableError
-    from mptui.lab.look.class_count import count_classes
-    from mptui.lab.memory.ledger import ledger_of
-    from mptui.runs.planning.plan import plan_run, within_budget
-    from mptui.runs.planning.trust import import_own_code
+    from mptui.engine.memory.tape import UncountableError
+    from mptui.lab.look import count_classes
+    from mptui.lab.measure.memory import ledger_of
+    from mptui.runs.planning.plan import import_own_code, plan_run, within_budget
 
     plan = plan_run(o.request_of(ctx, profile), machine=_machine_with(card))
     import_own_code(plan.config)
@@ -106,7 +104,7 @@ def _machine_with(card: str | None) -> "Machine | None":
     if card is None:
         return None
     from mptui.hardware.devices import find_machine
-    from mptui.lab.memory.cards import card_device
+    from mptui.lab.measure.memory import card_device
 
     there = card_device(card)
     machine = find_machine(with_torch=False)
@@ -139,7 +137,7 @@ def _title(ledger: "Ledger") -> str:
 
 
 def _by_part(ledger: "Ledger") -> list[TableColumn]:
-    from mptui.lab.memory.ledger import PARTS
+    from mptui.lab.measure.memory import PARTS
 
     parts = {words: part for part, words in PARTS.items() if getattr(ledger.used, part)}
     columns = [TableColumn("", [*parts, "total", "largest batch"])]
@@ -151,7 +149,7 @@ def _by_part(ledger: "Ledger") -> list[TableColumn]:
 
 
 def _by_lever(ledger: "Ledger") -> list[TableColumn]:
-    from mptui.lab.memory.ledger import SHARDED_OVER
+    from mptui.lab.measure.memory import SHARDED_OVER
 
     rows = [
         (
@@ -175,7 +173,7 @@ def _by_lever(ledger: "Ledger") -> list[TableColumn]:
 
 
 def _by_module(ledger: "Ledger") -> list[TableColumn]:
-    from mptui.lab.memory.ledger import largest_modules
+    from mptui.lab.measure.memory import largest_modules
 
     largest = list(largest_modules(ledger.used, _MODULES))
     return [

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mptui.lab.parity.pieces import Comparison, Stop
-    from mptui.lab.parity.result import ParityResult, TrainingResult
+    from mptui.lab.measure.parity import Comparison, ParityResult, Stop, TrainingResult
 
 _DISAGREES = 1
 
@@ -72,7 +71,7 @@ def parity(
     The difference counts beside the noise between seeds and that of the validation images.
     Run again with the same --name, it continues where it stopped; further --seeds are added.
     """
-    from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
+    from mptui.lab.measure.parity import Stop, make_folder, plan_comparison
 
     stop = Stop()
     _catch_signals(stop)
@@ -106,10 +105,8 @@ def _catch_signals(stop: "Stop") -> None:
 
 
 def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool) -> "list[TrainingResult]":
-    from mptui.lab.parity.pieces import train
-    from mptui.lab.parity.result import read_outcome
-    from mptui.processes.fork_server import ForkServer
-    from mptui.processes.run_server import RUN_MODULES
+    from mptui.lab.measure.parity import read_outcome, train
+    from mptui.processes.start import RUN_MODULES, ForkServer
 
     outcomes: list[TrainingResult] = []
     total = 2 * len(comparison.seeds)
@@ -133,9 +130,9 @@ def _report(
     as_json: bool,
     strict: bool,
 ) -> int:
-    from mptui.codec import finite_json
     from mptui.engine.mailbox import Stopped
-    from mptui.lab.parity.result import RESULT, compare, sentences, to_document
+    from mptui.events import finite_json
+    from mptui.lab.measure.parity import RESULT, compare, sentences, to_document
     from mptui.runs.store.directory import write_json
 
     try:
@@ -161,10 +158,10 @@ def _by_image(
     comparison: "Comparison", outcomes: "list[TrainingResult]", stop: "Stop"
 ) -> "npt.NDArray[np.float64] | None":
     """Compare both image by image; None if a training has no result to compare."""
-    from mptui.cli.use.use_options import note
+    from mptui.cli.options import note
     from mptui.engine.mailbox import Stopped
-    from mptui.lab.parity.by_image import differences_by_image
-    from mptui.lab.parity.result import pairs_of
+    from mptui.lab.measure.noise import differences_by_image
+    from mptui.lab.measure.parity import pairs_of
 
     def check_stop() -> None:
         if stop.signal is not None:

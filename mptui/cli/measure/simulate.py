@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.measure.bench_table import print_rows
+from mptui.cli.measure.bench import print_rows
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.errors import ConfigError
 from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.scaling.simulation import Prediction
+    from mptui.lab.measure.scaling import Prediction
     from mptui.runs.planning.plan import Plan, Request
 
 _MOST_RANKS = 16_384
@@ -78,12 +78,10 @@ def simulate(
     Each GPU has the batch of one. Nothing is trained: the network is traced without storage, and sharded
     over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
     """
-    from mptui.engine.memory.step_trace import UncountableError
-    from mptui.lab.look.class_count import count_classes
-    from mptui.lab.scaling.simulation import Simulation
-    from mptui.lab.scaling.timeline import Link
-    from mptui.runs.planning.plan import plan_run
-    from mptui.runs.planning.trust import import_own_code
+    from mptui.engine.memory.tape import UncountableError
+    from mptui.lab.look import count_classes
+    from mptui.lab.measure.scaling import Link, Simulation
+    from mptui.runs.planning.plan import import_own_code, plan_run
 
     sizes = _sizes(ranks)
     request = o.request_of(ctx, profile)
@@ -135,7 +133,7 @@ def _sizes(ranks: str) -> list[int]:
 
 def _measured(request: "Request", plan: "Plan") -> float:
     """Return the samples per second of a short run on this machine."""
-    from mptui.lab.bench.measure import Effort, MeasureError, Measurer, endless
+    from mptui.lab.measure.core import Effort, MeasureError, Measurer, endless
 
     typer.echo(f"measuring one {plan.device.name} for {_MEASURED_S:g} s …", err=True)
     with Measurer(os.environ) as measurer:
@@ -177,8 +175,8 @@ def _print_table(
     *,
     markdown: bool,
 ) -> None:
-    from mptui import format as fmt
-    from mptui.cli.table import TableColumn
+    from mptui import text as fmt
+    from mptui.cli.output import TableColumn
 
     def column(heading: str, cells: list[str], leave: int = 0) -> TableColumn:
         return TableColumn(heading, cells, right=True, leave=leave)

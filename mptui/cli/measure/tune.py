@@ -13,7 +13,7 @@ from mptui.cli.train.signals import Signals
 from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.tune.tune import Tuning
+    from mptui.lab.measure.tune import Tuning
     from mptui.runs.planning.plan import Plan
 
 FORMAT_VERSION = 1
@@ -69,15 +69,15 @@ def tune(
     saves the best so far. Only settings that were measured to be better are saved.
     """
     signals = Signals()
-    from mptui.config.save import check_free, profile_path
+    from mptui.config.resolve import check_free, profile_path
 
     path = None if save is None else profile_path(save)
     if path is not None and not force:
         check_free(path, hint="choose another name, or replace it with --force")
 
     from mptui.hardware.host import usable_cpus
-    from mptui.lab.bench.measure import Measurer, StoppedError
-    from mptui.lab.tune.tune import Tuning
+    from mptui.lab.measure.core import Measurer, StoppedError
+    from mptui.lab.measure.tune import Tuning
     from mptui.runs.planning.plan import plan_run
 
     plan = plan_run(o.request_of(ctx, profile or _PROFILE))
@@ -114,18 +114,18 @@ def _report(
     force: bool,
     as_json: bool,
 ) -> None:
-    from mptui.codec import finite_json
-    from mptui.config.save import profile_text, write_profile
-    from mptui.lab.tune import outcome
+    from mptui.config.resolve import profile_text, write_profile
+    from mptui.events import finite_json
+    from mptui.lab.measure import tune as measure_tune
 
     search = tuning.search
     assert search is not None
-    effort = outcome.TuneCost(tuning.seconds, tuning.runs)
-    lines = outcome.evidence(plan, search, effort, cpus)
+    effort = measure_tune.TuneCost(tuning.seconds, tuning.runs)
+    lines = measure_tune.evidence(plan, search, effort, cpus)
     text = None
-    if outcome.is_better(plan, search):
-        config = outcome.tuned(plan, outcome.settings(plan, search))
-        text = profile_text(config, outcome.description(plan), lines)
+    if measure_tune.is_better(plan, search):
+        config = measure_tune.tuned(plan, measure_tune.settings(plan, search))
+        text = profile_text(config, measure_tune.description(plan), lines)
     else:
         path = None
         profile = plan.resolved.profile
@@ -135,7 +135,7 @@ def _report(
         write_profile(path, text, replace=force)
         typer.echo(f"{'Replaced' if replaced else 'Saved'}: {clean(str(path), limit=4096)}", err=True)
     if as_json:
-        document = {"version": FORMAT_VERSION, **outcome.document(plan, search, effort)}
+        document = {"version": FORMAT_VERSION, **measure_tune.document(plan, search, effort)}
         document |= {"profile": None if path is None else str(path), "toml": text}
         print_json(finite_json(document))
     elif path is None and text is not None:

@@ -30,18 +30,17 @@ def app_command(app: typer.Typer) -> None:
 def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
     """Watch and control a run. `q` closes the screen; the run continues."""
     from mptui.runs.store.directory import check_version, find_run
-    from mptui.tui.terminal.stdio import check_terminal
-    from mptui.tui.terminal.supervisor import guarded
+    from mptui.tui.terminal.process import check_terminal, guarded
 
     path = find_run(runs_dir, run) if run is not None else _running_or_newest(runs_dir)
     check_version(path)
     check_terminal()
 
     def show(_part: object) -> int:
-        from mptui.runs.remote.attached_run import AttachedRun
+        from mptui.runs.remote.feed import AttachedRun
 
         source = AttachedRun(path, readonly=readonly).start()  # reads while the screen's modules load
-        from mptui.tui.attach import open_attached
+        from mptui.tui.app import open_attached
 
         return open_attached(source)
 

@@ -14,20 +14,20 @@ import typer
 from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.train.signals import Signals
-from mptui.codec import finite_json
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
-from mptui.processes.interruptible import interruptible
+from mptui.events import finite_json
+from mptui.io.streams import drop_unwritten, is_gone
+from mptui.processes.waiting import interruptible
 from mptui.runs.session.shutdown import end_now, worker_left
 from mptui.runs.store.directory import CHECKPOINTS
-from mptui.streams import drop_unwritten, is_gone
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     from mptui.engine.ranks.group import Ranks
     from mptui.processes.rank_place import RankPlace
     from mptui.runs.planning.plan import Plan
+    from mptui.runs.remote.feed import EventBuffer
     from mptui.runs.session.session import Session
-    from mptui.runs.view.event_buffer import EventBuffer
 
 POLL_S = 1.0
 SOON_S = 3.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.train import launch, spawn
+from mptui.cli.train import processes
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError
 from mptui.processes.rank_place import rank_place
@@ -69,7 +69,7 @@ def resume(
     Continues in the middle of an epoch if the run stopped there. Shows the live screen on a terminal.
     """
     from mptui.runs.store.directory import CONFIG, check_is_run, check_version, find_run
-    from mptui.tui.terminal.stdio import has_terminal
+    from mptui.tui.terminal.process import has_terminal
 
     path = find_run(runs_dir, run)
     check_is_run(path)
@@ -82,19 +82,21 @@ def resume(
             "--at, --profile and --name are flags of a fork",
             hint="add --fork, or change values with --set",
         )
-    group = launch.group_of(ctx)
+    group = processes.group_of(ctx)
     request = o.request_of(ctx, str(path / CONFIG))
     on_screen = not (no_tui or quiet or as_json or detach or isolate) and has_terminal()
     if group is not None and not (on_screen and group.nodes == 1):
-        return launch.begin(ctx, group, request, path=path)
+        return processes.begin(ctx, group, request, path=path)
     if on_screen:
         return _on_screen(request, path, group)
     train = partial(_train, request, path)
-    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=True)
+    return processes.begin_process(
+        train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=True
+    )
 
 
 def _forked(parent: Path, at: str, name: str | None, profile: str | None) -> Path:
-    from mptui.runs.listing.forking import find_checkpoint, fork_run
+    from mptui.runs.listing.forks import find_checkpoint, fork_run
 
     checkpoint = find_checkpoint(parent, at)
     run = fork_run(parent, checkpoint, name, profile)
@@ -104,7 +106,7 @@ def _forked(parent: Path, at: str, name: str | None, profile: str | None) -> Pat
 
 def _on_screen(request: "Request", path: Path, group: Group | None) -> int:
     """Resume on the live screen of this terminal."""
-    from mptui.tui.terminal.supervisor import Part, guarded
+    from mptui.tui.terminal.process import Part, guarded
 
     def screen(part: Part) -> int:
         from mptui.tui.cockpit import open_resumed
@@ -114,10 +116,10 @@ def _on_screen(request: "Request", path: Path, group: Group | None) -> int:
     return guarded(screen)
 
 
-def _train(request: "Request", path: Path, ready: spawn.Ready, as_json: bool, quiet: bool) -> int:
+def _train(request: "Request", path: Path, ready: processes.Ready, as_json: bool, quiet: bool) -> int:
     signals = Signals()
-    from mptui.cli.train.run_host import follow, host, joined
-    from mptui.hardware.memory import keep_freed_memory
+    from mptui.cli.train.host import follow, host, joined
+    from mptui.hardware.host import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
     from mptui.runs.session.session import Session
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.train import launch, spawn
+from mptui.cli.train import processes
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.processes.rank_place import RankPlace, rank_place
@@ -59,24 +59,25 @@ def run(
     quiet: o.Quiet = False,
 ) -> int:
     """Train, and record the run in a run directory."""
-    group = launch.group_of(ctx)
+    group = processes.group_of(ctx)
     request = o.request_of(ctx)
     if resume and name is None:
         raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
     if scale_batch:
-        request = launch.scaled(request, group, runs_dir / str(name) if resume else None)
+        request = processes.scaled(request, group, runs_dir / str(name) if resume else None)
     if dry_run:
         return _dry_run(request, None if group is None else group.first)
     if group is not None:
-        return launch.begin(ctx, group, request)
+        return processes.begin(ctx, group, request)
     train = partial(_train, request, runs_dir, name, resume, detach or isolate)
-    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=resume)
+    return processes.begin_process(
+        train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=resume
+    )
 
 
 def _dry_run(request: "Request", place: RankPlace | None) -> int:
-    from mptui.config.dump import dry_run_text
-    from mptui.runs.planning.plan import head_notes, plan_run
-    from mptui.runs.planning.rates import effective_words
+    from mptui.config.resolve import dry_run_text
+    from mptui.runs.planning.plan import effective_words, head_notes, plan_run
 
     plan = plan_run(request, place=place)
     typer.echo(dry_run_text(plan.resolved), nl=False)
@@ -92,23 +93,23 @@ def _train(
     name: str | None,
     resume: bool,
     in_background: bool,
-    ready: spawn.Ready,
+    ready: processes.Ready,
     as_json: bool,
     quiet: bool,
 ) -> int:
     signals = Signals()
-    from mptui.hardware.memory import keep_freed_memory
+    from mptui.hardware.host import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
 
     keep_freed_memory()
     place = rank_place(os.environ)
     plan = plan_run(request, place=place)
 
-    from mptui.cli.train.run_host import follow, host, joined
+    from mptui.cli.train.host import follow, host, joined
     from mptui.runs.planning.build import check_inputs
     from mptui.runs.session.session import Session
-    from mptui.runs.session.unstarted import discard_unstarted
     from mptui.runs.store.directory import check_is_run, check_name, create_run, has_started
+    from mptui.runs.store.files import discard_unstarted
 
     check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.output import print_json, print_next
-from mptui.cli.table import TableColumn, fitting, lines, terminal_width
+from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
 from mptui.text import clean, some
 
 runs = typer.Typer(rich_markup_mode=None)
@@ -68,8 +67,8 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     """List the runs, newest last, or compare two of them."""
     if ctx.invoked_subcommand is not None:
         return
-    from mptui.codec import finite_json
-    from mptui.runs.listing.compare import summaries
+    from mptui.events import finite_json
+    from mptui.runs.listing.rows import summaries
 
     listed = summaries(runs_dir, _warn_unreadable)
     if as_json:
@@ -98,8 +97,8 @@ def compare(
     as_json: o.Json = False,
 ) -> None:
     """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
-    from mptui.codec import finite_json
-    from mptui.runs.listing.compare import compare as compared
+    from mptui.events import finite_json
+    from mptui.runs.listing.rows import compare as compared
     from mptui.runs.store.directory import find_run
 
     if at is not None and not where:
@@ -120,7 +119,7 @@ def _parting_place(
     from dataclasses import asdict
 
     from mptui.engine.mailbox import Mailbox
-    from mptui.lab.amp.two_runs import parting_place
+    from mptui.lab.measure.two_runs import parting_place
 
     place = parting_place(runs, Mailbox(), at=at, trust_code=trust_code)
     return {**asdict(place), "sentences": place.sentences(found["settings"], found["environment"])}
@@ -147,7 +146,7 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
 
 def _row(summary: dict[str, Any]) -> list[str]:
     """Return the cells of a run, in the order of `_COLUMNS`."""
-    from mptui.runs.listing.forking import parent_words
+    from mptui.runs.listing.forks import parent_words
 
     best, dataset = _table(summary, "best"), _table(summary, "dataset")
     value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")

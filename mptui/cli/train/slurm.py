@@ -7,7 +7,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import print_next
 from mptui.errors import ConfigError
-from mptui.processes.child import mptui_command
+from mptui.processes.start import mptui_command
 
 _REFUSED = {
     "name": "give it before the flags of the run",
@@ -73,14 +73,14 @@ def slurm(
 
     All other flags are those of `mptui run`. Before its time limit, the job saves and is queued again.
     """
-    from mptui.runs.launch import slurm_script
+    from mptui.runs.launch import slurm as launch_slurm
     from mptui.runs.store.directory import check_name
 
     if name is not None:
         check_name(name)
     _check_run_flags(ctx)
-    script = slurm_script.batch_script(
-        slurm_script.BatchJob(
+    script = launch_slurm.batch_script(
+        launch_slurm.BatchJob(
             command=mptui_command("run", *ctx.args),
             name=name,
             nodes=nodes,
@@ -95,7 +95,7 @@ def slurm(
     if not submit:
         typer.echo(script, nl=False)
         return 0
-    typer.echo(slurm_script.submit(script))
+    typer.echo(launch_slurm.submit(script))
     print_next("squeue --me; once it runs: mptui attach RUN")
     return 0
 
@@ -107,7 +107,7 @@ def _check_run_flags(ctx: typer.Context) -> None:
         ConfigError: A setting is wrong, or a flag doesn't belong in a job.
         TyperException: A flag is unknown.
     """
-    from mptui.config.merge import resolve
+    from mptui.config.resolve import resolve
 
     assert ctx.parent is not None
     command = ctx.parent.command.get_command(ctx.parent, "run")  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from mptui.text import clean, shell_word
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mptui.runs.remote.attached_run import Connection
+    from mptui.runs.remote.feed import Connection
 
 Timeout = Annotated[
     float,
@@ -89,7 +89,7 @@ def _busy(pid: int) -> str:
 
 def _ask(run: "Path", owner: int) -> "Connection | None":
     """Send the request through the run's socket, or as a signal if it has none or does not answer."""
-    from mptui.runs.remote.attached_run import Connection
+    from mptui.runs.remote.feed import Connection
 
     connection = None
     try:

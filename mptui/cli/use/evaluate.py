@@ -1,13 +1,14 @@
-"""`mptui evaluate`: all metrics of a trained run on a set, its worst samples and its surest mistakes."""
+"""Evaluate."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.use_options import (
+from mptui.cli.options import (
     Budget,
     Checkpoint,
     Strict,
@@ -20,11 +21,25 @@ from mptui.cli.use.use_options import (
     settings_of,
     tell_left_out,
 )
+from mptui.cli.output import (
+    TableColumn,
+    file_progress,
+    fitting,
+    lines,
+    print_json,
+    print_next,
+    terminal_width,
+)
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.evaluation.evaluation import Evaluation, ListedSample
+    from mptui.lab.use.evaluate import Evaluation, ListedSample
+    from mptui.lab.use.precisions import PrecisionComparison, PrecisionResult
     from mptui.lab.use.trained import Trained
+
+
+# `mptui evaluate`: all metrics of a trained run on a set, its worst samples and its surest mistakes
+# --------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 1
 _MOST_CLASSES_SHOWN = 50
@@ -90,17 +105,15 @@ def evaluate(
     from mptui.runs.store.directory import find_run
 
     if precisions is not None:
-        from mptui.lab.use.evaluation.precision_comparison import precision_names
+        from mptui.lab.use.precisions import precision_names
 
         names = precision_names(precisions)
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
-    from mptui.lab.use.evaluation.evaluation import evaluate_run
+    from mptui.lab.use.evaluate import evaluate_run
     from mptui.registry.tasks import TASKS
 
     given = given_data(data) | ({"download": True} if download else {})
     if precisions is not None:
-        from mptui.cli.use.precision_table import show_comparison
-
         show_comparison(trained, given, names, compiled=compiled, as_json=as_json)
         return 0
     with file_progress() as on_progress:
@@ -116,7 +129,7 @@ def evaluate(
 
 
 def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
-    from mptui.codec import finite_json
+    from mptui.events import finite_json
 
     result, confusion = found.result, found.confusion
     document: dict[str, Any] = finite_json(
@@ -182,7 +195,7 @@ def _compared(value: float, recorded: dict[str, float] | None, name: str) -> str
 
 
 def _print_classes(found: "Evaluation") -> None:
-    from mptui.cli.table import TableColumn, fitting, lines, terminal_width
+    from mptui.cli.output import TableColumn, fitting, lines, terminal_width
 
     per_class = found.result.per_class
     names = list(next(iter(per_class.values()), {}))
@@ -214,3 +227,87 @@ def _print_samples(title: str, samples: "list[ListedSample]") -> None:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.6f}"
+
+
+# `mptui evaluate --precisions`: a trained run in several precisions, as a table or JSON
+# --------------------------------------------------------------------------------------
+
+
+def show_comparison(
+    trained: "Trained", given: Mapping[str, Any], names: Sequence[str], *, compiled: bool, as_json: bool
+) -> None:
+    """Compare precisions, and print the result."""
+    from mptui.lab.use.precisions import compare_precisions
+
+    with file_progress() as on_progress:
+        found = compare_precisions(
+            trained, given, names, compiled=compiled, on_progress=on_progress, note=note
+        )
+    if as_json:
+        print_json(_precisions_document(trained, found))
+        return
+    data = found.data
+    typer.echo(
+        clean(
+            f"{trained.run.name}, {trained.checkpoint} checkpoint (step {trained.step:,}), on "
+            f"{data.dataset.name}: {data.part}, {len(data.split):,} samples, {trained.plan.device.torch_name}"
+        )
+    )
+    for line in lines(fitting(_columns(found.rows), terminal_width())):
+        typer.echo(f"  {line}")
+    for row in found.rows:
+        if row.note:
+            typer.echo(f"  {row.precision}: {row.note}")
+    print_next(f"weights for use elsewhere: mptui export {shell_word(trained.run)}")
+
+
+def _columns(rows: "list[PrecisionResult]") -> list[TableColumn]:
+    measured = [row.result for row in rows if row.result is not None]
+    metrics = list(measured[0].metrics) if measured else []
+    columns = [TableColumn("precision", [row.precision for row in rows])]
+    for place, name in enumerate(metrics):
+        cells = ["–" if row.result is None else f"{row.result.metrics[name]:.4f}" for row in rows]
+        columns.append(TableColumn(clean(name, 24), cells, right=True, leave=5 + place if place else 0))
+    losses = ["–" if row.result is None else f"{row.result.loss:.5f}" for row in rows]
+    speeds = [fmt.figure(row.images_per_second) for row in rows]
+    columns += [
+        TableColumn("val_loss", losses, right=True, leave=2),
+        TableColumn("images/s", speeds, right=True),
+        TableColumn("weights", [_megabytes(row.weight_bytes) for row in rows], right=True, leave=1),
+    ]
+    if any(row.peak_bytes for row in rows):
+        columns.append(TableColumn("peak memory", [_megabytes(row.peak_bytes) for row in rows], right=True))
+    columns.append(TableColumn("here", [row.support or "–" for row in rows], leave=3))
+    return columns
+
+
+def _megabytes(value: int | None) -> str:
+    return f"{value / (1 << 20):,.1f} MiB" if value else "–"
+
+
+def _precisions_document(trained: "Trained", found: "PrecisionComparison") -> dict[str, Any]:
+    from mptui.events import finite_json
+
+    document: dict[str, Any] = finite_json(
+        {
+            **head(trained, FORMAT_VERSION),
+            "data": found.data.dataset.name,
+            "part": found.data.part,
+            "samples": len(found.data.split),
+            "batch_size": trained.config.training.batch_size,
+            "precisions": [
+                {
+                    "precision": row.precision,
+                    "support": row.support,
+                    "loss": row.result.loss if row.result else None,
+                    "metrics": row.result.metrics if row.result else None,
+                    "images_per_second": row.images_per_second,
+                    "weight_bytes": row.weight_bytes or None,
+                    "peak_bytes": row.peak_bytes,
+                    "note": row.note,
+                }
+                for row in found.rows
+            ],
+        }
+    )
+    return document

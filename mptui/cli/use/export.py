@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
+from mptui.cli.options import Checkpoint, Force, check_checkpoint, given_data, note, opened
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, Force, check_checkpoint, given_data, note, opened
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.use.export.export import Exported
+    from mptui.lab.use.export import Exported
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -74,7 +74,7 @@ def export(
     it is kept only if they agree.
     """
     check_checkpoint(checkpoint)
-    from mptui.lab.use.export.export import SETTINGS, ExportRequest, check_format, export_run
+    from mptui.lab.use.export import SETTINGS, ExportRequest, check_format, export_run
     from mptui.runs.store.directory import find_run
 
     check_format(format_)
@@ -99,7 +99,7 @@ def export(
 
 
 def _document(trained: "Trained", name: str, exported: "Exported", seconds: float) -> dict[str, Any]:
-    from mptui.lab.use.export.agreement import BATCH_SIZES
+    from mptui.lab.use.export_formats import BATCH_SIZES
 
     agreement = exported.agreement
     return {

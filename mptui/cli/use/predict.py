@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.use_options import (
+from mptui.cli.options import (
     Budget,
     Checkpoint,
     Force,
@@ -21,12 +20,13 @@ from mptui.cli.use.use_options import (
     settings_of,
     tell_left_out,
 )
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.errors import ConfigError
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean, clean_name, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.prediction.predict import PredictionRun
+    from mptui.lab.use.predict import PredictionRun
 
 FORMAT_VERSION = 1
 _TABLE = "predictions.csv"
@@ -83,14 +83,14 @@ def predict(
     given; exported files compute in fp32.
     """
     check_checkpoint(checkpoint)
-    from mptui.lab.use.prediction.inputs import find_inputs
+    from mptui.lab.use.predict import find_inputs
     from mptui.runs.store.directory import find_run
 
     path = find_run(runs_dir, run)
     files = find_inputs(inputs)  # faults of arguments are told before torch is imported
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
-    from mptui.lab.use.prediction.predict import PredictionRun
-    from mptui.registry.samples import SampleKind
+    from mptui.lab.use.predict import PredictionRun
+    from mptui.registry.names import SampleKind
     from mptui.registry.tasks import TASKS
 
     kind = trained.preprocessing.kind
@@ -118,7 +118,7 @@ def _classes(
     work: "PredictionRun", out: Path | None, output: OutputFiles, *, as_json: bool
 ) -> tuple[list[dict[str, Any]] | None, Path | None]:
     """Write the table; return its rows if they go into the JSON document, and its file."""
-    from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
+    from mptui.lab.use.predict import CsvTable, JsonLines, RowList
 
     classes, precision = work.trained.classes, work.trained.precision.name
     if out is None and as_json:
@@ -161,7 +161,7 @@ def _masks(work: "PredictionRun", out: Path | None, output: OutputFiles) -> tupl
 
 
 def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: Path | None) -> dict[str, Any]:
-    from mptui.codec import finite_json
+    from mptui.events import finite_json
 
     trained = work.trained
     document: dict[str, Any] = finite_json(

@@ -9,11 +9,10 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
-from mptui.format import counted
-from mptui.text import clean
+from mptui.text import clean, counted
 
 if TYPE_CHECKING:
-    from mptui.data.formats.sharded import ShardIndex
+    from mptui.data.shards import ShardIndex
 
 FORMAT_VERSION = 1
 
@@ -97,13 +96,13 @@ def prepare(
     For disks that are slow with many files. Repeated after a stop or a kill, it continues where it stopped.
     """
     signals = Signals()
-    from mptui.config.given import data_flags
+    from mptui.config.resolve import data_flags
     from mptui.config.schema import DataConfig
-    from mptui.data.convert.convert import ConversionRequest, prepare_set
-    from mptui.data.formats.open import files_of
-    from mptui.data.formats.sharded import is_prepared
-    from mptui.data.scan.process_pool import ScanCancelledError
-    from mptui.data.transforms.crop import default_resize
+    from mptui.data.open import files_of
+    from mptui.data.prepare import ConversionRequest, prepare_set
+    from mptui.data.scan import ScanCancelledError
+    from mptui.data.shards import is_prepared
+    from mptui.data.transforms import default_resize
     from mptui.registry.models import task_of_model
     from mptui.registry.tasks import TASKS, task_for
 
@@ -141,7 +140,7 @@ def prepare(
 
 def _verify(data: str, as_json: bool) -> int:
     """Verify the checksums of a prepared set."""
-    from mptui.data.formats.sharded import check_bytes, open_prepared
+    from mptui.data.shards import check_bytes, open_prepared
 
     began = time.monotonic()
     prepared = open_prepared(data)

@@ -7,8 +7,8 @@ import typer
 
 from mptui.cli import completion
 from mptui.cli import options as o
+from mptui.cli.options import Force
 from mptui.cli.output import print_next
-from mptui.cli.use.use_options import Force
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -46,12 +46,11 @@ def report(
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
 ) -> None:
     """Write a page on one run or several: curves, facts, settings."""
-    from mptui.io.atomic import write_synced
+    from mptui.io.files import write_synced
     from mptui.io.written_files import OutputFiles
-    from mptui.lab.report.html_page import html_page
-    from mptui.lab.report.markdown_page import markdown_page
-    from mptui.lab.report.run_report import read_report
-    from mptui.runs.listing.compare import compare
+    from mptui.lab.report.pages import html_page, markdown_page
+    from mptui.lab.report.report import read_report
+    from mptui.runs.listing.rows import compare
     from mptui.runs.store.directory import find_run
 
     kind = _kind(format)

@@ -7,15 +7,14 @@ import typer
 
 from mptui.cli import completion
 from mptui.cli import options as o
+from mptui.cli.options import Checkpoint, Force, check_checkpoint, head, note, opened, settings_of
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, Force, check_checkpoint, head, note, opened, settings_of
 from mptui.io.written_files import OutputFiles
-from mptui.registry.denoising import SamplingMethod
+from mptui.registry.names import SamplingMethod
 from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.use.generation import GenerationRequest, MadeImages
-    from mptui.lab.use.image_quality import ImageQuality
+    from mptui.lab.use.sample import GenerationRequest, ImageQuality, MadeImages
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -104,8 +103,7 @@ def sample(
 
     path = find_run(runs_dir, run)
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
-    from mptui.lab.use.generation import GenerationRequest, make_images
-    from mptui.lab.use.image_quality import image_quality, open_features
+    from mptui.lab.use.sample import GenerationRequest, image_quality, make_images, open_features
 
     classifier = None
     if features is not None:

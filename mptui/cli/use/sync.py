@@ -21,9 +21,9 @@ def sync(
 
     With --set logging.trackers or another setting of a tracker, also to one that the run did not have.
     """
-    from mptui.config.merge import resolve
+    from mptui.config.resolve import resolve
     from mptui.runs.store.directory import CONFIG, check_version, find_run
-    from mptui.runs.trackers.sending import send_missing
+    from mptui.runs.trackers.feeder import send_missing
 
     path = find_run(runs_dir, run)
     check_version(path)

@@ -9,23 +9,27 @@ from itertools import groupby, islice
 import numpy as np
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Problem
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import LINKED_TWICE, WRITTEN, FolderFiles, FolderWalk, has_images
-from mptui.data.formats.folders.masks_beside import MASK_WORDS, masks_by_name
-from mptui.data.formats.folders.split_words import folder_words, same_text
-from mptui.data.formats.folders.two_readings import refuse_links_across, refuse_two_readings
-from mptui.data.formats.layout import (
+from mptui.data.dataset import PathTable
+from mptui.data.folder_format import Found
+from mptui.data.layouts.pairs import MASK_WORDS, masks_by_name
+from mptui.data.layouts.readings import refuse_links_across, refuse_two_readings
+from mptui.data.layouts.split_words import folder_words, same_text
+from mptui.data.layouts.walk import (
     CLASS_FOLDERS,
+    LINKED_TWICE,
+    WRITTEN,
+    FolderFiles,
+    FolderWalk,
     Halves,
     check_folder,
     find_halves,
+    has_images,
     has_subfolders,
     natural_key,
     split_folders,
     subfolders,
 )
-from mptui.data.formats.splits import PathTable
+from mptui.data.types import Problem
 from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name, some
 

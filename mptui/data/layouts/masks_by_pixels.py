@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
 
-from mptui.data.formats.folders.sampled_paths import sampled
-from mptui.data.scan.check_sample import Sample
-from mptui.data.scan.pixel_look import FEW, PixelLook
-from mptui.data.scan.process_pool import Work, check_all
+from mptui.data.layouts.walk import sampled
+from mptui.data.scan import FEW, PixelLook, Sample, Work, check_all
 
 _GROUPS, _DECODED = 16, 16
 """Groups of images that are looked at, and pairs of each that are decoded."""
@@ -33,7 +31,7 @@ _OTHER_SHAPE = 0.05
 _PART = re.compile(r"[-_. ]+[^-_. ]*\Z")
 _NUMBER = re.compile(r"[0-9]+")
 _LOOKS: Work[PixelLook] = Work(
-    "mptui.data.scan.pixel_look", None, lambda values: PixelLook(*values), lambda *_: PixelLook()
+    "mptui.data.scan", None, lambda values: PixelLook(*values), lambda *_: PixelLook()
 )
 
 

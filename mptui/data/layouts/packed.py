@@ -1,25 +1,256 @@
-"""Joins the lists of packed files to the list of a set, in the order that a folder of the same images has."""
+"""Samples in packed files: where the bytes of each lie, its name and its label."""
 
+import hashlib
+import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.parts import part_of
-from mptui.data.core.types import Problem
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.layout import natural_key
-from mptui.data.formats.masks.class_file import CLASS_FILE
-from mptui.data.formats.packed.listing import Listing
-from mptui.data.formats.splits import PathTable, Rows
+from mptui.data.address import part_of, status_of
+from mptui.data.dataset import PathTable, Rows
+from mptui.data.folder_format import Found
+from mptui.data.layouts.split_words import TEST, TRAIN, UNLABELLED, VAL, folder_words, split_of_file
+from mptui.data.layouts.walk import leads_to, natural_key, unreadable
+from mptui.data.masks import CLASS_FILE
+from mptui.data.types import Problem
 from mptui.errors import DataError, TwoReadingsError
-from mptui.registry.samples import SampleKind
-from mptui.text import clean_name
+from mptui.io.cache import cache_folder, load_arrays, save_arrays
+from mptui.registry.names import SampleKind
+from mptui.text import clean, clean_name, shell_word, some
+
+# List of the samples in a packed file: where the bytes of each lie, its name and its label
+# -----------------------------------------------------------------------------------------
+# A list is cached, as a shard has no table of contents: to find its images, all their headers are read.
+
+PLACE = np.dtype([("at", "<i8"), ("size", "<i8"), ("mask_at", "<i8"), ("mask_size", "<i8"), ("label", "<i4")])
+"""Where the image and the mask of a sample lie in bytes, and the place of its label in `Listing.labels`."""
+LONGEST_LABEL = 1000
+"""Longest text of a label in characters."""
+
+_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The samples of one packed file."""
+
+    file: str
+    """The file with the bytes of the images."""
+    title: str
+    """The packed file in messages; another than `file` where the images were unpacked."""
+    names: Sequence[str]
+    """Name of each sample; empty: it has none but its number."""
+    places: npt.NDArray[np.void]
+    """[N] of `PLACE`."""
+    labels: tuple[str, ...]
+    """The different labels, as text; numbers are decimal."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes 0, 1, …, where the file declares them."""
+    problems: tuple[Problem, ...] = ()
+    """Samples that can't be used."""
+    warnings: tuple[str, ...] = ()
+    from_text: int = 0
+    """Number of samples whose label is a text beside the image, which may be a caption."""
+
+
+@dataclass(slots=True)
+class ListingBuilder:
+    """Collects the samples of one packed file."""
+
+    title: str
+    names: list[str] = field(default_factory=list)
+    places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    from_text: int = 0
+    """See `Listing`."""
+    _labels: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, image: tuple[int, int], mask: tuple[int, int] | None, label: str | None) -> None:
+        """Add a sample: offset and size of its image and its mask in bytes, and its label."""
+        code = -1 if label is None else self._labels.setdefault(label, len(self._labels))
+        self.names.append(name)
+        self.places.append((*image, *(mask or (0, 0)), code))
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Record that a sample can't be used."""
+        self.problems.append(Problem(f"{self.title}:{name}", reason))
+
+    def listing(
+        self, file: str, classes: tuple[str, ...] | None = None, warnings: tuple[str, ...] = ()
+    ) -> Listing:
+        """Return the list."""
+        places = np.array(self.places, PLACE)
+        names = PathTable(self.names)
+        return Listing(
+            file,
+            self.title,
+            names,
+            places,
+            tuple(self._labels),
+            classes,
+            tuple(self.problems),
+            warnings,
+            self.from_text,
+        )
+
+
+def cache_of(path: str, folder: str) -> Path:
+    """Return the folder of the cache for what was found in a packed file."""
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
+    return cache_folder() / folder / digest[:32]
+
+
+def recalled(place: Path, path: str, key: Mapping[str, Any]) -> Listing | None:
+    """Return the cached list of a packed file; None if there is none, or the file has changed since.
+
+    Args:
+        place: File of the cache.
+        path: The packed file.
+        key: What else the list depends on.
+    """
+    kept = load_arrays(place)
+    try:
+        facts = json.loads(kept["facts"].tobytes())
+        if facts["key"] != _key(path, key) or kept["places"].dtype != PLACE:
+            return None
+        names = PathTable.restored(kept["names"], kept["ends"])
+        return Listing(
+            str(facts["file"]),
+            path,
+            names,
+            kept["places"],
+            tuple(facts["labels"]),
+            None if facts["classes"] is None else tuple(facts["classes"]),
+            tuple(Problem(name, reason) for name, reason in facts["problems"]),
+            tuple(facts["warnings"]),
+            int(facts["from_text"]),
+        )
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def remember(place: Path, path: str, key: Mapping[str, Any], listing: Listing) -> None:
+    """Save a list in the cache."""
+    facts = {
+        "key": _key(path, key),
+        "file": listing.file,
+        "labels": listing.labels,
+        "classes": listing.classes,
+        "problems": [(problem.path, problem.reason) for problem in listing.problems],
+        "warnings": listing.warnings,
+        "from_text": listing.from_text,
+    }
+    assert isinstance(listing.names, PathTable)
+    names, ends = listing.names.arrays()
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    save_arrays(place, {"facts": text, "names": names, "ends": ends, "places": listing.places})
+
+
+def damaged(path: str, why: object) -> DataError:
+    """Return the error for a packed file that can't be read."""
+    return DataError(
+        f"{clean_name(path)}: damaged: {clean(str(why), 200)}",
+        hint="Copy or download it again, or remove it.",
+    )
+
+
+def _key(path: str, more: Mapping[str, Any]) -> list[Any]:
+    return [_VERSION, *status_of(path), dict(more)]
+
+
+# Finds the packed files of a set, and which of them are for training and for validation
+# --------------------------------------------------------------------------------------
+
+_DEPTH, _NAMED = 4, 8
+"""Levels of folders that are searched, as a hub's cache has snapshots/HASH/CONFIG; folders that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFiles:
+    """The files of each split, in natural order. Files without a split in their names are for training."""
+
+    train: list[str]
+    val: list[str]
+    test: list[str]
+    others: list[str] = field(default_factory=list)
+    """Files without a split in their names, where others have one."""
+
+
+def find_packed(path: str, ending: str) -> PackedFiles | None:
+    """Find the files of a set; None if there are none.
+
+    The split of a file is the first word of its name that is one (`train-00000.tar`,
+    `birds-validation-0.tar`), or the name of its folder.
+
+    Args:
+        path: A folder, or one such file.
+        ending: How the names of the files end, such as `.tar`.
+
+    Raises:
+        DataError: A folder can't be listed, or several folders have sets of their own.
+    """
+    if os.path.isfile(path):
+        return PackedFiles([path], [], []) if path.lower().endswith(ending) else None
+    files = list(_files(path, ending, _DEPTH))
+    if not files:
+        return None
+    _refuse_several(path, files)
+    found: dict[str, list[str]] = {split: [] for split in (TRAIN, VAL, TEST, UNLABELLED, "")}
+    for file in files:
+        found[_split_of(path, file)].append(file)
+    others = found[UNLABELLED] + (found[""] if found[TRAIN] else [])
+    return PackedFiles(found[TRAIN] or found[""], found[VAL], found[TEST], others)
+
+
+def _files(folder: str, ending: str, depth: int) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            inside = sorted(entries, key=lambda entry: natural_key(entry.name))
+    except NotADirectoryError:
+        return
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    for entry in inside:
+        name = entry.name.lower()
+        if name.startswith("."):
+            continue
+        if name.endswith(ending) and leads_to(entry.is_file):
+            yield entry.path
+        elif depth and leads_to(entry.is_dir):
+            yield from _files(entry.path, ending, depth - 1)
+
+
+def _refuse_several(path: str, files: list[str]) -> None:
+    """Refuse several folders of files: each is a set, or a version of one."""
+    folders: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        folder, name = os.path.split(os.path.relpath(file, path))
+        if folder_words(os.path.basename(folder)).split:
+            folder, name = os.path.dirname(folder), os.path.join(os.path.basename(folder), name)
+        folders[folder].append(name)
+    if len(folders) > 1:
+        inner = shell_word(os.path.join(path, next(filter(None, folders))))
+        raise TwoReadingsError(
+            f"{clean_name(path)}: {len(folders)} folders with sets of their own",
+            {clean_name(folder or "."): some(names) for folder, names in islice(folders.items(), _NAMED)},
+            hint=f"Give --data one of them, as {inner}" + ", or move the others out of it." * ("" in folders),
+        )
+
+
+def _split_of(path: str, file: str) -> str:
+    folder, name = os.path.split(os.path.relpath(file, path))
+    return split_of_file(name) or folder_words(os.path.basename(folder)).split
+
+
+# Joins the lists of packed files to the list of a set, in the order that a folder of the same images has
+# -------------------------------------------------------------------------------------------------------
 
 _NO_CLASS = -1
 _CLASS_FILES = ("classes.txt", "classnames.txt")

@@ -1,24 +1,277 @@
-"""Lists images with their masks, matched by name, without decoding them."""
+"""Lists images with their masks, in folders or beside each other, matched by name, without decoding them."""
 
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
-from mptui.data.core.parts import joined_address, joined_files
-from mptui.data.core.types import Problem
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import FolderWalk
-from mptui.data.formats.folders.masks_beside import has_masks_beside, masks_beside
-from mptui.data.formats.folders.pair_folders import PairFolders, listed_splits, pair_folders
-from mptui.data.formats.folders.split_words import SPLIT_WORDS, TEST, TRAIN, VAL, same_text, words_with_glued
-from mptui.data.formats.layout import IMAGES_AND_MASKS, check_folder, find_halves
-from mptui.data.formats.masks.class_file import CLASS_FILE
-from mptui.data.formats.splits import PathTable
+from mptui.data.address import joined_address, joined_files
+from mptui.data.dataset import PathTable
+from mptui.data.folder_format import Found
+from mptui.data.layouts.split_words import (
+    SPLIT_WORDS,
+    TEST,
+    TRAIN,
+    VAL,
+    folder_words,
+    image_and_mask_folders,
+    same_text,
+    words_with_glued,
+)
+from mptui.data.layouts.walk import (
+    IMAGES_AND_MASKS,
+    FolderWalk,
+    check_folder,
+    find_halves,
+    has_images,
+    subfolders,
+    walk_images,
+)
+from mptui.data.masks import CLASS_FILE
+from mptui.data.types import Problem
 from mptui.errors import DataError, TwoReadingsError
 from mptui.text import clean_name, shell_word, some
+
+# Recognizes masks by names: beside their images, as `1.png` and `1_mask.png`, or in a folder of masks
+# ----------------------------------------------------------------------------------------------------
+
+BESIDE = "is a mask by its name, beside its image"
+IN_FOLDER = "lies in a folder of masks, beside one of images"
+MASK_WORDS = (b"mask", b"label", b"annot", b"gt", b"ground", b"seg", b"trimap")
+"""What the path of a mask holds that a name tells; in lower case."""
+
+_LOOKED_AT = 4096
+_MASK = re.compile(r"(?ai)[-_. ](?:masks?|segmentation|annotation|groundtruth|gt)(?P<number>[-_]?[0-9]+)?\Z")
+
+
+def has_masks_beside(path: str) -> bool:
+    """Whether images in a folder have masks beside them, by the first images of it."""
+    return bool(masks_beside(islice(walk_images(path), _LOOKED_AT)))
+
+
+def masks_by_name(root: str, paths: Sequence[str]) -> dict[str, str]:
+    """Return the reason by which each of some images is a mask, of those that are.
+
+    Args:
+        root: Folder in which all images are; names above it and its own say nothing.
+        paths: The images.
+    """
+    found = {mask: BESIDE for masks in masks_beside(paths).values() for mask in masks}
+    if folders := _pair_folders(root, paths)[1]:
+        found |= {path: IN_FOLDER for path in paths if os.path.dirname(path) in folders}
+    return found
+
+
+def without_pairs(root: str, paths: Sequence[str]) -> list[str]:
+    """Return the images that are no masks by their names, and in no folder of images beside one of masks."""
+    masks, folders = masks_by_name(root, paths), _pair_folders(root, paths)[0]
+    return [path for path in paths if path not in masks and os.path.dirname(path) not in folders]
+
+
+def masks_beside(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the masks of each image that has some in its own folder, by the path of the image."""
+    stems: dict[str, str] = {}
+    named: list[tuple[str, str]] = []
+    for path in paths:
+        stem = os.path.splitext(path)[0]
+        if (found := _MASK.search(stem)) is not None:
+            named.append((same_text(stem[: found.start()]), path))
+        stems[same_text(stem)] = path
+    found_masks: dict[str, list[str]] = {}
+    for owner, mask in named:
+        if (image := stems.get(owner)) is not None:
+            found_masks.setdefault(image, []).append(mask)
+    return found_masks
+
+
+def _pair_folders(root: str, paths: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Return the folders of images beside one of masks, and those of masks, with the folders in them."""
+    above = {folder: [*_down_to(root, folder)] for folder in dict.fromkeys(map(os.path.dirname, paths))}
+    inside: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for places in above.values():
+        for place in places:
+            parent, name = os.path.split(place)
+            inside[parent][name] = None
+    images, masks, halves = set[str](), set[str](), set[str]()
+    for parent, names in inside.items():
+        for image_names, mask_names in image_and_mask_folders(names).values():
+            masks.update(os.path.join(parent, name) for name in mask_names)
+            for name in image_names:
+                (images if folder_words(name).content else halves).add(os.path.join(parent, name))
+    return (
+        {folder for folder, at in above.items() if folder in halves or not images.isdisjoint(at)},
+        {folder for folder, at in above.items() if not masks.isdisjoint(at)},
+    )
+
+
+def _down_to(root: str, folder: str) -> Iterable[str]:
+    """Yield a folder and those above it, below `root`."""
+    while len(folder) > len(root):
+        yield folder
+        folder = os.path.dirname(folder)
+
+
+# Finds the folders of images and of their masks, for each split, in the layouts that people use
+# ----------------------------------------------------------------------------------------------
+# DATA/images, DATA/masks                          and the same under DATA/train and DATA/val
+# DATA/images/training, DATA/annotations/training  as ADE20K DATA/leftImg8bit/train, DATA/gtFine/train
+# as Cityscapes DATA/train, DATA/trainannot                      as CamVid; DATA/train_images,
+# DATA/train_masks DATA/JPEGImages, DATA/SegmentationClass          as VOC, split by the lists in
+# DATA/ImageSets/Segmentation DATA/ID/images/ID.png, DATA/ID/masks/*.png       a folder for each image, its
+# masks are joined DATA/fold1/images, DATA/fold1/masks, DATA/fold2/…   parts of a set DATA/X-Train-Input,
+# DATA/X-Train-GroundTruth     names that differ by such words alone
+
+
+@dataclass(frozen=True, slots=True)
+class PairFolders:
+    """The folders of one split.
+
+    Attributes:
+        images: Folder of the images.
+        masks: Folder of their masks.
+        each: For a folder for each image, or for each part of the set: pairs of the two; then `images` and
+            `masks` hold them all.
+    """
+
+    images: str
+    masks: str
+    each: tuple[tuple[str, str], ...] = ()
+
+
+def pair_folders(path: str) -> dict[str, PairFolders]:
+    """Return the folders of images and masks of each split; under "" if there are no splits, or none at all.
+
+    Raises:
+        DataError: A folder can't be listed, or two folders can hold the masks.
+    """
+    inside = subfolders(path)
+    by_content = _by_content(path, inside)
+    by_split = _by_split(inside)
+    halves = {split: found[""] for split, at in by_split.items() if "" in (found := pair_folders(at))}
+    if (own := by_content.get("")) is not None or TRAIN in by_content:
+        first = by_content[TRAIN] if own is None else own
+        if TRAIN in halves and has_images(halves[TRAIN].images) and has_images(first.masks):
+            raise _two_sets(path, first, halves[TRAIN])
+        if own is None:
+            return by_content
+        if VAL in halves and TRAIN not in halves:
+            return {TRAIN: own, **halves}
+        return _split_inside(own) or {"": own}
+    if TRAIN in halves:
+        return halves
+    each = _folder_an_image(path, inside)
+    return {} if each is None else {"": each}
+
+
+def has_pairs(path: str) -> bool:
+    """Whether a folder has images and masks in folders of their own."""
+    found = pair_folders(path)
+    first = found.get(TRAIN) or found.get("")
+    return first is not None and has_images(first.masks) and has_images(first.images)
+
+
+def _by_content(path: str, inside: Mapping[str, str]) -> dict[str, PairFolders]:
+    """Return the folders by the words in their names: `images` and `masks`, `train` and `trainannot`."""
+    return {
+        split: PairFolders(
+            inside[_only(path, "images", images, inside)], inside[_only(path, "masks", masks, inside)]
+        )
+        for split, (images, masks) in image_and_mask_folders(inside).items()
+    }
+
+
+def _two_sets(path: str, first: PairFolders, second: PairFolders) -> TwoReadingsError:
+    folders = [
+        " and ".join(clean_name(os.path.relpath(at, path)) for at in (each.images, each.masks))
+        for each in (first, second)
+    ]
+    return TwoReadingsError(
+        f"{clean_name(path)}: two sets of images and masks can be meant",
+        {"one": folders[0], "the other, with splits": folders[1]},
+        hint="Move one of them out of it.",
+    )
+
+
+def _only(path: str, what: str, names: list[str], inside: Mapping[str, str]) -> str:
+    """Return the only one of several folders that has images.
+
+    Raises:
+        DataError: Several have.
+    """
+    filled = [name for name in names if len(names) == 1 or has_images(inside[name])] or names[:1]
+    if len(filled) > 1:
+        first, second = map(clean_name, filled[:2])
+        raise TwoReadingsError(
+            f"{clean_name(path)}: two folders can be those of the {what}",
+            {
+                first: f"has the {what}, and {second} is left out",
+                second: f"has them, and {first} is left out",
+            },
+            hint="Move one of them out of it.",
+        )
+    return filled[0]
+
+
+def _by_split(inside: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, at in inside.items():
+        words = folder_words(name)
+        if words.split in (TRAIN, VAL, TEST) and words.exact and not words.content:
+            found.setdefault(words.split, at)
+    return found
+
+
+def _split_inside(own: PairFolders) -> dict[str, PairFolders] | None:
+    """Return the splits that folders of images and masks have inside, as `images/training`."""
+    images, masks = _by_split(subfolders(own.images)), _by_split(subfolders(own.masks))
+    if TRAIN not in images or TRAIN not in masks:
+        return None
+    return {
+        split: PairFolders(images[split], masks[split])
+        for split in (TRAIN, VAL, TEST)
+        if split in images and split in masks
+    }
+
+
+def _folder_an_image(path: str, inside: Mapping[str, str]) -> PairFolders | None:
+    """Return the folders of a set with a folder for each image, or each part: its images, and its masks."""
+    each = []
+    for at in inside.values():
+        own = _by_content(at, subfolders(at)).get("")
+        if own is None:
+            return None
+        each.append((own.images, own.masks))
+    return PairFolders(path, path, tuple(each)) if each else None
+
+
+def listed_splits(path: str) -> dict[str, frozenset[str]]:
+    """Return the names of each split in VOC's lists (`ImageSets/Segmentation/train.txt`); empty without them.
+
+    Raises:
+        DataError: A list can't be read.
+    """
+    folder = os.path.join(path, "ImageSets", "Segmentation")
+    found = {split: _names(os.path.join(folder, f"{split}.txt")) for split in (TRAIN, VAL, TEST)}
+    return {split: frozenset(names) for split, names in found.items() if names} if found[TRAIN] else {}
+
+
+def _names(file: str) -> Iterable[str]:
+    if not os.path.isfile(file):
+        return ()
+    try:
+        with open(file, encoding="utf-8-sig") as lines:
+            return [line.split()[0] for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{clean_name(file)}: {clean_name(str(error))}", hint="Write the name of an image a line."
+        ) from error
+
+
+# Lists images with their masks, matched by name, without decoding them
+# ---------------------------------------------------------------------
 
 _WITHOUT_IMAGE = "is a mask without an image"
 _NO_MASK = "has no mask"

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mptui.data.core.parts import status_of
-from mptui.data.formats.layout import IMAGE_NAMES, MASK_NAMES
-from mptui.data.formats.packed.listing import (
+from mptui.data.address import status_of
+from mptui.data.layouts.packed import (
     LONGEST_LABEL,
     Listing,
     ListingBuilder,
@@ -28,14 +27,14 @@ from mptui.data.formats.packed.listing import (
     recalled,
     remember,
 )
-from mptui.data.formats.sharded import MOST_BYTES
-from mptui.data.scan.process_pool import ScanCancelledError
-from mptui.data.scan.scan import ShouldStop
+from mptui.data.layouts.walk import IMAGE_NAMES, MASK_NAMES
+from mptui.data.scan import ScanCancelledError, ShouldStop
+from mptui.data.shards import MOST_BYTES
 from mptui.errors import ConfigError, DiskError
-from mptui.io.disk_hint import disk_hint
-from mptui.io.user_cache import write_whole
-from mptui.registry.samples import SampleKind
-from mptui.regular import open_regular
+from mptui.io.cache import write_whole
+from mptui.io.files import open_regular
+from mptui.io.written_files import disk_hint
+from mptui.registry.names import SampleKind
 from mptui.text import clean_name
 
 if TYPE_CHECKING:

@@ -17,22 +17,19 @@ from itertools import islice
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.parts import joined_files
-from mptui.data.formats.folder_format import FolderFormat, Found
-from mptui.data.formats.folders.class_folders import BESIDE_SPLITS
-from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE, walk_images
-from mptui.data.formats.folders.image_pairs import OUTSIDE
-from mptui.data.formats.folders.masks_beside import masks_by_name, without_pairs
-from mptui.data.formats.folders.masks_by_pixels import mask_among
-from mptui.data.formats.folders.split_in_names import split_in_names
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, folder_words
-from mptui.data.formats.folders.wrong_kind import wrong_kind
-from mptui.data.formats.known_formats import FORMATS, layout_of, recognize, serves
-from mptui.data.formats.layout import natural_key, split_folders
-from mptui.data.formats.lists.image_list import targets_in
-from mptui.data.scan.scan import ShouldStop
+from mptui.data.address import joined_files
+from mptui.data.folder_format import FolderFormat, Found
+from mptui.data.layouts.class_folders import BESIDE_SPLITS
+from mptui.data.layouts.image_list import targets_in
+from mptui.data.layouts.known import FORMATS, layout_of, recognize, serves
+from mptui.data.layouts.masks_by_pixels import mask_among
+from mptui.data.layouts.pairs import OUTSIDE, masks_by_name, without_pairs
+from mptui.data.layouts.readings import wrong_kind
+from mptui.data.layouts.split_words import TEST, TRAIN, VAL, folder_words, split_in_names
+from mptui.data.layouts.walk import NOT_AN_IMAGE, natural_key, split_folders, walk_images
+from mptui.data.scan import ShouldStop
 from mptui.errors import DataError, MptuiError, TwoReadingsError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.text import clean_name, shell_word, some
 
 _LIST = "list of images"

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mptui.data.core.parts import joined_files
-from mptui.data.core.reading import LeftOut
-from mptui.data.decode.image import EXTENSIONS
-from mptui.data.formats.folder_format import Found
-from mptui.data.formats.folders.folder_walk import NOT_AN_IMAGE, not_images
-from mptui.data.formats.folders.split_words import TEST, TRAIN, VAL, is_plain_split, same_text, split_of_file
-from mptui.data.formats.splits import PathTable
+from mptui.data.address import joined_files
+from mptui.data.dataset import PathTable
+from mptui.data.decode import EXTENSIONS
+from mptui.data.folder_format import Found
+from mptui.data.layouts.split_words import TEST, TRAIN, VAL, is_plain_split, same_text, split_of_file
+from mptui.data.layouts.walk import NOT_AN_IMAGE, not_images
+from mptui.data.types import LeftOut
 from mptui.errors import DataError, TwoReadingsError
-from mptui.regular import read_regular
+from mptui.io.files import read_regular
 from mptui.text import clean_name, some
 
 _ENDINGS = (".txt", ".csv", ".lst", ".tsv")

@@ -1,19 +1,98 @@
-"""Finds which columns of a table are the image, its label or mask, and its split.
+"""Reads a table, and finds which columns are the image, its label or mask, and its split."""
 
-By the names people use; where these don't say, by the cells: files of images, or words of splits.
-"""
-
+import csv
+import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mptui.data.decode.image import EXTENSIONS
-from mptui.data.formats.folders.split_words import SPLIT_WORDS, TEST, TRAIN, UNLABELLED, VAL
-from mptui.data.formats.lists.read_table import Table
+from mptui.data.decode import EXTENSIONS
+from mptui.data.layouts.parquet import text_columns
+from mptui.data.layouts.split_words import SPLIT_WORDS, TEST, TRAIN, UNLABELLED, VAL
 from mptui.errors import DataError, TwoReadingsError
-from mptui.registry.samples import SampleKind
-from mptui.text import clean_name
+from mptui.io.files import read_regular
+from mptui.registry.names import SampleKind
+from mptui.text import clean_name, some
+
+# Reads a table as text: a CSV or TSV file in UTF-8, or a Parquet file of plain columns
+# -------------------------------------------------------------------------------------
+
+ENDINGS = (".csv", ".tsv", ".parquet")
+
+_MOST_BYTES = 1 << 30
+_DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+        path: Its file.
+        header: The cells of the first line.
+        rows: The cells of each further line; a missing value is "".
+    """
+
+    path: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def name(self, row: int) -> str:
+        """Return the name of a row in messages: the file, and the number of the line."""
+        return f"{clean_name(os.path.basename(self.path))}, line {row + 2}"
+
+
+def read_table(path: str, rows: int | None = None) -> Table:
+    """Read a table, or its first rows.
+
+    Args:
+        path: The file.
+        rows: Number of rows to read; None: all.
+
+    Raises:
+        ConfigError: A Parquet file, but pyarrow is not installed.
+        DataError: The file can't be read.
+    """
+    if path.lower().endswith(".parquet"):
+        header, lines = text_columns(path, rows)
+        return Table(path, header, lines)
+    try:
+        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+        first = text.partition("\n")[0]
+        delimiter = "\t" if path.lower().endswith(".tsv") else max(_DELIMITERS, key=first.count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        lines = []
+        for line in reader:
+            if any(cell.strip() for cell in line):
+                lines.append([cell.strip() for cell in line])
+            if rows is not None and len(lines) > rows:
+                break
+    except UnicodeDecodeError as error:
+        raise DataError(f"{clean_name(path)}: not in UTF-8", hint="Save it as CSV in UTF-8.") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(
+            f"{clean_name(path)}: {getattr(error, 'strerror', None) or error}",
+            hint="Save it as CSV in UTF-8.",
+        ) from error
+    if not lines:
+        raise DataError(f"{clean_name(path)}: the list is empty", hint="Write a line for each image.")
+    header = lines[0]
+    for number, line in enumerate(lines):
+        if len(line) > len(header):
+            raise DataError(
+                f"{clean_name(os.path.basename(path))}, line {number + 1}: {len(line)} values,"
+                f" where the first line has {len(header)}",
+                hint="Put a value that has a comma between double quotes.",
+            )
+        line += [""] * (len(header) - len(line))
+    return Table(path, header, lines[1:])
+
+
+# Finds which columns of a table are the image, its label or mask, and its split
+# ------------------------------------------------------------------------------
+# By the names people use; where these don't say, by the cells: files of images, or words of splits.
 
 LAYOUT = "DATA.csv, .tsv or .parquet with the columns image, and label or mask, and split if there is one"
 
@@ -262,3 +341,47 @@ def _is_image(cell: str) -> bool:
 
 def _refused(table: Table, what: str, hint: str) -> DataError:
     return DataError(f"{clean_name(table.path)}: {what}", hint=hint)
+
+
+# Refuses a column whose cells hold several labels each, of which each combination would be a class
+# -------------------------------------------------------------------------------------------------
+
+_SHARED = 0.5
+"""Share of the parts of joined labels that occur in other labels, too, from which parts are labels."""
+
+
+def refuse_several_labels(table: Table, place: int) -> None:
+    """Check that each cell of a column is one label.
+
+    Parts of cells are labels if half of them occur in several different cells; between blanks, where names
+    may have several words, only if there are fewer parts than combinations.
+
+    Raises:
+        DataError: Cells hold several, as `rust|scab`.
+    """
+    labels = {row[place] for row in table.rows}
+    for sign, what in (("|", "|"), (";", ";"), (",", ","), (" ", "blanks")):
+        joined = [label for label in labels if sign in label]
+        parts = Counter(part for label in labels for part in _parts(label, sign))
+        of_joined = {part for label in joined for part in _parts(label, sign)}
+        shared = sum(parts[part] > 1 for part in of_joined)
+        if not joined or shared < _SHARED * len(of_joined) or (sign == " " and len(labels) <= len(parts)):
+            continue
+        raise TwoReadingsError(
+            f"{clean_name(table.path)}: its column {clean_name(table.header[place])} can hold one label or"
+            " several",
+            {
+                f"several, with {what} between them": f"{len(parts)} labels: {_first_names(parts)}",
+                "one": f"{len(labels)} classes: {_first_names(labels)}",
+            },
+            hint="List one class for each image: a network learns one. If each combination is a class, write"
+            f" + instead of {what}.",
+        )
+
+
+def _parts(label: str, sign: str) -> Iterator[str]:
+    yield from {part.strip() for part in label.split(sign)} - {""}
+
+
+def _first_names(names: Iterable[str]) -> str:
+    return some(sorted(names))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from io import BufferedReader, FileIO
 from itertools import islice
 
-from mptui.data.decode.image import EXTENSIONS
-from mptui.data.formats.packed.listing import (
+from mptui.data.decode import EXTENSIONS
+from mptui.data.layouts.packed import (
     LONGEST_LABEL,
     Listing,
     ListingBuilder,
@@ -26,11 +26,10 @@ from mptui.data.formats.packed.listing import (
     recalled,
     remember,
 )
-from mptui.data.formats.sharded import MOST_BYTES
-from mptui.data.scan.process_pool import ScanCancelledError
-from mptui.data.scan.scan import ShouldStop
-from mptui.registry.samples import SampleKind
-from mptui.regular import open_regular
+from mptui.data.scan import ScanCancelledError, ShouldStop
+from mptui.data.shards import MOST_BYTES
+from mptui.io.files import open_regular
+from mptui.registry.names import SampleKind
 from mptui.text import clean_name
 
 _LABEL_KEYS = ("label", "cls", "class", "class_id", "category", "category_id", "target", "class_name")

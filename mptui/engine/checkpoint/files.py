@@ -1,20 +1,7 @@
-"""Reads and writes checkpoints: folders that are complete or absent.
-
-A checkpoint is written under a temporary name, each file synced to the disk, with a manifest of the sha256 of
-every file and of itself; then one rename puts it in place. Tensors are safetensors, the rest JSON: nothing
-is ever executed or unpickled.
-
-    checkpoints/
-      step-000001200/   model.safetensors optimizer.safetensors … state.json manifest.json
-      last -> step-000001200
-      best -> step-000000900
-      undo -> step-000000700   before the last switch to other settings
-
-`last` and `best` are symbolic links, or on a disk without links files with the checkpoint's name. Any other
-name set by `point` protects its checkpoint from removal as they do.
-"""
+"""Complete or absent."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,20 +10,49 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from mptui.codec import finite_json
-from mptui.engine.checkpoint.disk_space import cant_save, need_space
-from mptui.engine.checkpoint.pointers import CHECKPOINT, STATE, checkpoint_name, place_of, target_of
-from mptui.engine.ranks.shards import whole
+from mptui import text as fmt
+from mptui.engine.checkpoint.pointers import (
+    CHECKPOINT,
+    STATE,
+    checkpoint_name,
+    checkpoint_of,
+    place_of,
+    target_of,
+)
+from mptui.engine.ranks.group import whole
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
-from mptui.io.marker import MANIFEST
-from mptui.io.removal import set_aside
+from mptui.events import Alert, CheckpointSaved, Event, Recovered, finite_json
+from mptui.io.files import (
+    Guard,
+    OddFileError,
+    is_partial,
+    partial_path,
+    read_regular,
+    sync_folder,
+    write_synced,
+)
+from mptui.io.own_files import MANIFEST, is_checkpoint, remove_checkpoint, remove_partial, set_aside
 from mptui.io.safetensors import read_tensors, write_tensors
-from mptui.regular import OddFileError, read_regular
+from mptui.io.written_files import disk_hint, lacks_inodes
+
+# Reads and writes checkpoints: folders that are complete or absent
+# -----------------------------------------------------------------
+# A checkpoint is written under a temporary name, each file synced to the disk, with a manifest of the
+# sha256 of every file and of itself; then one rename puts it in place. Tensors are safetensors, the rest
+# JSON: nothing is ever executed or unpickled.
+#
+#     checkpoints/
+#       step-000001200/   model.safetensors optimizer.safetensors … state.json manifest.json
+#       last -> step-000001200
+#       best -> step-000000900
+#       undo -> step-000000700   before the last switch to other settings
+#
+# `last` and `best` are symbolic links, or on a disk without links files with the checkpoint's name. Any
+# other name set by `point` protects its checkpoint from removal as they do.
 
 FORMAT_VERSION = 1
 BEST = "best"
@@ -381,3 +397,191 @@ def _damaged(path: Path, why: str) -> RunDirectoryError:
     return RunDirectoryError(
         f"{path}: damaged checkpoint: {why}", hint="an older checkpoint is used if there is one"
     )
+
+
+# Checks the space for checkpoints, and builds the error of a save that failed
+# ----------------------------------------------------------------------------
+
+FEW, ENOUGH = 3, 4
+"""Further checkpoints that fit on the disk: fewer than the first begin an alert, the second ends it."""
+
+DISK = "disk"
+"""Code of the alert."""
+
+
+def need_space(folder: Path, size: int) -> None:
+    """Check that `size` bytes and a small margin are free.
+
+    Raises:
+        OSError: They, or a name for a file, are not free (ENOSPC), or the folder can't be read.
+    """
+    if lacks_inodes(folder) or shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
+    """Build the error of a failed save of `size` bytes: its cause, the space needed, the space free."""
+    room = _room(folder, size)
+    remedy = disk_hint(error, folder, "choose another disk with --runs-dir")
+    hint = f"{remedy}; the previous checkpoint is intact"
+    if isinstance(error, FileNotFoundError):
+        hint = "the disk or the run directory is missing: mount it again, or move it back"
+    elif isinstance(error, TimeoutError):
+        room = ""
+        hint = (
+            "end the process that keeps it locked (it may be suspended), or check the connection of the disk"
+        )
+    return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
+
+
+def _room(folder: Path, size: int) -> str:
+    needed = f"; {size:,} bytes are needed" if size else ""
+    with contextlib.suppress(OSError):
+        return f"{needed}{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
+    return needed
+
+
+class DiskWatch:
+    """Tells when the disk of a run is nearly full, and when it has room again.
+
+    Args:
+        folder: A folder on it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._size, self._scarce = folder, 0, False
+
+    def handle(self, event: Event) -> None:
+        """Take the size of the last checkpoint; a recovery of the disk has ended the alert."""
+        if isinstance(event, CheckpointSaved):
+            self._size = event.size_bytes
+        elif isinstance(event, Recovered) and event.problem == DISK:
+            self._scarce = False
+
+    def check(self, emit: Callable[[Event], None], step: int) -> None:
+        """Emit an alert or its end; an unreadable folder is neither."""
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self._folder).free
+            scarce = free < (ENOUGH if self._scarce else FEW) * self._size
+            if scarce != self._scarce:
+                self._scarce = scarce
+                room = f"{fmt.size(free)} are free, a checkpoint has {fmt.size(self._size)}"
+                message = f"the disk is nearly full: {room}" if scarce else f"the disk has room again: {room}"
+                emit(Alert(step=step, code=DISK, message=message, over=not scarce))
+
+
+# Reads the checkpoint of a name (last, best) without changing anything: its run may be training
+# ----------------------------------------------------------------------------------------------
+
+
+def read_named(folder: Path, name: str, groups: Collection[str]) -> Snapshot | None:
+    """Read some groups of tensors of the checkpoint `folder/name`; None if nothing has this name.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        name: The name: last, best.
+        groups: The groups of tensors to read.
+
+    Raises:
+        RunDirectoryError: The checkpoint is damaged, or of a newer version.
+        DiskError: It can't be read now.
+    """
+    while (path := _named_place(folder, name)) is not None:
+        try:
+            return read_checkpoint(path, groups)
+        except RunDirectoryError:
+            if _named_place(folder, name) == path:
+                raise
+            # the run has saved another one, and removed this one while it was read
+    return None
+
+
+def _named_place(folder: Path, name: str) -> Path | None:
+    try:
+        return checkpoint_of(folder, name)
+    except OSError as error:
+        raise DiskError(
+            f"{folder / name}: cannot be read: {error.strerror or error}",
+            hint="try again when the disk responds and the files are readable",
+        ) from error
+
+
+# Keeps the folder of checkpoints in order: removes those that nobody needs, adopts what a copy brought
+# -----------------------------------------------------------------------------------------------------
+
+
+def keep_only(folder: Path, count: int | Literal["all"], guard: Guard = contextlib.nullcontext) -> None:
+    """Remove all but the newest `count` checkpoints and those that a name (last, best) points to.
+
+    Of `all` none is removed. Partial files of killed processes are removed, too. Errors are ignored: the next
+    call retries.
+    """
+    with contextlib.suppress(OSError):
+        names = os.listdir(folder)
+        if count != "all":
+            whole = [path for path in checkpoints(folder) if is_checkpoint(path)]
+            kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
+            for path in whole:
+                if path not in kept:
+                    remove_checkpoint(path, guard)
+        for name in filter(is_partial, names):
+            with guard():
+                remove_partial(folder / name)
+
+
+def adopt(folder: Path, guard: Guard = contextlib.nullcontext) -> None:
+    """Give checkpoints that are folders named last or best, in place of links, the names of their steps.
+
+    Copies of a run that follow links (rsync -L, object stores, zip) bring such folders. Others leave links
+    out: without one, the best checkpoint is known by its state, and would be removed as one of many.
+
+    Raises:
+        RunDirectoryError: Such a folder is not an intact checkpoint.
+        DiskError: It can't be read, or the folder can't be written.
+    """
+    for name in NAMES:
+        place = folder / name
+        if not place.is_dir() or place.is_symlink():
+            continue
+        try:
+            step = read_checkpoint(place, ()).step
+        except NewerVersionError:
+            raise
+        except RunDirectoryError as error:
+            raise RunDirectoryError(
+                f"{error.message}; it is a folder in place of a link to a checkpoint",
+                hint="copy it again; or move it out of the run, to go on from another checkpoint",
+            ) from error
+        try:
+            path = free_name(folder, step)
+            with guard():
+                os.rename(place, path)
+        except OSError as error:
+            raise cant_save(folder, 0, error) from error
+        point(folder, name, path, guard)
+    if not os.path.lexists(folder / BEST) and (best := _best_of(folder)) is not None:
+        point(folder, BEST, best, guard)
+
+
+def _best_of(folder: Path) -> Path | None:
+    """Return the checkpoint of the best epoch that the newest one knows of; None: it isn't there."""
+    paths = checkpoints(folder)
+    newest = next(filter(None, map(_state, reversed(paths))), {})
+    epoch = newest.get("best", {}).get("epoch")
+    return next((path for path in paths if _is_of_best(_state(path), epoch)), None) if epoch else None
+
+
+def _is_of_best(state: dict[str, Any], epoch: int) -> bool:
+    """Whether a state was taken after the validation of the best epoch, before any further step."""
+    best, cursor = state.get("best", {}), state.get("cursor", {})
+    if (best.get("epoch"), best.get("epochs_since")) != (epoch, 0):
+        return False
+    return cursor.get("sample") == 0 or bool(cursor.get("measured_at") == state["step"])
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint; empty if it can't be read."""
+    try:
+        return read_checkpoint(path, ()).state
+    except (RunDirectoryError, DiskError):
+        return {}

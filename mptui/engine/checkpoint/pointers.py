@@ -9,8 +9,8 @@ import os
 import re
 from pathlib import Path
 
-from mptui.format import counted
-from mptui.regular import OddFileError, read_regular
+from mptui.io.files import OddFileError, read_regular
+from mptui.text import counted
 
 CHECKPOINT = re.compile(r"step-\d{9,}(\.\d+)?")
 """The name of a checkpoint's folder."""

@@ -1,14 +1,4 @@
-"""Decides when to save, and writes checkpoints in a thread while training continues.
-
-A snapshot is a copy in host memory, or on its way there from a GPU; it is written, hashed and synced in
-parallel with training. Saves at the end of an epoch and of a new best take at most a twentieth of the time:
-they are deferred if epochs are short. A deferred best is kept in host memory, and written at the latest when
-the run ends.
-
-A disk that is full, read-only, missing, or locked by another process holds the run but does not end it: the
-snapshot stays in memory, and the write is retried until it succeeds. A stop says which steps would be lost,
-and retries for `LAST_WAIT_S`.
-"""
+"""When, and in a thread."""
 
 import contextlib
 import math
@@ -20,22 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from mptui.config.base_tables import CheckpointConfig
+from mptui.config.schema import CheckpointConfig
 from mptui.engine.checkpoint.files import (
     UNDO,
     UNDO_BEST,
     Snapshot,
     is_after,
+    keep_only,
     point,
     point_as,
     unpoint,
     write_checkpoint,
 )
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
-from mptui.engine.checkpoint.upkeep import keep_only
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
-from mptui.io.atomic import Guard
+from mptui.io.files import Guard
+
+# Decides when to save, and writes checkpoints in a thread while training continues
+# ---------------------------------------------------------------------------------
+# A snapshot is a copy in host memory, or on its way there from a GPU; it is written, hashed and synced in
+# parallel with training. Saves at the end of an epoch and of a new best take at most a twentieth of the
+# time: they are deferred if epochs are short. A deferred best is kept in host memory, and written at the
+# latest when the run ends.
+#
+# A disk that is full, read-only, missing, or locked by another process holds the run but does not end it:
+# the snapshot stays in memory, and the write is retried until it succeeds. A stop says which steps would be
+# lost, and retries for `LAST_WAIT_S`.
 
 _SHARE = 20
 """Minimum training time between two automatic saves, in units of the last save's duration."""
@@ -297,3 +298,18 @@ class Saver:
                 size_bytes=save.snapshot.size_bytes,
             )
         )
+
+
+# The saver of a rank that is not the first: rank 0 alone writes checkpoints
+# --------------------------------------------------------------------------
+
+
+class Follower(Saver):
+    """Writes nothing, and knows which step rank 0 has saved."""
+
+    def went_back(self, step: int) -> None:
+        """See `Saver.went_back`."""
+        self._last_step = step
+
+    def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:
+        self._last_step = snapshot.step

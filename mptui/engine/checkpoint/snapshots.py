@@ -1,17 +1,14 @@
-"""Takes and restores snapshots of a run's state.
+"""Takes and restores snapshots of a run's state, and checks that they can hold it."""
 
-Each part of the state (see `TrainState`) is stored as a group of tensors and a value in `state.json`, both
-under the part's name.
-"""
-
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from mptui.config.dump import values_of
-from mptui.config.resume import changed
+from mptui.config.change import changed
+from mptui.config.resolve import values_of
 from mptui.engine.checkpoint.device_copies import (
     AnyGroups,
     DeviceCopies,
@@ -21,12 +18,18 @@ from mptui.engine.checkpoint.device_copies import (
     split,
 )
 from mptui.engine.checkpoint.files import Snapshot, host_copy
-from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.engine.job import Job
-from mptui.engine.ranks.shards import as_shards, shard_of
+from mptui.engine.micro_batches import is_out_of_memory
+from mptui.engine.ranks.group import as_shards, shard_of
 from mptui.engine.state import TrainState
-from mptui.errors import ConfigError, RunDirectoryError
+from mptui.errors import ConfigError, OwnCodeError, RunDirectoryError
+from mptui.io.safetensors import why_unsaveable
 from mptui.registry.own_code import fault_of
+
+# Takes and restores snapshots of a run's state
+# ---------------------------------------------
+# Each part of the state (see `TrainState`) is stored as a group of tensors and a value in `state.json`,
+# both under the part's name.
 
 Copy = Callable[[AnyGroups], tuple[Groups, Callable[[], Groups] | None]]
 """Copies groups of named tensors to memory that training does not write; returns `tensors` and `bring` of a
@@ -147,3 +150,53 @@ def _unfit(snapshot: Snapshot, given: frozenset[str], error: Exception) -> Confi
     if shaping := sorted(key for key in given if key.startswith(("model.", "data.", "training.opt"))):
         return ConfigError(message, hint=f"resume with the original {', '.join(shaping)} of the run")
     return RunDirectoryError(message, hint="resume with the model and optimizer of its run.toml")
+
+
+# Checks that checkpoints can hold the state of a network, before it is trained
+# -----------------------------------------------------------------------------
+
+
+def check_state(model: torch.nn.Module) -> None:
+    """Check that the state of a network can be saved, and its weights trained.
+
+    Raises:
+        OwnCodeError: A tensor has a type or layout that safetensors don't hold, an extra state is not JSON,
+            a trained weight is complex or has sparse gradients, or no weight is trained.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise OwnCodeError(
+            "no weight of the network is trained: it has none with requires_grad",
+            hint="set requires_grad of the weights that are to learn; training.freeze freezes layers",
+        )
+    for name, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            why, remedy = why_unsaveable(value), "register_buffer(..., persistent=False) leaves it out"
+        else:
+            why, remedy = _why_no_json(value), "return a tensor, or what JSON holds, from get_extra_state"
+        if why is not None:
+            raise OwnCodeError(f"{name} of the network can't be saved in checkpoints: {why}", hint=remedy)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise OwnCodeError(
+                f"{name} of the network has sparse gradients, which are not trained",
+                hint="leave out sparse=True: the gradients of all rows are then computed",
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex() and parameter.requires_grad:
+            raise OwnCodeError(
+                f"{name} of the network is a weight of type {_type(parameter)}, which is not trained",
+                hint="hold its real and imaginary parts: torch.view_as_complex(self.weight) in forward",
+            )
+
+
+def _why_no_json(value: object) -> str | None:
+    """Return why JSON doesn't give back a value as it is; None if it does."""
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"its extra state is no JSON: {error}"
+    return None if same else f"its extra state changes in JSON: {type(value).__name__}"
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,29 +1,36 @@
-"""The memory guard: recomputes a batch that does not fit in memory in smaller micro-batches.
+"""Out of memory: smaller micro-batches."""
 
-The gradient of a window is a sum over its samples, so a split batch gives the same step, up to rounding;
-effective batch, learning rate and data order stay. Only BatchNorm differs: its statistics are those of a
-micro-batch. The split stays for the rest of the run, since running out of memory in each step costs more.
-"""
-
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from mptui.data.core.batch import Batch, Window
+import torch
+
+from mptui.data.batch import Batch, Window
+from mptui.engine.compile import eagerly
 from mptui.engine.context import TrainContext
-from mptui.engine.guards.batch_size_finder import find_micro_batch
-from mptui.engine.guards.microbatch import Recovery, in_pieces
-from mptui.engine.guards.oom_errors import (
+from mptui.engine.hooks import Hook
+from mptui.engine.memory.ledger import owners_in_words
+from mptui.engine.micro_batches import (
+    Recovery,
+    forget_peak,
+    in_pieces,
     is_host_full,
     is_out_of_memory,
     is_too_few_for_norm,
     release,
 )
-from mptui.engine.hooks import Hook
-from mptui.engine.memory.owners import owners_in_words
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
 from mptui.hardware.describe import held_by_others, hint_of_others
 from mptui.models.layers import has_batch_norm
+
+# The memory guard: recomputes a batch that does not fit in memory in smaller micro-batches
+# -----------------------------------------------------------------------------------------
+# The gradient of a window is a sum over its samples, so a split batch gives the same step, up to rounding;
+# effective batch, learning rate and data order stay. Only BatchNorm differs: its statistics are those of a
+# micro-batch. The split stays for the rest of the run, since running out of memory in each step costs more.
 
 
 class MemoryGuard(Hook):
@@ -193,3 +200,79 @@ def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:
         "--set memory.activation_checkpointing=true, a smaller data.image_size, a smaller model, "
         "or a larger device" + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
     )
+
+
+# Finds the largest micro-batch that fits in memory, by trial before the run starts
+# ---------------------------------------------------------------------------------
+# A trial is a forward and a backward pass, as in training, over copies of the first samples, and an update
+# that is refused. The state of the run is unchanged: weights, optimizer, random state and buffers stay bit
+# for bit the same.
+
+MARGIN = 0.1
+"""Share of the largest micro-batch that is left unused, as headroom for later growth."""
+
+
+def find_micro_batch(context: TrainContext) -> int | None:
+    """Find the largest micro-batch that fits with a margin; None: a whole batch fits.
+
+    Raises:
+        MemoryExhaustedError: Not even one sample fits.
+    """
+    whole = context.job.train_loader.share_size
+    cursor = context.state.cursor
+    with context.job.train_loader.window_at(cursor.epoch, 1, cursor.sample) as window:
+        wanted = math.ceil(whole / (1 - MARGIN))
+        batch = next(iter(window), None)  # of few samples, one of several processes may read none
+        most = wanted if batch is None else largest(partial(_fits, context, window, batch), wanted)
+    forget_peak(context.device)
+    most = min(context.ranks.gather(most))
+    if most == 0:
+        raise MemoryExhaustedError(
+            "out of memory with a micro-batch of one sample",
+            hint="try --precision bf16 or fp16, a smaller data.image_size, or a smaller model",
+        )
+    # 0.9 has no exact binary form, and 10 x 0.9 must give 9
+    found = max(min(most, 2), math.floor(most * (1 - MARGIN) + 1e-9))  # BatchNorm may need two
+    return None if found >= whole else found
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest count from 1 to `most` that fits, by bisection; 0 if none does."""
+    if fits(most):
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _fits(context: TrainContext, window: Window, batch: Batch, count: int) -> bool:
+    cuda = [context.device] if context.device.type == "cuda" else []
+    fits = True
+    with torch.random.fork_rng(devices=cuda):
+        try:
+            _pass(context, batch, count)
+        except Exception as error:
+            if not (is_out_of_memory(error) or is_too_few_for_norm(error)):
+                raise
+            fits = is_too_few_for_norm(error)  # one sample has room, though BatchNorm can't be trained on it
+        context.parts.updater.forget()
+    if not fits:
+        release(context.device)
+    return fits
+
+
+def _pass(context: TrainContext, batch: Batch, count: int) -> None:
+    """Run a forward and a backward pass over `count` rows."""
+    rows = torch.arange(count, device=context.device) % batch.size
+    copies = batch.rows(rows, size=count, valid=batch.valid)
+    with context.parts.precision.forward_context(), eagerly(context.model):
+        outputs = context.model(*copies.inputs)
+        loss = context.task.loss(outputs, copies, max(1, batch.valid), count)
+    context.parts.precision.backward(loss)
+    if context.ranks.is_alone:  # an update meets other ranks, which may try another size
+        context.parts.updater.try_refused()

@@ -1,9 +1,4 @@
-"""Finds the layer and operation where a batch's numbers stop being finite, by recomputation.
-
-The batch passes through the network again, forward and backward, eagerly and in the run's own precision, with
-every operation checked. The origin is the first operation that turns finite values into non-finite ones. The
-state of the run is unchanged: gradients are dropped and buffers restored.
-"""
+"""The first layer that is not finite."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +6,22 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from mptui.data.core.batch import Batch, Window
-from mptui.engine.compile.policy import eagerly
+from mptui.data.batch import Batch, Window
+from mptui.data.types import IGNORE
+from mptui.engine.compile import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import WindowPosition
-from mptui.engine.numerics.watched_operations import WatchedOperations
-from mptui.engine.precision.amp import Precision
-from mptui.engine.ranks.shards import shard_of
+from mptui.engine.precision import Precision
+from mptui.engine.ranks.group import shard_of
+from mptui.engine.spectrum import WatchedOperations
+from mptui.errors import DataError, DivergedError, OwnCodeError
+from mptui.registry.own_code import defining_line
+
+# Finds the layer and operation where a batch's numbers stop being finite, by recomputation
+# -----------------------------------------------------------------------------------------
+# The batch passes through the network again, forward and backward, eagerly and in the run's own precision,
+# with every operation checked. The origin is the first operation that turns finite values into non-finite
+# ones. The state of the run is unchanged: gradients are dropped and buffers restored.
 
 LOSS = "the loss"
 # operations that create values, or produce infinite ones on purpose
@@ -207,3 +211,54 @@ def _describe(result: Any, largest: float) -> str:  # noqa: ANN401 - a tree of t
     kind = "NaN" if any(bool(torch.isnan(t).any()) for t in outputs) else "infinity"
     dtype = str(outputs[0].dtype).removeprefix("torch.")
     return f"{kind} in {dtype} from values of up to {largest:.3g}"
+
+
+# Checks of batches and losses for debugging (`guards.check_batches`), which sync; and of outputs
+# -----------------------------------------------------------------------------------------------
+
+
+def check_batch(batch: Batch, num_classes: int, step: int) -> None:
+    """Raise DataError if a batch holds values that no network can learn from.
+
+    Args:
+        batch: Images must be finite; targets must be below `num_classes`, ignored, or noise.
+        num_classes: Number of classes of the task; 0: there are no labels.
+        step: Optimizer steps tried so far, for the message.
+    """
+    where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"
+    if not bool(torch.isfinite(batch.images_BCHW).all()):
+        raise DataError(f"{where}: an image has values that are not finite", hint="check these files")
+    if batch.timesteps is not None or not num_classes:
+        return  # the targets are noise, or the images
+    low, high = int(batch.targets.min()), int(batch.targets.max())
+    if low < IGNORE or high >= num_classes:
+        raise DataError(
+            f"{where}: targets from {low} to {high}, but there are {num_classes} classes",
+            hint="check the labels or masks of these files; data.ignore_index sets a value to ignore",
+        )
+
+
+def check_outputs(outputs: object, model: torch.nn.Module) -> None:
+    """Raise OwnCodeError if a network in training mode returns no tensor, or one without a gradient."""
+    if isinstance(outputs, torch.Tensor) and outputs.requires_grad:
+        return
+    if isinstance(outputs, torch.Tensor):
+        fault, remedy = (
+            "without a gradient",
+            "leave out detach(), .data, torch.no_grad() and NumPy in forward",
+        )
+    else:
+        fault, remedy = type(outputs).__name__, "return one tensor from forward, also if self.training"
+    code = getattr(type(model).forward, "__code__", None)
+    place = "" if code is None else defining_line(code)
+    words = f"the network returned outputs {fault} in training"
+    raise OwnCodeError("\n".join([words, *([f"  {place}"] if place else [])]), hint=remedy)
+
+
+def check_loss(loss: torch.Tensor, step: int) -> None:
+    """Raise DivergedError at the first loss that is not finite."""
+    if not bool(torch.isfinite(loss)):
+        raise DivergedError(
+            f"step {step + 1}: the loss is {float(loss)}",
+            hint="try a lower learning rate (--lr), or --precision fp32",
+        )

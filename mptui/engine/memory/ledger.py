@@ -1,14 +1,10 @@
-"""The memory of a training run on a device, before anything is allocated: the ledger of a step.
-
-Weights, optimizer, averages, gradients, activations and temporaries are counted: see `step_trace`. What no
-tensor shows is estimated: the workspaces of the libraries as `WORKSPACE` times the largest activation, and
-the libraries themselves as `CONTEXT_BYTES`. Compiled code, which mostly saves less, counts as eager code, and
-a data set cached on the device is not included.
-"""
+"""The memory of a step before anything is allocated: the ledger by part, what fits, and what saves some."""
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
@@ -16,32 +12,42 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mptui import text as fmt
+from mptui.config.keys import nested
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
-from mptui.engine.job import build_average
-from mptui.engine.memory.allocations import AllocationLog
-from mptui.engine.memory.step_trace import (
+from mptui.engine.job import Parts, build_average
+from mptui.engine.memory.tape import (
     SIZES,
+    AllocationLog,
     StepMemory,
     StepTracer,
+    UncountableError,
     autocast_as_there,
     no_storage,
     steady_deaths,
 )
-from mptui.engine.optim.ema import WeightAverage
-from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
+from mptui.engine.optim.averages import WeightAverage
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.optimizer import build_optimizer, supports_fused
-from mptui.engine.precision.amp import DTYPES, Precision
-from mptui.engine.precision.fp32_layers import apply_fp32_layers
-from mptui.hardware.devices import CONTEXT_BYTES
-from mptui.models.activation_checkpointing import blocks_of
-from mptui.models.latent.frozen_vae import vae_bytes
-from mptui.models.layers import has_batch_norm
+from mptui.engine.optim.optimizers import FrozenLayers, build_optimizer, frozen_at_last, supports_fused
+from mptui.engine.precision import DTYPES, Precision, apply_fp32_layers
+from mptui.errors import ConfigError
+from mptui.hardware.devices import CONTEXT_BYTES, USABLE
+from mptui.models.latents import vae_bytes
+from mptui.models.layers import blocks_of, has_batch_norm
 from mptui.models.zoo import build, input_shape
+from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
+
+# The memory of a training run on a device, before anything is allocated: the ledger of a step
+# --------------------------------------------------------------------------------------------
+# Weights, optimizer, averages, gradients, activations and temporaries are counted: see `step_trace`. What
+# no tensor shows is estimated: the workspaces of the libraries as `WORKSPACE` times the largest activation,
+# and the libraries themselves as `CONTEXT_BYTES`. Compiled code, which mostly saves less, counts as eager
+# code, and a data set cached on the device is not included.
 
 WORKSPACE = 1.0
 """Workspaces of convolutions, and memory that the allocator can't reuse, in largest activations."""
@@ -361,3 +367,277 @@ def _pass_memory(
         for region in regions:
             region.remove()
     return StepMemory.from_logs(*logs)
+
+
+# Keeps a run within `memory.budget_gib`: what is counted chooses how, before anything is allocated
+# -------------------------------------------------------------------------------------------------
+
+
+def kept_within(
+    config: RunConfig, task: str, *, device: str, precision: str, classes: int, ranks: int = 1
+) -> RunConfig:
+    """Choose activation checkpointing and micro-batch of a run so that its memory is within its budget.
+
+    What is set stays: checkpointing that is on, and `memory.micro_batch` as the most samples per pass. A
+    network with BatchNorm is checkpointed before its batches are split, since that leaves its result the
+    same, and others are split first, which takes less time.
+
+    Args:
+        config: The run; without a budget it is returned as it is.
+        task: Its task.
+        device: Type of its device.
+        precision: The precision in use.
+        classes: Number of classes of its data.
+        ranks: Processes that share each batch.
+
+    Raises:
+        ConfigError: Not even one sample fits, or a network can't be counted on a device that has no limit.
+    """
+    budget = config.memory.budget_gib
+    if budget is None:
+        return config
+    count = _Counts(of_one_rank(config, ranks), task, device, precision, classes)
+    room = int(budget * USABLE * (1 << 30))
+    try:
+        rows, checkpointed = _chosen(count, room, checkpointed=config.memory.activation_checkpointing)
+        if not rows:
+            raise _nothing_fits(count, budget)
+    except UncountableError as error:
+        if device == "cuda":  # allocations are held to the budget there, and what doesn't fit is split
+            return config
+        raise ConfigError(
+            f"memory.budget_gib: the memory of {config.model.name} can't be counted in advance",
+            hint="leave it unset, or use another network",
+        ) from error
+    is_whole = rows >= count.config.training.batch_size
+    update = {"micro_batch": None if is_whole else rows, "activation_checkpointing": checkpointed}
+    return config.model_copy(update={"memory": config.memory.model_copy(update=update)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Counts a run, or one rank of it, with other micro-batches, with and without checkpointing."""
+
+    config: RunConfig
+    task: str
+    device: str
+    precision: str
+    classes: int
+
+    def at(self, rows: int, *, checkpointed: bool) -> Footprint:
+        """Count passes of `rows` samples.
+
+        Raises:
+            ConfigError: The network has no blocks to checkpoint.
+        """
+        update = {"micro_batch": rows, "activation_checkpointing": checkpointed}
+        memory = self.config.memory.model_copy(update=update)
+        config = self.config.model_copy(update={"memory": memory})
+        return footprint(
+            config, self.task, device=self.device, precision=self.precision, classes=self.classes
+        )
+
+    @property
+    def most(self) -> int:
+        """The most samples per pass that the settings allow."""
+        return rows_of(self.config)
+
+    def largest(self, room: int, *, checkpointed: bool) -> int:
+        """Return the most samples per pass that fit into `room` bytes; 0: none."""
+        if self.at(self.most, checkpointed=checkpointed).total <= room:
+            return self.most
+        # of a split batch, the gradients of the other parts are there, too
+        return min(self.most, self.at(1, checkpointed=checkpointed).largest_batch(room))
+
+
+def _chosen(count: _Counts, room: int, *, checkpointed: bool) -> tuple[int, bool]:
+    """Return the samples per pass, 0 if not even one fits, and whether blocks are checkpointed."""
+    if checkpointed:
+        return count.largest(room, checkpointed=True), True
+    plain = count.largest(room, checkpointed=False)
+    split = plain < count.most
+    if split and (not plain or count.at(1, checkpointed=False).has_batch_norm):
+        with suppress(ConfigError):  # it has no blocks
+            more = count.largest(room, checkpointed=True)
+            if more > plain:
+                return more, True
+    return plain, False
+
+
+def _nothing_fits(count: _Counts, budget: float) -> ConfigError:
+    least = count.at(1, checkpointed=count.config.memory.activation_checkpointing)
+    with suppress(ConfigError):
+        least = count.at(1, checkpointed=True)
+    return ConfigError(
+        f"memory.budget_gib = {budget:g}: one image at {count.config.data.image_size} px takes "
+        f"{fmt.size(least.total)} in {count.precision}, and a tenth of the budget stays free",
+        hint=f"see where it goes with mptui memory --card {budget:g}GiB; try 16 bits, a smaller "
+        "data.image_size, or a smaller model",
+    )
+
+
+# What each setting that saves memory would save of a run: the levers of its ledger
+# ---------------------------------------------------------------------------------
+
+_PARTS = 4
+"""Micro-batches that the lever splits a batch into."""
+_TWO_STATES = 8
+"""Bytes of optimizer state for each weight from which one with a single state saves memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A setting that saves memory.
+
+    Attributes:
+        setting: As for `--set`.
+        effect: What else it changes.
+        footprint: The memory of the run with it.
+        any_batch: Whether the batch may then be of any size, since only parts of it are on the device.
+    """
+
+    setting: str
+    effect: str
+    footprint: Footprint
+    any_batch: bool
+
+
+def levers(config: RunConfig, task: str, *, device: str, precision: str, classes: int) -> Iterator[Lever]:
+    """Count the memory of a run with each setting that saves some and isn't set, those first that cost least.
+
+    Args:
+        config: The run.
+        task: Its task.
+        device: Type of its device.
+        precision: The precision in use.
+        classes: Number of classes of its data.
+
+    Raises:
+        UncountableError: As `footprint`.
+    """
+    for setting, effect, changes in _candidates(config, precision):
+        used = changes.pop("precision.mode", precision)
+        try:
+            changed = _with(config, changes)
+            counted = footprint(changed, task, device=device, precision=used, classes=classes)
+            split = "memory.micro_batch" in changes
+            note = "; BatchNorm by part" if split and counted.has_batch_norm else ""
+            yield Lever(setting, effect + note, counted, split)
+        except (ConfigError, ValidationError):  # this network has no blocks, or the settings exclude it
+            continue
+
+
+def enough(
+    config: RunConfig, task: str, *, device: str, precision: str, classes: int, room: int
+) -> Lever | None:
+    """Return the first lever with which a run fits into `room` bytes, with a margin; None: none, or it does.
+
+    Raises:
+        ConfigError, UncountableError: As `footprint`.
+    """
+    counted = footprint(config, task, device=device, precision=precision, classes=classes)
+    if counted.total <= USABLE * room:
+        return None  # something else has the memory
+    found = levers(config, task, device=device, precision=precision, classes=classes)
+    return next((lever for lever in found if lever.footprint.total <= USABLE * room), None)
+
+
+def _candidates(config: RunConfig, precision: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    training, memory = config.training, config.memory
+    if precision == "fp32":
+        yield "precision.mode=bf16", "16-bit activations", {"precision.mode": "bf16"}
+    if config.speed.fused is False:
+        yield "speed.fused=true", "the same update in one kernel", {"speed.fused": True}
+    if not memory.activation_checkpointing:
+        effect = "the same result, a third slower"
+        yield "memory.activation_checkpointing=true", effect, {"memory.activation_checkpointing": True}
+    if (rows := rows_of(config)) > 1:
+        part = -(-rows // _PARTS)
+        effect = "the same batch in parts"
+        yield f"memory.micro_batch={part}", effect, {"memory.micro_batch": part}
+    if training.ema_decay is not None:
+        yield "training.ema_decay=none", "no averaged weights", {"training.ema_decay": None}
+    if OPTIMIZERS[training.optimizer].state_bytes >= _TWO_STATES:
+        effect = "one state instead of two; needs another rate"
+        yield "training.optimizer=lion", effect, _of_lion(config)
+
+
+def _of_lion(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of lion, without those that it doesn't take."""
+    other = dict.fromkeys(("training.nesterov", "training.betas", "training.eps"))
+    return {"training.optimizer": "lion", **other}
+
+
+def _with(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
+    """Return a configuration with other values of some keys (`table.key`).
+
+    Raises:
+        ValidationError: They exclude each other.
+    """
+    document = config.model_dump()
+    for table, values in nested(changes).items():
+        document[table] |= values
+    return RunConfig.model_validate(document)
+
+
+# What the memory of a CUDA device belongs to when it is full
+# -----------------------------------------------------------
+# torch's allocator lists its blocks by address (`torch.cuda.memory._snapshot`, a dictionary of this
+# process: nothing is unpickled). A block belongs to the tensors that begin in it; what belongs to none that
+# the run keeps are activations, their gradients and temporaries.
+
+GAPS = "free, in gaps"
+REST = "activations and temporaries"
+_ACTIVE = "active"
+
+
+def kept_tensors(model: torch.nn.Module, parts: Parts) -> dict[str, list[torch.Tensor]]:
+    """Return the tensors that last from step to step, by what they are."""
+    states = parts.optimizer.state.values()
+    average = parts.average
+    return {
+        "weights": [*model.parameters(), *model.buffers()],
+        "gradients": [each.grad for each in model.parameters() if each.grad is not None],
+        "optimizer states": [
+            value for state in states for value in state.values() if isinstance(value, torch.Tensor)
+        ],
+        "averaged weights": average.averages() if isinstance(average, WeightAverage) else [],
+    }
+
+
+def owners(
+    segments: Iterable[Mapping[str, Any]], kept: Mapping[str, Iterable[torch.Tensor]]
+) -> list[tuple[str, int]]:
+    """Return what the allocator's memory belongs to, the largest first: names and bytes.
+
+    Args:
+        segments: Those of torch's snapshot, of one device.
+        kept: The tensors of the run by what they are.
+    """
+    blocks = []
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            blocks.append((address, block["size"], block["state"].startswith(_ACTIVE)))
+            address += block["size"]
+    blocks.sort()
+    starts = [address for address, _, _ in blocks]
+    names: dict[int, str] = {}
+    for name, tensors in kept.items():
+        for tensor in tensors:
+            number = bisect_right(starts, tensor.untyped_storage().data_ptr()) - 1
+            if number >= 0:
+                names[number] = name
+    sums: Counter[str] = Counter()
+    for number, (_, size, is_active) in enumerate(blocks):
+        sums[names.get(number, REST) if is_active else GAPS] += size
+    return sums.most_common()
+
+
+def owners_in_words(model: torch.nn.Module, parts: Parts, device: torch.device) -> str:
+    """Describe what the memory of a device belongs to now; "" where its allocator doesn't tell."""
+    if device.type != "cuda":
+        return ""
+    snapshot = torch.cuda.memory._snapshot(device)
+    here = [each for each in snapshot["segments"] if each["device"] == (device.index or 0)]
+    return ", ".join(f"{fmt.size(size)} {name}" for name, size in owners(here, kept_tensors(model, parts)))

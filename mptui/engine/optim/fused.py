@@ -1,22 +1,28 @@
-"""Optimizers that update all weights in a few kernels, and change nothing when the step is refused.
+"""Optimizers that update all weights in a few kernels, and nothing when the step is refused."""
 
-The kernels are the ones behind `torch.optim` with `fused=True`; calling them with lists made once costs the
-host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state, without a
-sync. `descend` and `average_in` are the kernel of SGD, for optimizers that have none of their own. Arithmetic
-with (1 - found_inf) would not do: the gradients of a refused step may be NaN, and NaN x 0 is NaN.
-
-On a CPU the kernels copy each gradient that is not contiguous, and then never read the copy
-(`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that takes
-longer than the update. On a CPU they therefore get 1-D views, which are always contiguous.
-"""
-
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import _muon
 
-from mptui.engine.optim.grad_norm import in_a_row
+from mptui.engine.ranks.group import ALONE, Ranks
+
+# Optimizers that update all weights in a few kernels, and change nothing when the step is refused
+# ------------------------------------------------------------------------------------------------
+# The kernels are the ones behind `torch.optim` with `fused=True`; calling them with lists made once costs
+# the host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state,
+# without a sync. `descend` and `average_in` are the kernel of SGD, for optimizers that have none of their
+# own. Arithmetic with (1 - found_inf) would not do: the gradients of a refused step may be NaN, and NaN x 0
+# is NaN.
+#
+# On a CPU the kernels copy each gradient that is not contiguous, and then never read the copy
+# (`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that takes
+# longer than the update. On a CPU they therefore get 1-D views, which are always contiguous.
 
 STEP = "step"
 """The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed, or
@@ -288,3 +294,166 @@ class FusedLion(FusedOptimizer):
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+# L2 norm of all gradients
+# ------------------------
+# On a CPU large gradients are squared and summed as soon as the backward pass has computed them, while they
+# are in the processor's cache: reading them again at the end takes 2 % of a ResNet-18's step.
+
+LARGE = 1 << 13
+"""Elements from which a gradient is worth a separate call."""
+
+CACHED = 1 << 22
+"""Elements that fit in a processor's cache after the backward pass, where norm and update then find them:
+models with fewer parameters don't need sums during the backward pass."""
+
+
+@dataclass(slots=True)
+class _Noted:
+    """A gradient, its version, and the sum of its squares (0-dim) at that version."""
+
+    grad: torch.Tensor
+    version: int
+    squares: torch.Tensor
+
+
+class GradientNorm:
+    """Computes the norm of the gradients of parameters.
+
+    Args:
+        parameters: Dense, all on one device.
+        early: On a CPU: square large gradients during the backward pass, if the model is large. A gradient
+            that changes after that is detected, and read again.
+        shared_by: The ranks whose shards of the gradients make up the norm.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool, shared_by: Ranks = ALONE) -> None:
+        self._parameters, self._shared_by = parameters, shared_by
+        self._early = early
+        self._noted: dict[int, _Noted] = {}
+        there_are_many = early and sum(parameter.numel() for parameter in parameters) >= CACHED
+        # hooks must not refer to this object or the parameters: a reference cycle would keep them alive
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_note, self._noted, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(parameters)
+            if there_are_many and parameter.numel() >= LARGE
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks from the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop references to gradients that were cleared."""
+        self._noted.clear()
+
+    def total(self) -> torch.Tensor:
+        """Return the norm of all current gradients (at least one): 0-dim float32. Never syncs."""
+        if not self._early:
+            grads = [p.grad for p in self._parameters if p.grad is not None]
+            norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
+            return norm if self._shared_by.is_alone else self._shared_by.sum_(norm.square()).sqrt_()
+        rest, squares = [], []
+        for number, parameter in enumerate(self._parameters):
+            grad = parameter.grad
+            if grad is None:
+                continue
+            noted = self._noted.get(number)
+            if noted is not None and noted.grad is grad and noted.version == grad._version:
+                squares.append(noted.squares)
+            elif grad.numel() >= LARGE:
+                squares.append(_squares(in_a_row(grad)))
+            else:
+                rest.append(grad if grad.is_contiguous() else in_a_row(grad))
+        if rest:  # one sum over many small gradients is cheaper than many sums
+            squares.append(_squares(torch._C._nn.flatten_dense_tensors(rest)))
+        total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
+        return total.sqrt()
+
+
+def in_a_row(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a 1-D view of a dense tensor in memory order, whatever the order of its axes."""
+    return tensor if tensor.ndim == 1 else tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _squares(row: torch.Tensor) -> torch.Tensor:
+    return torch.dot(row, row)
+
+
+def _note(noted: dict[int, _Noted], number: int, parameter: torch.Tensor) -> None:
+    grad = parameter.grad
+    assert grad is not None, "it was just added to"
+    noted[number] = _Noted(grad, grad._version, _squares(in_a_row(grad)))
+
+
+# Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) for the matrices of hidden layers
+# ------------------------------------------------------------------------------------------------------
+# The momentum of each matrix is replaced by an approximation of the nearest orthogonal matrix, by torch's
+# Newton-Schulz iteration in bfloat16. All other parameters are trained by AdamW.
+
+_COEFFICIENTS = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
+
+
+class Muon(FusedAdamW):
+    """Muon as in torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"`, and AdamW for the other parameters.
+
+    The update of an A x B matrix is scaled by 0.2 sqrt(max(A, B)), so that it is as large as AdamW's (Liu et
+    al. 2025, "Muon is Scalable for LLM Training"): one rate and one weight decay suit both. A convolution of
+    shape [out, in, height, width] is a matrix of shape [out, in x height x width], its columns in the order
+    in memory, which makes no difference but for rounding in bfloat16.
+
+    Args:
+        groups: Parameter groups; in one with `hidden`, all are matrices of hidden layers.
+        lr: 0-dim float32 tensor on the device.
+        momentum: Of the matrices.
+        nesterov: Nesterov momentum of the matrices.
+        betas: Of AdamW.
+        eps: Of AdamW.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: torch.Tensor,
+        *,
+        momentum: float,
+        nesterov: bool,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        super().__init__(groups, lr, betas=betas, eps=eps)
+        for group in self.param_groups:
+            group |= {"momentum": momentum, "nesterov": nesterov}
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["hidden"] else super()._state_names(group)
+
+    def _view(self, group: dict[str, Any], parameter: torch.Tensor) -> View:
+        return _as_matrix if group["hidden"] else super()._view(group, parameter)
+
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
+        if not group["hidden"]:
+            super()._update_group(part, grads, found_inf)
+            return
+        (buffers,), momentum = states, group["momentum"]
+        average_in(buffers, grads, 1 - momentum, found_inf)
+        averages = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
+        updates = [_orthogonal(average) for average in averages]
+        torch._foreach_mul_(updates, [0.2 * math.sqrt(max(update.shape)) for update in updates])
+        descend(weights, updates, rate, found_inf, group["weight_decay"])
+
+
+def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    rows = tensor.shape[0]
+    columns = tensor.numel() // rows
+    return tensor.as_strided((rows, columns), (columns, 1))
+
+
+def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    found = _muon._zeropower_via_newtonschulz(matrix, _COEFFICIENTS, _muon.DEFAULT_NS_STEPS, _muon.EPS)
+    # a tall one is transposed, and the kernel reads memory in order
+    return found.to(torch.float32, memory_format=torch.contiguous_format)

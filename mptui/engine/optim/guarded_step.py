@@ -13,14 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mptui.engine.optim.averages import AveragedWeights
 from mptui.engine.optim.buffers import RevertibleBuffers, WeightMemory
-from mptui.engine.optim.ema import AveragedWeights
-from mptui.engine.optim.fused import FusedOptimizer
-from mptui.engine.optim.grad_norm import GradientNorm
-from mptui.engine.precision.amp import Precision
-from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.shards import shard_of
-from mptui.engine.reporting.late_reads import read_now
+from mptui.engine.optim.fused import FusedOptimizer, GradientNorm
+from mptui.engine.precision import Precision
+from mptui.engine.ranks.group import ALONE, Ranks, shard_of
+from mptui.engine.reporting.step_time import read_now
 
 Rates = Callable[[int], npt.NDArray[np.float32]]
 

@@ -1,16 +1,236 @@
-"""The parameter groups of an optimizer: weight decay and learning rate of each parameter."""
+"""Builds the optimizer of a network: groups of parameters, frozen layers, and the state of each."""
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from mptui.config.schema import TrainingConfig
-from mptui.engine.ranks.shards import shard_of
-from mptui.models.layers import layers_of
+from mptui.config.schema import Freeze, TrainingConfig
+from mptui.engine.optim.fused import FusedOptimizer
+from mptui.engine.ranks.group import as_shard, shard_of
+from mptui.errors import ConfigError
+from mptui.models.layers import layers_named, layers_of
 from mptui.models.weights import head_names
 from mptui.registry.optimizers import OPTIMIZERS, Groups
+
+# Frozen layers, as `training.freeze` names them: not trained, and unchanged to the bit
+# -------------------------------------------------------------------------------------
+# A frozen weight has no gradient, and so no place in the optimizer, the gradient norm and the EMA.
+# BatchNorm of a frozen layer stays in evaluation mode: it normalises by its running statistics, which don't
+# move (as `trainable = False` in Keras, https://keras.io/guides/transfer_learning). Dropout stays active.
+
+
+def frozen_in(training: TrainingConfig, epoch: int) -> Freeze:
+    """Return what is frozen in `epoch` (from 0): "backbone", the named layers, or None."""
+    if isinstance(training.freeze, int):
+        return "backbone" if epoch < training.freeze else None
+    return training.freeze
+
+
+def frozen_at_last(training: TrainingConfig) -> Freeze:
+    """Return what is frozen in the last epoch, in which a run takes the most memory."""
+    return frozen_in(training, training.epochs - 1)
+
+
+def frozen_parameters(model: torch.nn.Module, frozen: Freeze) -> list[torch.nn.Parameter]:
+    """Return the parameters that are frozen, without those that the network itself does not train.
+
+    Raises:
+        ConfigError: There is no such layer, or no weights are left to train.
+    """
+    within = {p for module in _modules(model, frozen) for p in module.parameters()}
+    if frozen == "backbone":
+        within -= set(head_parameters(model))
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if trainable and within.issuperset(trainable):
+        raise ConfigError(
+            "training.freeze: no weights are left to train",
+            hint='name fewer layers, or use "backbone": all but the head',
+        )
+    return [p for p in trainable if p in within]
+
+
+class FrozenLayers:
+    """Layers that are frozen until `thaw`; all others of the network are put into training mode.
+
+    Parts that the network itself has put into evaluation mode stay so: its author wants, for example, a
+    BatchNorm whose statistics don't move. A network that is wholly in evaluation mode has asked for nothing.
+
+    Args:
+        model: The network.
+        frozen: From `frozen_in`.
+
+    Attributes:
+        kept_in_eval: Names of these parts, without those inside another one.
+
+    Raises:
+        ConfigError: There is no such layer, or no weights are left to train.
+    """
+
+    def __init__(self, model: torch.nn.Module, frozen: Freeze) -> None:
+        self.frozen = frozen
+        self._parameters = frozen_parameters(model, frozen)
+        for parameter in self._parameters:
+            parameter.requires_grad = False
+            parameter.grad = None
+        in_eval = {name: m for name, m in model.named_modules() if not m.training} if model.training else {}
+        self.kept_in_eval = [name for name in in_eval if name.rpartition(".")[0] not in in_eval]
+        model.train()
+        for module in in_eval.values():
+            module.training = False
+        self._norms = [
+            norm
+            for module in _modules(model, frozen)
+            for norm in module.modules()
+            if isinstance(norm, torch.nn.modules.batchnorm._NormBase) and norm.training
+        ]
+        for norm in self._norms:
+            norm.eval()
+
+    def thaw(self) -> None:
+        """Train the weights again, and the statistics of their BatchNorm."""
+        for parameter in self._parameters:
+            parameter.requires_grad = True
+        for norm in self._norms:
+            norm.train()
+
+
+def _modules(model: torch.nn.Module, frozen: Freeze) -> Sequence[torch.nn.Module]:
+    if frozen == "backbone":
+        return [model]
+    names = frozen if isinstance(frozen, list) else []
+    return [model.get_submodule(name) for name in layers_named(model, names, key="training.freeze")]
+
+
+# Builds the optimizer of a run, and updates its hyperparameters after a switch to another profile
+# ------------------------------------------------------------------------------------------------
+
+
+def build_optimizer(
+    model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor, *, fused: bool
+) -> torch.optim.Optimizer:
+    """Build the optimizer named by `training.optimizer`, over the model's trainable parameters.
+
+    Args:
+        model: The network, on its device.
+        training: Optimizer name and hyperparameters.
+        lr: 0-dim float32 tensor on the device that a fused optimizer reads at each step.
+        fused: One kernel updates all parameters, and skips the update if `found_inf` is set.
+    """
+    groups = parameter_groups(model, training)
+    return OPTIMIZERS[training.optimizer].build(groups, lr, fused=fused, **_settings(training))
+
+
+def continued(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor
+) -> torch.optim.Optimizer:
+    """Return `optimizer` with other hyperparameters; a new one with its state if it trains other weights.
+
+    The arguments are those of `build_optimizer`. Weights that were not trained have no state yet.
+    """
+    if _rates(optimizer.param_groups) == _rates(parameter_groups(model, training)):
+        _take_over(optimizer, training)
+        return optimizer
+    other = build_optimizer(model, training, lr, fused=isinstance(optimizer, FusedOptimizer))
+    state = OptimizerState(training.optimizer, model, optimizer).state_dict()
+    OptimizerState(training.optimizer, model, other).load_state_dict(state)
+    return other
+
+
+def _rates(groups: Groups) -> dict[torch.Tensor, float]:
+    """Return the factor of the learning rate of each trained weight."""
+    return {p: group["lr_scale"] for group in groups for p in group["params"]}
+
+
+def _take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
+    for group in optimizer.param_groups:
+        if group["decays"]:
+            group["weight_decay"] = training.weight_decay
+        group.update(_settings(training))
+
+
+def shrink_momentum(optimizer: torch.optim.Optimizer, name: str, factor: float) -> None:
+    """Multiply the momentum of the optimizer called `name` by `factor`, if it has one."""
+    momentum = OPTIMIZERS[name].momentum
+    for state in optimizer.state.values():
+        if momentum is not None and isinstance(buffer := state.get(momentum), torch.Tensor):
+            buffer.mul_(factor)
+
+
+def supports_fused(name: str, device: torch.device) -> bool:
+    """Whether the optimizer called `name` has a fused kernel for this kind of device."""
+    return OPTIMIZERS[name].has_fused and device.type in {"cuda", "cpu", "xpu", "mps"}
+
+
+def _settings(training: TrainingConfig) -> dict[str, Any]:
+    """Return the settings of [training] that the optimizer uses, by key, or its own values of those unset."""
+    own = OPTIMIZERS[training.optimizer].settings
+    given = {key: getattr(training, key) for key in own}
+    return {key: own[key] if value is None else value for key, value in given.items()}
+
+
+# Optimizer state keyed by parameter names
+# ----------------------------------------
+
+
+class OptimizerState:
+    """State of a torch optimizer, independent of the order of its parameters.
+
+    Args:
+        name: The optimizer's name in the configuration; state of another one is refused.
+        model: The model, which gives the parameter names.
+        optimizer: An optimizer of the parameters of `model`.
+    """
+
+    def __init__(self, name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._name, self._model, self._optimizer = name, model, optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the name under `optimizer`, and each tensor under `KEY/PARAMETER`."""
+        named = {shard_of(p): (name, p) for name, p in self._model.named_parameters()}
+        tensors = {
+            f"{key}/{named[p][0]}": as_shard(value, named[p][1])
+            for p, state in self._optimizer.state.items()
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor)
+        }
+        return {"optimizer": self._name, **tensors}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copy the tensors into the optimizer's state, without those of weights that it does not train.
+
+        Raises:
+            RuntimeError: The state is of another optimizer.
+            KeyError: The state is of another model.
+        """
+        if state_dict["optimizer"] != self._name:
+            raise RuntimeError(f"the optimizer is {state_dict['optimizer']}, not {self._name}")
+        parameters = {name: shard_of(p) for name, p in self._model.named_parameters()}
+        trained = {p for group in self._optimizer.param_groups for p in group["params"]}
+        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        for full_name, value in state_dict.items():
+            if isinstance(value, torch.Tensor):
+                key, _, name = full_name.partition("/")
+                if (parameter := parameters[name]) in trained:
+                    states.setdefault(parameter, {})[key] = shard_of(value)
+        if isinstance(self._optimizer, FusedOptimizer):
+            self._optimizer.load(states)
+            return
+        self._optimizer.state.clear()  # torch's optimizers allocate state at the first step
+        for parameter, state in states.items():
+            self._optimizer.state[parameter] = {
+                key: _like(parameter, value).copy_(value) for key, value in state.items()
+            }
+
+
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(parameter) if value.ndim else torch.empty((), device=parameter.device)
+
+
+# The parameter groups of an optimizer: weight decay and learning rate of each parameter
+# --------------------------------------------------------------------------------------
 
 _TOKEN_OR_POSITION = re.compile(
     r"(?:^|[._])(?:cls|class|dist|reg|register|mask)_tokens?$"

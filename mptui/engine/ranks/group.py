@@ -1,35 +1,122 @@
-"""The group of processes (ranks) that train one network, by torch.distributed.
+"""The group of processes (ranks) that train one network, by torch.distributed; who failed."""
 
-There are two groups of the same ranks: that of the device (nccl on CUDA, gloo on a CPU) reduces tensors in
-the order of the device's work; that of the hosts (gloo) carries small values between steps, and no device
-waits for it.
-
-A rank that fails must not leave the others waiting. Therefore the hosts meet (`Ranks.meet`) before each
-collective operation on the device, and before small values are exchanged: there a failed rank says so, and
-all others raise its error. Only the sums of a step are not met for one by one: a rank that fails in a step
-makes up for them (`mptui.engine.ranks.lockstep`).
-"""
-
+import contextlib
 import json
 import os
+import re
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mptui.engine.ranks.beats import Beats
-from mptui.engine.ranks.rank_failure import PeerOutOfMemoryError, RankFailure, RetryError, leave_at_once, lost
-from mptui.engine.ranks.slow_ranks import StepTimes
-from mptui.errors import ConfigError, MptuiError, RankError
-from mptui.processes.own_devices import check_own_devices
-from mptui.processes.rank_place import RankPlace
-from mptui.text import clean
+from mptui import errors
+from mptui.engine.micro_batches import is_memory_full
+from mptui.engine.ranks.beats import Beats, StepTimes
+from mptui.errors import ConfigError, MemoryExhaustedError, MptuiError, RankError
+from mptui.processes.rank_place import RankPlace, check_own_devices
+from mptui.registry.own_code import fault_of
+from mptui.text import clean, clean_lines
+
+# The failure of one rank, as the others raise it, and how it leaves them
+# -----------------------------------------------------------------------
+
+_LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "ProcessGroup", "TCPStore")
+"""Words of torch's errors about a group whose processes have ended."""
+
+ABORT_S = 5.0
+"""Seconds that a rank which leaves at once waits for operations that gloo can't give up."""
+
+
+class RetryError(Exception):
+    """The step failed on another rank, and is to be repeated by all."""
+
+
+class PeerOutOfMemoryError(RetryError, MemoryError):
+    """The step did not fit in the memory of another rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """An error that ended the work of a rank: the class of an `MptuiError`, and its words."""
+
+    rank: int
+    kind: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int) -> "RankFailure":
+        """Describe `error`; that of a bug is a `RankError`."""
+        known = error if isinstance(error, MptuiError) else fault_of(error)
+        if known is not None:
+            return cls(rank, type(known).__name__, known.message, known.hint)
+        words = clean_lines(f"{type(error).__name__}: {error}", 500)
+        if is_memory_full(error):
+            return cls(rank, MemoryExhaustedError.__name__, words, "use a smaller --batch-size")
+        return cls(rank, RankError.__name__, words, "see the traceback of that rank")
+
+    def error(self) -> MptuiError:
+        """Return the error for another rank to raise."""
+        kind = getattr(errors, self.kind, RankError)
+        raised: MptuiError = kind(f"rank {self.rank}: {self.message}", hint=self.hint)
+        return raised
+
+
+@contextlib.contextmanager
+def lost() -> Iterator[None]:
+    """Raise torch's error about a process that has ended as a `RankError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (raised := as_lost(error)) is None:
+            raise
+        raise raised from error
+
+
+def as_lost(error: BaseException) -> RankError | None:
+    """Convert torch's error about a process that has ended; None for other errors."""
+    if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _LOST):
+        return None
+    words = re.sub(r"^\[[^\]]*\] ?", "", str(error).strip().splitlines()[0]).partition(". ")[0]
+    return RankError(
+        f"another process of the run has ended or can't be reached: {clean(words, 200)}",
+        hint="read what the other processes say, then go on from the last save: mptui resume RUN",
+    )
+
+
+def leave_at_once() -> None:
+    """Leave the group of this process, and give up operations that don't end in some seconds."""
+    # in this thread, the last reference to the group would wait for its operations
+    leaving = threading.Thread(target=_abort, daemon=True)
+    leaving.start()
+    leaving.join(ABORT_S)
+
+
+def _abort() -> None:
+    with contextlib.suppress(RuntimeError):
+        if dist.group.WORLD is not None:
+            dist.group.WORLD.abort()  # nccl gives up its operations, gloo has no such thing
+        dist.destroy_process_group()  # gloo's threads can abort a process that ends with a group
+
+
+# The group of processes (ranks) that train one network, by torch.distributed
+# ---------------------------------------------------------------------------
+# There are two groups of the same ranks: that of the device (nccl on CUDA, gloo on a CPU) reduces tensors
+# in the order of the device's work; that of the hosts (gloo) carries small values between steps, and no
+# device waits for it.
+#
+# A rank that fails must not leave the others waiting. Therefore the hosts meet (`Ranks.meet`) before each
+# collective operation on the device, and before small values are exchanged: there a failed rank says so,
+# and all others raise its error. Only the sums of a step are not met for one by one: a rank that fails in a
+# step makes up for them (`mptui.engine.ranks.sync`).
 
 T = TypeVar("T")
 
@@ -393,3 +480,62 @@ def _nobody_came(arrivals: Arrivals) -> RankError:
 
 def _unset(place: RankPlace) -> str:
     return f"unset {place.source}"
+
+
+# The parts of sharded weights: each rank holds and updates its own rows of every weight (FSDP2)
+# ----------------------------------------------------------------------------------------------
+# A sharded network has its parameters as `DTensor`s, and so have the state dictionaries of network,
+# optimizer and average. The optimizer itself, the average and the norm see plain tensors, the shards of
+# this rank: their kernels are those of a network that is whole. Without sharding, each function here
+# returns what it is given.
+
+
+def shard_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds; of a parameter the same object each time."""
+    # to_local() makes a new view of a parameter each time; an optimizer knows its weights by their identity
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def as_shard(own: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return `own`, which belongs to this rank's shard of a parameter, as a part of the whole tensor.
+
+    What has one value for all of a parameter (0-dim) is returned as it is.
+    """
+    if not isinstance(parameter, DTensor) or own.ndim == 0:
+        return own
+    return DTensor.from_local(
+        own.detach(),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all of a tensor; all ranks take part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def as_shards(
+    tensors: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return tensors of a checkpoint as the state of sharded parameters has them, on their device.
+
+    Args:
+        tensors: Whole tensors or the shards of this rank, named as a parameter or `KEY/PARAMETER`; others
+            are returned as they are.
+        parameters: The parameters by name.
+    """
+    found = dict(tensors)
+    for name, value in tensors.items():
+        parameter = parameters.get(name.rpartition("/")[2])
+        if not isinstance(parameter, DTensor) or value.ndim != parameter.ndim:
+            continue
+        if value.shape == shard_of(parameter).shape:
+            found[name] = as_shard(value, parameter)
+        elif value.shape == parameter.shape:
+            mesh, placements = parameter.device_mesh, parameter.placements
+            found[name] = distribute_tensor(value, mesh, placements, src_data_rank=None)  # each has it all
+    return found

@@ -7,15 +7,20 @@ from enum import Enum, auto
 
 import torch
 
-from mptui.data.core.batch import Window
+from mptui.data.batch import Window
+from mptui.data.reading import BadSamples
+from mptui.data.sampler import Share
+from mptui.data.types import Problem
 from mptui.engine.context import TrainContext
-from mptui.engine.guards.microbatch import Recovery
-from mptui.engine.guards.oom_errors import is_out_of_memory, release
 from mptui.engine.hooks import Hook
-from mptui.engine.ranks.group import Standing
-from mptui.engine.ranks.rank_failure import RankFailure, RetryError, as_lost
-from mptui.engine.ranks.ranks_mailbox import RanksMailbox
+from mptui.engine.micro_batches import Recovery, is_out_of_memory, release
+from mptui.engine.ranks.beats import KEPT, StepTimes
+from mptui.engine.ranks.group import RankFailure, RetryError, Standing, as_lost
+from mptui.engine.ranks.mailbox import TIMES, RanksMailbox
 from mptui.errors import MemoryExhaustedError
+
+# Keeps all ranks at the same step: what one can't do, all repeat or end together
+# -------------------------------------------------------------------------------
 
 
 class Stage(Enum):
@@ -171,3 +176,120 @@ def _not_repeatable(error: BaseException, tied_by: str) -> BaseException:
         f"with {tied_by}, a step that does not fit is not repeated: {words}",
         hint="set memory.micro_batch to fewer samples, or memory.activation_checkpointing = true",
     )
+
+
+# The times of the ranks' steps come to rank 0 with the numbers that the ranks exchange anyway
+# --------------------------------------------------------------------------------------------
+
+_PER_S = 1_000_000
+
+
+class RankTimes(Hook):
+    """Gives the times of each measured step of this rank to rank 0; not active in a process that is alone.
+
+    All ranks measure the same steps, one for each report, and report between the same two steps; their times
+    are in the notes of the next meeting, so that they cost no exchange of their own.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context, self._ranks = context, context.ranks
+        self._own: list[int] | None = None
+        self._arrived: dict[int, StepTimes] = {}
+        if isinstance(context.mailbox, RanksMailbox):
+            context.mailbox.times, context.mailbox.timed = self._take, self._collect
+            self._ranks.sums_begin = context.reporter.clock.sums_begin
+
+    @property
+    def active(self) -> bool:
+        """Whether there are several ranks."""
+        return not self._ranks.is_alone
+
+    def report_due(self) -> None:
+        """Keep the times of the step that was measured for this report."""
+        reporter = self._context.reporter
+        if reporter.times is not None:
+            measured = reporter.times
+            if self._context.parts.replica.tied_by:  # all else waits for other ranks, too
+                measured = StepTimes(data_s=measured.data_s, wait_s=sum(measured) - measured.data_s)
+            *times, waited = (round(_PER_S * seconds) for seconds in measured)
+            self._own = [*times, max(1, waited)]
+            reporter.times = None
+
+    def run_begins(self) -> None:
+        """Forget the steps measured so far."""
+        self._own, self._ranks.steps = None, ()
+        self._arrived.clear()
+
+    def settings_changed(self) -> None:
+        """Forget the steps of other settings."""
+        self.run_begins()
+
+    def _take(self) -> list[int]:
+        own, self._own = self._own, None
+        return own or [0] * TIMES
+
+    def _collect(self, times: list[list[int]]) -> None:
+        """Keep the times of all ranks; on CUDA, those of some arrive with a later report."""
+        if not self._ranks.is_first:
+            return
+        for rank, microseconds in enumerate(times):
+            if microseconds[-1]:
+                self._arrived[rank] = StepTimes(*(each / _PER_S for each in microseconds))
+        if len(self._arrived) == self._ranks.world_size:
+            step = tuple(self._arrived[rank] for rank in range(self._ranks.world_size))
+            self._ranks.steps = (*self._ranks.steps[1 - KEPT :], step)
+            self._arrived.clear()
+
+
+def shares_of(batch_size: int, world_size: int) -> list[int]:
+    """Return the samples of a batch by rank."""
+    return [len(Share(rank, world_size).of(range(batch_size))) for rank in range(world_size)]
+
+
+# The samples that could not be read come to all ranks, so that each counts once against the budget
+# -------------------------------------------------------------------------------------------------
+
+News = list[dict[int, Problem]]
+"""The samples of the training and of the validation set, by index."""
+
+
+class Unreadable(Hook):
+    """Tells the other ranks of samples that this one could not read; not active in a process that is alone.
+
+    Rank 0 records those of all, and all fail alike where there are more than `data.bad_sample_budget`.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        if isinstance(context.mailbox, RanksMailbox):
+            context.mailbox.has_news, context.mailbox.take_news = self._has_news, self._take_news
+            context.mailbox.hear_news = self._hear
+
+    @property
+    def active(self) -> bool:
+        """Whether there are several ranks."""
+        return not self._context.ranks.is_alone
+
+    def report_due(self) -> None:
+        """Check the number of samples that all ranks could not read.
+
+        Raises:
+            DataError: There are more than the budget allows.
+        """
+        for bad_samples in self._halves():
+            bad_samples.check()
+
+    def _halves(self) -> tuple[BadSamples, BadSamples]:
+        job = self._context.job
+        return job.train_loader.bad_samples, job.val_loader.bad_samples
+
+    def _has_news(self) -> bool:
+        return any(bad_samples.has_new for bad_samples in self._halves())
+
+    def _take_news(self) -> News:
+        return [bad_samples.take_new() for bad_samples in self._halves()]
+
+    def _hear(self, news: list[News]) -> None:
+        for of_rank in news:
+            for bad_samples, found in zip(self._halves(), of_rank, strict=True):
+                bad_samples.hear(found)

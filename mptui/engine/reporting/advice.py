@@ -1,20 +1,28 @@
 """Advice on speed and convergence, emitted during the run, and whether it has helped."""
 
+import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 
 from mptui.config.keys import value_of
-from mptui.data.loading.loader import Loader
+from mptui.data.loader import Loader
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
-from mptui.engine.reporting.bottleneck import AdviceContext, Remedy, validation_remedy
-from mptui.events import Advice
+from mptui.engine.reporting.reporter import StepRow
+from mptui.engine.reporting.step_time import AdviceContext, Remedy, validation_remedy
+from mptui.events import Advice, MemorySample
 from mptui.hardware.host import usable_cpus
 from mptui.tasks.classification import Classification
+
+# Advice on speed and convergence, emitted during the run, and whether it has helped
+# ----------------------------------------------------------------------------------
 
 NO_BETTER = 8
 """Epochs without improvement of the validation metric after which advice is given."""
@@ -215,3 +223,72 @@ def aligned_share(model: torch.nn.Module) -> float:
     total = sum(weight.numel() for weight in weights)
     aligned = sum(w.numel() for w in weights if all(size % _TENSOR_CORE == 0 for size in w.shape[:2]))
     return aligned / total if total else 1.0
+
+
+# Warns of a first loss far above chance level: of outputs that were wrong before the run began
+# ---------------------------------------------------------------------------------------------
+
+FAR_ABOVE = 3.0
+"""Multiple of the loss at chance level."""
+
+
+class FirstLoss(Hook):
+    """Compares the loss of the first step of a run with that of an untrained network.
+
+    Args:
+        context: The run.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+
+    def rows_read(self, rows: Sequence[StepRow]) -> None:
+        """See `Hook.rows_read`."""
+        if not rows or rows[0].step != 1:
+            return
+        first, chance = rows[0], self._context.task.chance
+        if math.isfinite(first.loss) and first.loss > FAR_ABOVE * chance:
+            self._context.warn(
+                "first_loss",
+                f"the first loss is {first.loss:.3g}, where outputs by chance have about {chance:.3g}: the "
+                "outputs of the network are too large, or its images are not normalised as it expects",
+            )
+
+
+# Reports the memory of the training process: what torch's allocator has, and what the system gave it
+# ---------------------------------------------------------------------------------------------------
+
+EVERY_S = 10.0
+"""Seconds between two reports, but for the first after a rise of the peak."""
+
+
+class MemorySamples(Hook):
+    """Emits a sample of the memory every few seconds; reading the allocator's counters waits for nothing."""
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        self._process = psutil.Process()
+        self._due, self._peak = 0.0, 0
+
+    def report_due(self) -> None:
+        """Emit a sample if it is time, or the peak has risen."""
+        device = self._context.device
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+        now = time.monotonic()
+        if now >= self._due or peak > self._peak:
+            self._due, self._peak = now + EVERY_S, peak
+            self._context.emit(self._sample(device))
+
+    def _sample(self, device: torch.device) -> MemorySample:
+        step, process = self._context.state.step, self._process.memory_info().rss
+        if device.type != "cuda":
+            return MemorySample(step=step, process=process)
+        counters = torch.cuda.memory_stats(device)
+        return MemorySample(
+            step=step,
+            allocated=counters.get("allocated_bytes.all.current"),
+            peak=counters.get("allocated_bytes.all.peak"),
+            reserved=counters.get("reserved_bytes.all.current"),
+            gaps=counters.get("inactive_split_bytes.all.current"),
+            process=process,
+        )

@@ -1,31 +1,205 @@
-"""Pictures of each validation, for people to look at: what the network predicts of which samples.
+"""Pictures of each validation: which samples, what is predicted of them, and images of a diffusion model."""
 
-Shapes: N samples, C channels, H and W pixels.
-"""
-
+import contextlib
+import math
+import operator
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.batch import Batch
-from mptui.data.core.class_colours import Palette, coloured, palette
-from mptui.data.core.png_files import Pixels
-from mptui.data.core.predictions import BY_CLASS, RANDOM, WORST, PicturedSample, ValidationPictures
-from mptui.data.core.rng import RandomStream, generator
-from mptui.data.core.types import LabelledSplit
-from mptui.data.transforms.normalization import IMAGENET
-from mptui.engine.context import TrainContext
-from mptui.engine.evaluate import ValidationResult, worst_classes
+from mptui.data.batch import Batch, to_device
+from mptui.data.noise import Noising
+from mptui.data.pictures import (
+    BY_CLASS,
+    RANDOM,
+    WORST,
+    Palette,
+    PicturedSample,
+    Pixels,
+    ValidationPictures,
+    coloured,
+    palette,
+)
+from mptui.data.rng import RandomStream, generator
+from mptui.data.transforms import HALF, IMAGENET, Normalization
+from mptui.data.types import IGNORE, LabelledSplit
+from mptui.engine.context import OnImages, TrainContext
+from mptui.engine.evaluate import PROGRESS_S, ValidationResult, in_eval_mode, worst_classes
+from mptui.engine.guards.memory import compute_in_pieces
 from mptui.engine.hooks import Hook
-from mptui.engine.reporting.picked_samples import PickedRows, PickedSamples, of_classes, of_masks
-from mptui.events import ImagesGenerated
+from mptui.events import ImagesGenerated, Progress
 from mptui.tasks.classification import Classification
-from mptui.tasks.segmentation import Segmentation
+from mptui.tasks.diffusion import Diffusion
+from mptui.tasks.image_sampler import ImageSampler
+from mptui.tasks.segmentation import Segmentation, predicted_classes
+
+# Picks samples of a validation on the device: the worst ones, and some that are the same at each validation
+# ----------------------------------------------------------------------------------------------------------
+# Of each batch, only the images of picked samples are kept, made small. Nothing waits for the device before
+# the end.
+#
+# Shapes: B samples, K classes, N picked samples, C channels, H and W pixels.
+
+SIDE = 96
+"""Largest side of a picture in pixels."""
+
+_MERGED = 8
+"""Batches whose worst samples are kept before the worst of all are: a call costs more than its work."""
+
+Figures = tuple[torch.Tensor, torch.Tensor | None]
+"""figures_B4 (error, true class, predicted class, its probability), and with masks the predicted ones_BHW."""
+Measure = Callable[[torch.Tensor, torch.Tensor], Figures]
+"""Returns the figures of samples, given what the network returned for them and their targets."""
+
+
+def of_classes(logits_BK: torch.Tensor, targets_B: torch.Tensor) -> Figures:
+    """Measure images in classes: the error is the cross-entropy."""
+    log_p_BK = logits_BK.float().log_softmax(dim=1)
+    highest_B, predicted_B = log_p_BK.max(dim=1)
+    errors_B = -log_p_BK.gather(1, targets_B[:, None]).squeeze(1)
+    figures = (errors_B, targets_B.float(), predicted_B.float(), highest_B.exp())
+    return torch.stack(figures, dim=1), None
+
+
+def of_masks(logits_BKHW: torch.Tensor, targets_BHW: torch.Tensor) -> Figures:
+    """Measure images with masks: the error is the share of valid pixels of a wrong class."""
+    predicted_BHW = predicted_classes(logits_BKHW)
+    valid_BHW = targets_BHW != IGNORE
+    wrong_B = ((predicted_BHW != targets_BHW) & valid_BHW).sum(dim=(1, 2))
+    errors_B = wrong_B / valid_BHW.sum(dim=(1, 2)).clamp(min=1)
+    return F.pad(errors_B[:, None], (0, 3)), predicted_BHW
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Picked samples on the device: their positions among all seen ones, figures, small images and masks."""
+
+    positions_N: torch.Tensor
+    figures_N4: torch.Tensor
+    images_NCHW: torch.Tensor
+    masks_N2HW: torch.Tensor
+    """The mask and the prediction, int16; of images in classes [N, 0]."""
+
+    @property
+    def _tensors(self) -> tuple[torch.Tensor, ...]:
+        return self.positions_N, self.figures_N4, self.images_NCHW, self.masks_N2HW
+
+    def worst(self, count: int) -> "_Rows":
+        """Return the rows of the highest error; NaN is the highest."""
+        rows = self.figures_N4[:, 0].topk(min(count, len(self.figures_N4))).indices
+        return _Rows(*(each.index_select(0, rows) for each in self._tensors))
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Rows"]) -> "_Rows":
+        """Return the rows of all `parts`."""
+        return cls(*map(torch.cat, zip(*map(operator.attrgetter("_tensors"), parts), strict=True)))
+
+    def on_host(self, indices: npt.NDArray[np.int64]) -> "PickedRows":
+        """Return the rows in host memory, given the index of the sample at each position. Syncs."""
+        arrays: list[npt.NDArray[Any]] = [each.cpu().numpy() for each in self._tensors]
+        return PickedRows(indices[arrays[0]], *arrays[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class PickedRows:
+    """Picked samples in host memory; a sample may be there twice, in place of a broken one.
+
+    Attributes:
+        indices_N: Index of each sample in the validation set.
+        figures_N4: Error, true class, predicted class, its probability.
+        images_NCHW: The images, as the network sees them, at most `SIDE` pixels wide and high; float32.
+        masks_N2HW: The mask and the prediction; of images in classes [N, 0].
+    """
+
+    indices_N: npt.NDArray[np.int64]
+    figures_N4: npt.NDArray[np.float32]
+    images_NCHW: npt.NDArray[np.float32]
+    masks_N2HW: npt.NDArray[np.int16]
+
+    @property
+    def ranked(self) -> list[tuple[float, int]]:
+        """The error and the index of each sample; NaN is infinite."""
+        errors = np.nan_to_num(self.figures_N4[:, 0], nan=np.inf, posinf=np.inf)
+        return list(zip(errors.tolist(), self.indices_N.tolist(), strict=True))
+
+
+class PickedSamples:
+    """The picked samples of one validation.
+
+    Args:
+        measure: Measures the samples of a batch.
+        worst: Number of samples of the highest error.
+        chosen: Indices of the samples that are picked whatever their error.
+    """
+
+    def __init__(self, measure: Measure, worst: int, chosen: npt.NDArray[np.int64]) -> None:
+        self._measure, self._count, self._chosen = measure, worst, chosen
+        self._worst: list[_Rows] = []
+        self._wanted: list[_Rows] = []
+        self._indices: list[npt.NDArray[np.int64]] = []
+        self._seen = 0
+
+    def add(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Look at a batch. A batch that fails for lack of memory comes again. Never syncs."""
+        size = batch.size
+        outputs, targets = outputs.detach()[:size], batch.targets[:size]
+        figures_B4, masks = self._measure(outputs, targets)
+
+        def rows(rows_N: torch.Tensor) -> _Rows:
+            images_NCHW = _small(batch.images_BCHW.index_select(0, rows_N))
+            figures_N4 = figures_B4.index_select(0, rows_N)
+            both = figures_N4.new_empty(len(rows_N), 0, dtype=torch.int16)
+            if masks is not None:
+                pair = (targets.index_select(0, rows_N), masks.index_select(0, rows_N))
+                both = torch.stack([_nearest(each.short()) for each in pair], dim=1)
+            return _Rows(rows_N + self._seen, figures_N4, images_NCHW, both)
+
+        worst = rows(figures_B4[:, 0].topk(min(self._count, size)).indices)
+        places = np.flatnonzero(np.isin(batch.sample_indices, self._chosen))
+        if len(places):
+            self._wanted.append(rows(to_device(places, figures_B4.device)))
+        self._worst.append(worst)
+        self._indices.append(batch.sample_indices.copy())
+        self._seen += size
+        if len(self._worst) >= _MERGED:
+            self._worst = [_Rows.joined(self._worst).worst(self._count)]
+
+    def take(self) -> tuple[PickedRows | None, PickedRows | None]:
+        """Return the worst samples and the chosen ones; None where there are none. Syncs."""
+        if not self._indices:
+            return None, None
+        indices = np.concatenate(self._indices)
+        wanted = _Rows.joined(self._wanted).on_host(indices) if self._wanted else None
+        return _Rows.joined(self._worst).worst(self._count).on_host(indices), wanted
+
+
+def _small(images_NCHW: torch.Tensor) -> torch.Tensor:
+    """Scale images down by a whole factor, to at most `SIDE` pixels."""
+    factor = _factor(images_NCHW)
+    return F.avg_pool2d(images_NCHW.float(), factor) if factor > 1 else images_NCHW.float()
+
+
+def _nearest(masks_NHW: torch.Tensor) -> torch.Tensor:
+    """Scale masks as `_small` scales their images; each pixel keeps a class that is there."""
+    factor = _factor(masks_NHW)
+    height, width = (length // factor * factor for length in masks_NHW.shape[1:])
+    return masks_NHW[:, factor // 2 : height : factor, factor // 2 : width : factor]
+
+
+def _factor(images: torch.Tensor) -> int:
+    return -(-max(images.shape[-2:]) // SIDE)
+
+
+# Pictures of each validation, for people to look at: what the network predicts of which samples
+# ----------------------------------------------------------------------------------------------
+# Shapes: N samples, C channels, H and W pixels.
 
 OF_GROUP = 16
 """Number of the worst samples, and of the random ones."""
@@ -219,3 +393,133 @@ def visible(images_NCHW: npt.NDArray[np.float32], data: DataConfig) -> Pixels:
         values = (finite - low) / np.maximum(high - low, 1e-12)
     shown: Pixels = np.rint(255 * np.clip(np.nan_to_num(values), 0, 1)).astype(np.uint8)
     return shown.transpose(0, 2, 3, 1)
+
+
+# Makes images after validations of a diffusion model, for people to look at
+# --------------------------------------------------------------------------
+
+_AT_LEAST_EVERY = 10
+"""Epochs."""
+
+
+class _StopRequestedError(Exception):
+    """The run is to stop: the images are not finished."""
+
+
+class ImageGrids(Hook):
+    """Makes the images of `[sampling]` in the first process, with the averaged weights if there are any.
+
+    The training thread makes them, between the validation and the next epoch; other processes wait where they
+    meet the first one next, after they have given it their shards of the weights, if these are sharded. No
+    state of the run changes, and no number of its random sequences is used.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        self._cost_s, self._ended_at, self._last_step = 0.0, -math.inf, -1
+
+    @property
+    def active(self) -> bool:
+        """Whether the network makes images, and somebody takes them, or needs the weights of this process."""
+        context = self._context
+        wanted = context.on_images is not None or context.job.is_sharded
+        return wanted and context.job.config.sampling.count > 0 and isinstance(context.task, Diffusion)
+
+    def epoch_ends(self) -> None:
+        """Make images, if they are due."""
+        every = self._context.job.config.sampling.every_epochs
+        if every is None:
+            due = time.perf_counter() - self._ended_at >= _SHARE * self._cost_s
+            due |= self._context.outcome.epochs % _AT_LEAST_EVERY == 0  # a cost may have been exceptional
+        else:
+            due = self._context.outcome.epochs % every == 0
+        if self._context.job.is_sharded:
+            due = self._context.ranks.broadcast(due)
+        if due:
+            self._make()
+
+    def run_ends(self) -> None:
+        """Make those of the trained network."""
+        if self._last_step != self._context.state.step:
+            self._make()
+
+    def _make(self) -> None:
+        context, before = self._context, self._context.phase
+        began = time.perf_counter()
+        context.enter("sampling", total=context.job.config.sampling.steps)
+        average = context.parts.average
+        with (
+            contextlib.suppress(_StopRequestedError),
+            average.in_place() if average is not None else contextlib.nullcontext(),
+            context.parts.replica.whole(),
+            in_eval_mode(context.model),
+        ):
+            if context.on_images is not None:
+                self._tell(context.on_images, began)
+            self._last_step = context.state.step
+        self._ended_at = time.perf_counter()
+        self._cost_s = self._ended_at - began
+        context.enter(before)
+        context.reporter.restart_clock()
+
+    def _tell(self, on_images: OnImages, began: float) -> None:
+        pixels_NHWC = self._images()
+        seconds, step, epoch = (
+            time.perf_counter() - began,
+            self._context.state.step,
+            self._context.outcome.epochs,
+        )
+        path = on_images(epoch, pixels_NHWC)
+        images = len(pixels_NHWC)
+        self._context.emit(ImagesGenerated(step=step, epoch=epoch, path=path, images=images, seconds=seconds))
+
+    def _images(self) -> Pixels:
+        """Return the images as pixels_NHWC.
+
+        Raises:
+            _StopRequestedError: A stop was requested.
+            MemoryExhaustedError: Not even one image fits.
+        """
+        context, config = self._context, self._context.job.config
+        sampler, count = self._sampler(), config.sampling.count
+        made: list[Pixels] = []
+        told = time.perf_counter()
+
+        def on_step(step: int) -> None:
+            nonlocal told
+            if context.mailbox.stop_is_asked:
+                raise _StopRequestedError
+            if time.perf_counter() - told >= PROGRESS_S:
+                told = time.perf_counter()
+                context.emit(Progress(phase="sampling", done=step, total=config.sampling.steps))
+
+        def make(batch: Batch) -> None:
+            indices = batch.sample_indices
+            labels = indices % context.job.num_classes if config.model.class_conditional else None
+            made.append(sampler(indices, labels, on_step).cpu().numpy())
+
+        rows = min(count, config.training.batch_size)
+        for first in range(0, count, rows):
+            size = min(rows, count - first)
+            batch = context.task.made_up_batch(torch.zeros(size, 1, 1, 1))
+            batch.sample_indices = np.arange(first, first + size)
+            compute_in_pieces(context, batch, make)
+        return np.concatenate(made)
+
+    def _sampler(self) -> ImageSampler:
+        context, config = self._context, self._context.job.config
+        data = config.data
+        given = data.mean is not None and data.std is not None
+        return ImageSampler(
+            network=context.model.forward,  # not compiled: its batches have another size
+            forward_context=context.parts.precision.forward_context,
+            noising=Noising.of(config, context.job.num_classes, context.device),
+            normalization=Normalization(tuple(data.mean or ()), tuple(data.std or ())) if given else HALF,
+            side=int(data.image_size or 0),
+            device=context.device,
+            channels_last=bool(config.speed.channels_last),
+            method=config.sampling.sampler,
+            steps=config.sampling.steps,
+            seed=config.training.seed,
+            guidance=config.sampling.guidance,
+        )

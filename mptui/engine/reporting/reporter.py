@@ -1,20 +1,206 @@
-"""Aggregates step rows into events a few times a second, independent of the step rate."""
+"""Ring on the device, copies, `Step` events."""
 
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from mptui.engine.ranks.slow_ranks import StepTimes
-from mptui.engine.reporting.bottleneck import Verdict
-from mptui.engine.reporting.device_buffer import About, Meter, ReceivedRows, StepRow
-from mptui.engine.reporting.step_clock import StepClock, Throughput
+from mptui.data.batch import Batch
+from mptui.engine.evaluate import SCORES
+from mptui.engine.ranks.beats import StepTimes
+from mptui.engine.reporting.step_time import HostCopy, StepClock, Throughput, Verdict
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.base import Metrics
+
+# Training metrics of the steps that were applied: one that is refused or taken anew adds nothing
+# -----------------------------------------------------------------------------------------------
+
+MOST_NUMBERS = 1 << 20
+"""Numbers of the outputs of a window that are kept until its step is applied: 4 MB."""
+
+
+@runtime_checkable
+class WindowMetrics(Metrics, Protocol):
+    """Metrics that take a window as a whole, before the host knows whether it counts."""
+
+    def kept_of(self, outputs: torch.Tensor, batch: Batch) -> Any:  # noqa: ANN401 - only they read it
+        """Return what is counted of a batch; computes nothing."""
+
+    def update_window(self, kept: Sequence[Any], counts: torch.Tensor) -> None:
+        """Add what `kept_of` returned of the batches of a window; if an error is raised, none of them.
+
+        Args:
+            kept: Of each batch.
+            counts: Whether the window counts, 0-dim bool on the device.
+        """
+
+
+class AppliedMetrics:
+    """Updates metrics with the micro-batches of a window, if its step is applied. Never syncs.
+
+    Args:
+        metrics: The training metrics of this process.
+        make: Makes metrics of the same kind, for one window.
+    """
+
+    def __init__(self, metrics: Metrics, make: Callable[[], Metrics]) -> None:
+        self._metrics = metrics
+        self._whole = metrics if isinstance(metrics, WindowMetrics) else None
+        self._make = make
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a window, or start it over."""
+        self._kept: list[Any] = []
+        self._numbers = 0  # of the outputs
+        self._apart: Metrics | None = None
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Add the window's next micro-batch."""
+        self._numbers += outputs.numel()
+        if self._whole is not None and self._numbers <= MOST_NUMBERS:
+            self._kept.append(self._whole.kept_of(outputs, batch))
+            return
+        if self._apart is None:
+            self._apart = self._make()
+        self._apart.update(outputs, batch)
+
+    def end(self, good: torch.Tensor) -> None:
+        """Count the window if its step is `good` (0-dim bool on the device): it is applied."""
+        if self._apart is not None:
+            add_if(self._metrics, self._apart.state_dict(), good)
+        if self._kept and self._whole is not None:  # after the sums: then this can't run out of memory
+            self._whole.update_window(self._kept, good)
+
+
+def add_if(metrics: Metrics, state: dict[str, torch.Tensor], applied: torch.Tensor) -> None:
+    """Add the `state` of other metrics to `metrics` if `applied` (0-dim bool on the device).
+
+    Sums on the device are added without a sync.
+    """
+    sums = metrics.state_dict()
+    for name, value in state.items():
+        counts = applied.to(value.device)
+        if name == SCORES:  # a row for each sample
+            sums[name] = torch.cat([sums[name], value]) if counts else sums[name]
+        else:
+            added = torch.where(counts, value, torch.zeros_like(value))
+            sums[name] = sums[name] + added if name in sums else added
+    metrics.load_state_dict(sums)
+
+
+# Buffers the figures of each step on the device and reads them later, so that no step synchronizes
+# -------------------------------------------------------------------------------------------------
+# A step writes one row (loss, gradient norm, refused, loss scale, learning rate) into a ring buffer on the
+# device. At each log interval the new rows are copied asynchronously to pinned host memory; they are read
+# at the next interval, when the copy has finished. On a CPU they are read at once.
+
+COLUMNS = ("loss", "grad_norm", "refused", "loss_scale", "lr")
+CAPACITY = 4096
+_VIEWS = 64
+"""Rows whose views are made at a time: those of the whole ring would cost each start 20 ms."""
+
+About = tuple[int, int, int, int, int]
+
+
+@dataclass(slots=True)
+class StepRow:
+    """Figures of one optimizer step."""
+
+    step: int
+    epoch: int
+    epoch_step: int
+    samples: int
+    sample: int
+    loss: float
+    grad_norm: float
+    refused: bool
+    loss_scale: float
+    lr: float
+
+
+@dataclass(slots=True)
+class ReceivedRows:
+    """Rows copied to the host, and the metrics' sums after the last of them."""
+
+    rows: list[StepRow]
+    sums: dict[str, torch.Tensor]
+
+
+class Meter:
+    """Ring buffer of step rows with pending copies to the host. Returns rows in order, each once.
+
+    With `in_step` the rows that `read` returns don't depend on how fast a device is: on other devices than a
+    CPU, all but those sent last.
+    """
+
+    def __init__(self, device: torch.device, *, in_step: bool = False) -> None:
+        self._held = int(in_step and device.type != "cpu")
+        self._in_step = in_step
+        self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
+        self._rows: list[torch.Tensor] = []
+        self._about: list[About] = []
+        self._start = 0
+        self._pending: deque[tuple[list[About], list[str], HostCopy]] = deque()
+
+    def write(self, values: tuple[torch.Tensor, ...], about: About) -> None:
+        """Write the row of a step.
+
+        Args:
+            values: 0-dim float32 tensors on the device, in the order of COLUMNS.
+            about: Step, epoch, step in the epoch (all from 1), samples, and the index (from 0) of the first
+                sample in the epoch's order.
+        """
+        row = self._start + len(self._about)
+        if row == len(self._rows):
+            self._rows += self._ring[row : row + _VIEWS].unbind(0)
+        torch.stack(values, out=self._rows[row])
+        self._about.append(about)
+
+    @property
+    def full(self) -> bool:
+        """Whether rows must be sent before another can be written."""
+        return self._start + len(self._about) >= CAPACITY
+
+    def send(self, sums: dict[str, torch.Tensor]) -> None:
+        """Start copying all new rows and the metrics' `sums` to the host."""
+        if not self._about:
+            return
+        end = self._start + len(self._about)
+        copy = HostCopy([self._ring[self._start : end], *sums.values()])
+        self._pending.append((self._about, list(sums), copy))
+        self._about = []
+        # the ring starts over once it is full: the stream orders those writes after the copies
+        self._start = 0 if end >= CAPACITY else end
+
+    def read(self, *, wait: bool = False) -> list[ReceivedRows]:
+        """Return the rows that have reached the host; with `wait`, all that were sent."""
+        arrived: list[ReceivedRows] = []
+        while self._pending:
+            about, names, copy = self._pending[0]
+            if not wait and len(self._pending) <= self._held:
+                break
+            if not copy.arrived:
+                if not wait and not self._in_step:
+                    break
+                copy.wait()
+            self._pending.popleft()
+            rows, *sums = copy
+            steps = [
+                StepRow(*of, loss, norm, refused > 0, scale, lr)
+                for of, (loss, norm, refused, scale, lr) in zip(about, rows.tolist(), strict=True)
+            ]
+            arrived.append(ReceivedRows(steps, dict(zip(names, sums, strict=True))))
+        return arrived
+
+
+# Aggregates step rows into events a few times a second, independent of the step rate
+# -----------------------------------------------------------------------------------
 
 Emit = Callable[[Event], None]
 

@@ -1,14 +1,19 @@
-"""Finds the bottleneck of a run from the time breakdown of its steps, and the remedy for it."""
+"""Where the time of a step goes: its clock, the bottleneck and the remedy."""
 
 import math
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from mptui.engine.reporting.step_clock import SavingShare, Throughput
+import torch
+
 from mptui.events import Advice
+
+# Finds the bottleneck of a run from the time breakdown of its steps, and the remedy for it
+# -----------------------------------------------------------------------------------------
 
 BOUND_BY = {"data": 0.10, "saving": 0.10, "copy": 0.20, "wait": 0.20, "optimizer": 0.30}
 """Smallest shares of the step time at which data wait, saving, copies, other ranks, or the optimizer are the
@@ -367,3 +372,216 @@ _REMEDIES = {
     "launch": _launch,
     "compute": _compute,
 }
+
+
+# Asynchronous reads of device values and times, without synchronization
+# ----------------------------------------------------------------------
+# Copies to pinned host memory and CUDA events are issued on the device's stream, and queried later. On a
+# CPU both are complete at once.
+
+
+class HostCopy:
+    """Asynchronous copy of tensors to the host.
+
+    Args:
+        tensors: All on one device.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        cuda = bool(tensors) and tensors[0].is_cuda
+        self._host = [_to_host(tensor, pinned=cuda) for tensor in tensors]
+        self._ready: torch.cuda.Event | None = None
+        if cuda:
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the copy is complete."""
+        return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Wait until the copy is complete."""
+        if self._ready is not None:
+            self._ready.synchronize()
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._host)
+
+
+def read_now(*tensors: torch.Tensor) -> list[float]:
+    """Return the values of tensors of one element each. Waits for the device, once."""
+    copy = HostCopy(tensors)
+    copy.wait()
+    return [tensor.item() for tensor in copy]
+
+
+class Moment:
+    """Timestamp in a device's work: a CUDA event, or on other devices the host time of its creation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._time = time.perf_counter()
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the device has reached it; None without a CUDA event."""
+        return None if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def seconds_since(self, earlier: "Moment") -> float:
+        """Return the seconds since `earlier`; the device must have reached both."""
+        if self._event is None or earlier._event is None:
+            return self._time - earlier._time
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+def _to_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if not pinned:
+        return tensor.to("cpu", copy=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+# Time breakdown of a step: one step per reporting interval is measured, part by part
+# -----------------------------------------------------------------------------------
+# Throughput and the share of saving are those of whole intervals. Other steps cost one comparison per part.
+# On CUDA the parts lie between events that are read at a later step, without synchronization.
+
+PARTS = ("copy", "forward", "backward", "wait", "optimizer", "other")
+"""copy: transfer of a batch to the device and its preparation there; wait: for the gradients of other
+processes; other: metrics, seeds, records."""
+
+_SAVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepSplit:
+    """Seconds of one step by part, and whether the device waits for the host.
+
+    `starved`: the backward pass had finished when the whole step was issued; None without CUDA events.
+    """
+
+    seconds: dict[str, float]
+    starved: bool | None = None
+
+
+@dataclass(slots=True)
+class _Mark:
+    """The end of a part."""
+
+    part: str
+    moment: Moment
+
+
+class StepClock:
+    """Measures a step when it is armed; `begin`, the marks and `end` are called at every step.
+
+    Args:
+        device: Device that computes the step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._armed = True
+        self._measuring = False
+        self._marks: list[_Mark] = []
+        self._starved: bool | None = None
+        self._under_way = False
+        self._in_sums = False
+
+    def arm(self) -> None:
+        """Measure the next step, unless a measurement is still unread."""
+        self._armed = not self._under_way
+
+    def begin(self) -> None:
+        """Begin a step; a measurement that never ended is discarded."""
+        if self._armed or self._measuring:
+            self._armed, self._measuring = False, True
+            self._marks, self._in_sums = [], False
+            self.mark("")
+
+    def mark(self, part: str) -> None:
+        """Attribute the work since the last mark to `part`."""
+        if self._measuring:
+            self._marks.append(_Mark("wait" if self._in_sums else part, Moment(self._device)))
+            self._in_sums = False
+
+    def sums_begin(self) -> None:
+        """Attribute the work since the last mark to `backward`, and what comes before the next to `wait`."""
+        self.mark("backward")
+        self._in_sums = self._measuring
+
+    def end(self) -> None:
+        """End the step; work after the last mark counts as `other`."""
+        if not self._measuring:
+            return
+        self.mark("other")
+        self._measuring, self._under_way = False, True
+        computed = next((m.moment for m in reversed(self._marks) if m.part == "backward"), None)
+        # a device that has finished the backward pass by now waits for the host
+        self._starved = None if computed is None else computed.passed
+
+    def read(self) -> StepSplit | None:
+        """Return the last measurement, once; None if there is none or the device has not finished it."""
+        if not self._under_way:
+            return None
+        if self._marks[-1].moment.passed is False:
+            return None
+        self._under_way = False
+        seconds = dict.fromkeys(PARTS, 0.0)
+        for before, mark in zip(self._marks, self._marks[1:], strict=False):
+            seconds[mark.part] += mark.moment.seconds_since(before.moment)
+        return StepSplit(seconds, self._starved)
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Samples, and the seconds of training that they took, with all that held up its steps."""
+
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, samples: int, seconds: float) -> None:
+        """Count an interval."""
+        self.samples += samples
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second; None before the first interval."""
+        return self.samples / self.seconds if self.samples else None
+
+
+class SavingShare:
+    """Measures the share of saving from one save to the next: a few seconds around a save don't tell it."""
+
+    def __init__(self) -> None:
+        self._periods: deque[tuple[float, float]] = deque(maxlen=_SAVES)
+        self._since: float | None = 0.0
+
+    def restart(self) -> None:
+        """Discard all periods; the one under way, whose length other settings may have cut, isn't counted."""
+        self._periods.clear()
+        self._since = None
+
+    def record(self, seconds: float, saving: float) -> None:
+        """Record an interval of `seconds`, of which `saving` were spent saving."""
+        if self._since is not None:
+            self._since += seconds
+        if saving > 0:
+            if self._since is not None:
+                self._periods.append((saving, self._since))
+            self._since = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of the time that saving takes; 0 before a save."""
+        return sum(s for s, _ in self._periods) / (sum(whole for _, whole in self._periods) or 1.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether a period has ended."""
+        return bool(self._periods)

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator
 
-from mptui.data.core.types import Dataset
-from mptui.data.describe.findings import data_findings
-from mptui.data.describe.lines import reading_lines
-from mptui.data.formats.open import open_dataset
+from mptui.data.describe import data_findings, reading_lines
+from mptui.data.open import open_dataset
+from mptui.data.types import Dataset
 from mptui.errors import MptuiError
-from mptui.format import size
-from mptui.io.places import expanded
+from mptui.io.files import expanded
 from mptui.io.read_speed import READERS, measure_read_speed
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
 from mptui.runs.planning.plan import Plan
+from mptui.text import size
 
 _MOST_NAMED = 20
 _SLOW_BYTES, _SLOW_FILES = 100 << 20, 1000

@@ -8,16 +8,19 @@ from pathlib import Path
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import given_environ, read_host
-from mptui.hardware.nvidia.gpus import NvmlReport
-from mptui.hardware.nvml import read_gpus
-from mptui.lab.doctor import device_checks, host_checks, login_checks
-from mptui.lab.doctor.accelerate_config import AREA, Accelerate, check_accelerate, usual_place
-from mptui.lab.doctor.config_files.read import read_config_file
+from mptui.hardware.nvml import NvmlReport, read_gpus
+from mptui.lab.doctor import machine as doctor_machine
 from mptui.lab.doctor.findings import Finding, advice, findings_of
-from mptui.lab.doctor.precision_conflicts import compare
-from mptui.lab.doctor.run_config import check_configuration
-from mptui.lab.doctor.torch_probe import Probed, probe_torch
-from mptui.lab.doctor.training_config import read_training
+from mptui.lab.doctor.foreign_files import (
+    AREA,
+    Accelerate,
+    check_accelerate,
+    read_config_file,
+    read_training,
+    usual_place,
+)
+from mptui.lab.doctor.machine import Probed, probe_torch
+from mptui.lab.doctor.other_trainers import check_configuration, compare
 from mptui.runs.planning.plan import Request
 
 
@@ -52,7 +55,7 @@ def examine(question: Question, on_progress: Callable[[int, int], None]) -> list
     plan, configuration = check_configuration(question.request, machine, with_torch=works)
     found += configuration
     if question.with_data and plan is not None:
-        from mptui.lab.doctor.data_checks import check_data
+        from mptui.lab.doctor.data import check_data
 
         found += check_data(plan, on_progress)
     elif question.with_data and all(finding.state != "error" for finding in configuration):
@@ -67,18 +70,18 @@ def _machine(
 ) -> list[Finding]:
     given = given_environ() if question.environ is os.environ else question.environ
     return [
-        *device_checks.check_driver(report, question.root),
-        *(device_checks.check_torch(machine, probed) if probed else ()),
-        *device_checks.check_devices(machine, report, probed),
-        *host_checks.check_processors(machine.host),
-        *host_checks.check_memory(machine.host),
-        *host_checks.check_shm(question.root),
-        *host_checks.check_limits(question.root),
-        *host_checks.check_disk(question.runs_dir),
-        *host_checks.check_variables(question.environ),
-        *login_checks.check_locale(given),
-        *login_checks.check_terminal(question.environ, question.terminal),
-        *login_checks.check_logout(question.root, question.environ),
+        *doctor_machine.check_driver(report, question.root),
+        *(doctor_machine.check_torch(machine, probed) if probed else ()),
+        *doctor_machine.check_devices(machine, report, probed),
+        *doctor_machine.check_processors(machine.host),
+        *doctor_machine.check_memory(machine.host),
+        *doctor_machine.check_shm(question.root),
+        *doctor_machine.check_limits(question.root),
+        *doctor_machine.check_disk(question.runs_dir),
+        *doctor_machine.check_variables(question.environ),
+        *doctor_machine.check_locale(given),
+        *doctor_machine.check_terminal(question.environ, question.terminal),
+        *doctor_machine.check_logout(question.root, question.environ),
     ]
 
 

@@ -6,9 +6,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Lesson
-from mptui.lab.learn.number_formats import FormatsLesson, parsed
-from mptui.registry.precisions import SIXTEEN_BIT
+from mptui.lab.learn.formats import FormatsLesson, Lesson, parsed
+from mptui.registry.names import SIXTEEN_BIT
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -94,31 +93,31 @@ def _formats(choices: LearnChoices, _report: Report) -> Lesson:
 
 
 def _scaling(choices: LearnChoices, _report: Report) -> Lesson:
-    from mptui.lab.learn.loss_scaling import scaling_lesson
+    from mptui.lab.learn.runs import scaling_lesson
 
     return scaling_lesson(choices.request)
 
 
 def _overflow(choices: LearnChoices, report: Report) -> Lesson:
-    from mptui.lab.learn.overflow import overflow_lesson
+    from mptui.lab.learn.runs import overflow_lesson
 
     return overflow_lesson(choices.request, report)
 
 
 def _autocast(choices: LearnChoices, _report: Report) -> Lesson:
-    from mptui.lab.learn.autocast_rules import autocast_lesson
+    from mptui.lab.learn.runs import autocast_lesson
 
     return autocast_lesson(choices.request, device=choices.rules_of, precision=choices.precision)
 
 
 def _batch_norm(choices: LearnChoices, report: Report) -> Lesson:
-    from mptui.lab.learn.batch_norm import batch_norm_lesson
+    from mptui.lab.learn.runs import batch_norm_lesson
 
     return batch_norm_lesson(choices.request, report)
 
 
 def _training(choices: LearnChoices, report: Report) -> Lesson:
-    from mptui.lab.learn.three_formats import training_lesson
+    from mptui.lab.learn.runs import training_lesson
 
     return training_lesson(choices.request, report)
 

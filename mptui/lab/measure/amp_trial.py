@@ -1,34 +1,352 @@
-"""Runs a few batches through a network in one precision: losses, outputs, and gradients by layer.
+"""A training step in one precision, measured: its operations, the error of each module, and remedies."""
 
-Weights and buffers (BatchNorm's statistics) are restored afterwards. The network runs eagerly, with the same
-random numbers in every trial.
-"""
-
+import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf, isfinite
+from typing import Any, Literal
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
-from mptui.data.core.batch import Batch
+from mptui.data.batch import Batch
 from mptui.engine.guards.nan_localizer import LOSS, FirstNonFinite
-from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.job import Job
-from mptui.engine.numerics.probe import Probe
-from mptui.engine.numerics.ranking import PartStatistics
-from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
-from mptui.engine.precision.amp import DTYPES
-from mptui.engine.precision.fp32_layers import apply_fp32_layers
-from mptui.engine.torch_setup import StepSeeds
+from mptui.engine.micro_batches import is_memory_full
+from mptui.engine.numerics import Probe
+from mptui.engine.optim.optimizers import FrozenLayers, frozen_at_last
+from mptui.engine.precision import DTYPES, apply_fp32_layers, as_fp32
+from mptui.engine.progress import StepSeeds
+from mptui.engine.spectrum import PartStatistics, WatchedOperations
 from mptui.errors import DataError
-from mptui.lab.amp.first_difference import RecordedOperation, RecordedOperations
-from mptui.lab.amp.lines_in_fp32 import LinesInFp32
-from mptui.lab.amp.local_errors import LocalErrors
-from mptui.lab.amp.operations import Found, OperationCheck
+from mptui.lab.measure.first_difference import RecordedOperation, RecordedOperations
+from mptui.models.layers import recomputing
 from mptui.registry import own_code
+from mptui.registry.own_code import defining_line, failing_line, running_line
+from mptui.text import clean
+
+# Tries a remedy for operations outside of layers: lines of the person's code that compute in fp32
+# ------------------------------------------------------------------------------------------------
+
+
+class LinesInFp32(TorchFunctionMode):
+    """Runs the operations of some lines outside autocast, on float32 inputs.
+
+    Args:
+        lines: The lines, as `running_line` gives them.
+        device: The device of the passes.
+    """
+
+    def __init__(self, lines: Collection[str], device: torch.device) -> None:
+        super().__init__()
+        self._lines, self._device = lines, device
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401 - a function of torch
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever it gives
+        if running_line() not in self._lines:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast(self._device.type, enabled=False):
+            return func(*tree_map(as_fp32, args), **tree_map(as_fp32, kwargs or {}))
+
+
+# Finds the modules that lose most in 16 bits: each is computed in fp32 too, from the same inputs
+# -----------------------------------------------------------------------------------------------
+
+_TIMES_SPACING = 5.0
+"""Error of a module's outputs that is suspicious, as a multiple of the format's relative spacing."""
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+"""Modules without operations of their own."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a module: its inputs, the generators' state, and what the modules that it called gave."""
+
+    inputs: Any
+    random: list[torch.Tensor]
+    given: list[Any] = field(default_factory=list)
+
+
+class LocalErrors:
+    """Measures how far each module's own operations are from fp32, with whatever its inputs are.
+
+    Unlike outputs of two trials, those of a module after a sick one do not differ, and a module that calls
+    others is given what they gave in 16 bits.
+
+    Args:
+        device: The device of the passes.
+
+    Attributes:
+        errors: Name -> largest error of its outputs, relative to their norm; in the order of their first end.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.errors: dict[str, float] = {}
+        self._device = device
+        self._calls: list[_Call] = []
+        self._again: list[Any] | None = None
+        """What called modules are to give, while a module is computed again."""
+        self._depth = 0
+
+    @contextmanager
+    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+        """Measure the passes inside this context."""
+        with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name:
+                    before = module.register_forward_pre_hook(self._begin, with_kwargs=True)
+                    stack.callback(before.remove)
+                    stack.callback(module.register_forward_hook(self._end_of(name)).remove)
+            yield
+
+    def suspects(self, precision: str) -> list[str]:
+        """Return the modules whose own operations lose too much in `precision`, worst first."""
+        least = _TIMES_SPACING * torch.finfo(DTYPES[precision]).eps
+        found = [name for name, error in self.errors.items() if error > least]
+        return sorted(found, key=lambda name: -self.errors[name])
+
+    def _begin(self, module: torch.nn.Module, inputs: Any, named: Any) -> None:  # noqa: ANN401 - any inputs
+        if recomputing():  # forward: it ends early, without leaving all modules that it enters
+            return
+        if self._again is not None:
+            self._depth += 1
+            return
+        self._calls.append(_Call(tree_map(_own_fp32, (inputs, named)), self._random_state()))
+
+    def _end_of(self, name: str) -> Any:  # noqa: ANN401 - a hook
+        def end(module: torch.nn.Module, inputs: Any, outputs: Any) -> Any:  # noqa: ANN401 - any outputs
+            if recomputing():
+                return None
+            if self._again is not None:
+                self._depth -= 1
+                return self._again.pop(0) if not self._depth and self._again else None
+            call = self._calls.pop()
+            if self._calls:
+                self._calls[-1].given.append(tree_map(_own_fp32, outputs))
+            if not isinstance(module, _CONTAINERS):
+                self._measure(name, _floats(outputs), self._computed(module, call))
+            return None
+
+        return end
+
+    def _measure(self, name: str, found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+        if [each.shape for each in expected] == [each.shape for each in found]:
+            errors = [_error(a, b) for a, b in zip(found, expected, strict=True)]
+            self.errors[name] = max([self.errors.get(name, 0.0), *errors])
+
+    def _computed(self, module: torch.nn.Module, call: _Call) -> list[torch.Tensor]:
+        """Compute a module again in fp32; nothing if it can't be."""
+        now = self._random_state()
+        self._set_random_state(call.random)
+        self._again, self._depth = call.given, 0
+        try:
+            with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+                inputs, named = call.inputs
+                return _floats(module.forward(*inputs, **named))
+        except Exception:  # noqa: BLE001 - a person's module that asks for other dtypes
+            return []
+        finally:
+            self._again = None
+            self._set_random_state(now)
+
+    def _random_state(self) -> list[torch.Tensor]:
+        own = [] if self._device.type == "cpu" else [self._on_device().get_rng_state(self._device)]
+        return [torch.get_rng_state(), *own]
+
+    def _set_random_state(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for state in states[1:]:
+            self._on_device().set_rng_state(state, self._device)
+
+    def _on_device(self) -> Any:  # noqa: ANN401 - a module of torch
+        return torch.get_device_module(self._device)
+
+
+def _own_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever a module takes
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().to(torch.float32, copy=True) if is_float else value
+
+
+def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever a module gives
+    leaves = tree_leaves(values)
+    return [t.detach().float() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    if not found.numel():
+        return 0.0
+    error, norm = float((found - expected).norm()), float(expected.norm())
+    if not isfinite(norm):  # it is so in fp32 too
+        return 0.0
+    return (error / norm if norm else inf if error else 0.0) if isfinite(error) else inf
+
+
+# Finds operations of the person's network that don't follow autocast, with their lines
+# -------------------------------------------------------------------------------------
+# Four kinds: operations that raise an error under autocast only; casts that the network does itself;
+# products in another dtype than autocast's, or anything in float64; and operations for which autocast has
+# no rule, such as a `torch.autograd.Function` without `torch.amp.custom_fwd`. Lines of torch, of other
+# packages and of mptui are never named, only the person's line that calls them.
+
+Kind = Literal["refuses", "cast", "dtype", "no rule"]
+Found = dict[tuple[str, Kind, str], None]
+"""Line of the person's code, kind, and what it does there; in the order of the first."""
+
+_CASTS = ("to", "float", "half", "bfloat16", "double", "type", "type_as")
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution")
+"""Operations that autocast computes in 16 bits on every device, as torch's kernels call them."""
+_TORCHS = ("aten", "prim", "prims", "quantized", "mkldnn", "mkldnn_prepacked", "c10d", "_c10d_functional")
+"""Namespaces of torch's operators, for which torch knows what autocast does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFinding:
+    """An operation that doesn't follow autocast.
+
+    `line` is the person's, `net.py:16 in forward: return x.half()`; `precisions` are those in which it was
+    seen.
+    """
+
+    line: str
+    kind: Kind
+    what: str
+    precisions: tuple[str, ...]
+
+
+class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
+    """Watches passes in one precision; `found` has what doesn't follow autocast.
+
+    Args:
+        precision: bf16 or fp16.
+        device: The device of the passes.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        super().__init__()
+        self._dtype, self._device = DTYPES[precision], device
+        self.found: Found = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the operations inside this context."""
+        with _Casts(self.found), self:
+            yield
+
+    def refused(self, error: Exception) -> str:
+        """Note an error of the person's code, and return it with its line; "" if it isn't of their code."""
+        line = failing_line(error)
+        words = str(error).strip().splitlines() or [""]
+        told = clean(f"{type(error).__name__}: {words[0]}".removesuffix(": "), 300)
+        self._note(line, "refuses", told)
+        return f"{line.partition(' in ')[0]}: {told}" if line else ""
+
+    def functions_of(self, loss: torch.Tensor) -> None:
+        """Note autograd functions in the graph of `loss` that lack `custom_fwd` or `custom_bwd`."""
+        seen, nodes = set(), [loss.grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            nodes += [before for before, _ in node.next_functions]
+            function = getattr(node, "_forward_cls", None)
+            if function is not None and (lacks := _lacking(function)):
+                what = f"{function.__name__} lacks {' and '.join(lacks)}: its backward runs without autocast"
+                self._note(defining_line(inspect.unwrap(function.forward).__code__), "no rule", what)
+
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """See `WatchedOperations.watched`."""
+        if func.namespace not in _TORCHS:
+            self._custom(func, args)
+        result = func(*args, **kwargs)
+        dtype = result.dtype if isinstance(result, torch.Tensor) else None
+        name = func.overloadpacket.__name__
+        if dtype == torch.float64 and name != "_to_copy" and set(_float_dtypes(args)) - {dtype}:
+            self._note(running_line(), "dtype", f"{name} computes in float64")
+        elif name in _PRODUCTS and dtype is not None and dtype != self._dtype:
+            wanted = f"where autocast would use {_word(self._dtype)}"
+            self._note(running_line(), "dtype", f"{name} computes in {_word(dtype)}, {wanted}")
+        return result
+
+    def _custom(self, func: Any, args: Any) -> None:  # noqa: ANN401 - an operator
+        key = f"Autocast{self._device.type.upper()}"
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key):
+            return
+        if dtypes := set(_float_dtypes(args)):
+            mixed = ", and gets mixed dtypes" if len(dtypes) > 1 else ""
+            what = f"{func.name()} has no autocast rule (torch.library.register_autocast){mixed}"
+            self._note(running_line(), "no rule", what)
+
+    def _note(self, line: str, kind: Kind, what: str) -> None:
+        if line:
+            self.found.setdefault((line, kind, what))
+
+
+class _Casts(TorchFunctionMode):
+    """Notes the casts between floating dtypes that the person's code does itself; autocast's aren't seen."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401 - a function of torch
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever it gives
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _CASTS and args and isinstance(result, torch.Tensor):
+            before, after = args[0].dtype, result.dtype
+            both = before.is_floating_point and after.is_floating_point
+            if before != after and both and (line := running_line()):
+                self._found.setdefault((line, "cast", f"casts to {_word(after)} by itself"))
+        return result
+
+
+def merged(found: dict[str, Found]) -> list[OperationFinding]:
+    """Return one finding for each line and fault, with the precisions that have it; refusals come first."""
+    by_fault: dict[tuple[str, Kind, str], list[tuple[str, str]]] = {}
+    for precision, each in found.items():
+        for line, kind, what in each:
+            same = "" if kind == "refuses" else what  # its words name the dtypes
+            by_fault.setdefault((line, kind, same), []).append((precision, what))
+    findings = [
+        OperationFinding(line, kind, seen[0][1], tuple(precision for precision, _ in seen))
+        for (line, kind, _), seen in by_fault.items()
+    ]
+    return sorted(findings, key=lambda finding: finding.kind != "refuses")
+
+
+def _lacking(function: Any) -> list[str]:  # noqa: ANN401 - a class with forward and backward
+    """Return those of torch.amp's two decorators that an autograd function lacks."""
+    parts = {"torch.amp.custom_fwd": function.forward, "torch.amp.custom_bwd": function.backward}
+    return [name for name, part in parts.items() if part.__globals__["__name__"] != "torch.amp.autocast_mode"]
+
+
+def _float_dtypes(values: Any) -> list[torch.dtype]:  # noqa: ANN401 - a tree of tensors
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# Runs a few batches through a network in one precision: losses, outputs, and gradients by layer
+# ----------------------------------------------------------------------------------------------
+# Weights and buffers (BatchNorm's statistics) are restored afterwards. The network runs eagerly, with the
+# same random numbers in every trial.
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 """A change of images and weights."""

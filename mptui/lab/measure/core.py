@@ -1,9 +1,4 @@
-"""Measures speed, memory and loss in short runs, each in a separate process.
-
-torch's switches, the memory peak and compiled code belong to a process, and one measurement must not affect
-the next. Where possible, one process imports torch and forks for each run: before the first tensor, torch
-has neither threads nor a device context.
-"""
+"""Measures speed, memory and loss in short runs, each in a process of its own, in alternated rounds."""
 
 import json
 import os
@@ -12,27 +7,370 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from math import cos, exp, inf, log, pi, sin, sqrt, tan
 from pathlib import Path
+from statistics import mean, median, stdev
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from mptui.config.schema import RunConfig
+from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.checkpoint.saver import Saver
 from mptui.errors import MemoryExhaustedError, MptuiError
-from mptui.lab.bench.run_listener import LOSS_AT, RunListener
-from mptui.lab.bench.stats import Span
-from mptui.processes.child import exit_code_name
-from mptui.processes.fork_server import ForkServer
-from mptui.processes.run_server import RUN_MODULES
+from mptui.events import EpochStarted, Event, RunStarted, Step
+from mptui.hardware.devices import Device
+from mptui.processes.start import RUN_MODULES, ForkServer, exit_code_name
+from mptui.registry.names import SIXTEEN_BIT
+from mptui.runs.planning.build import PreparedRun
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import CHECKPOINTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Plan, Request
+
+
+# Settings that can make training faster or smaller, each as a switch that is off or on
+# -------------------------------------------------------------------------------------
+
+Settings = Mapping[str, object]
+
+BASELINE, EVERYTHING = "baseline", "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One setting: `table.key` -> value, off and on.
+
+    `together`: whether `everything` includes it; of several alternatives, one is included.
+    """
+
+    name: str
+    title: str
+    off: Settings
+    on: Settings
+    together: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A measured combination: some switches on, all others off."""
+
+    name: str
+    title: str
+    settings: Settings
+    against: str | None
+    """The variant to compare with; None for the baseline."""
+
+
+def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> list[Switch]:
+    """Return the switches available for a device and a configuration.
+
+    Args:
+        config: The configuration.
+        device: The device.
+        cpus: CPUs that this process may use.
+        precision: The 16-bit format that suits the device, which `everything` includes.
+    """
+    cuda = device.torch_name.startswith("cuda")
+    found = []
+    if device.native.get("tf32") == "native":
+        off, on = {"precision.matmul": "highest"}, {"precision.matmul": "high"}
+        found.append(Switch("tf32", "TF32", off, on))
+    found += [
+        Switch(mode, mode, {"precision.mode": "fp32"}, {"precision.mode": mode}, together=mode == precision)
+        for mode in SIXTEEN_BIT
+        if device.native.get(mode) != "no"
+    ]
+    found += [
+        Switch(
+            "channels_last",
+            "channels last",
+            {"speed.channels_last": False},
+            {"speed.channels_last": True},
+        ),
+        Switch("fused", "fused optimizer", {"speed.fused": False}, {"speed.fused": True}),
+    ]
+    modes = ("default", "reduce-overhead", "max-autotune") if cuda else ("default",)
+    found += [
+        Switch(
+            f"compile-{mode}" if cuda else "compile",
+            f"compile ({mode})" if cuda else "compile",
+            {"speed.compile": "off"},
+            {"speed.compile": mode},
+            together=mode == modes[-1],
+        )
+        for mode in modes
+    ]
+    batch = config.training.batch_size
+    found.append(
+        Switch(
+            "batch", f"batch {2 * batch}", {"training.batch_size": batch}, {"training.batch_size": 2 * batch}
+        )
+    )
+    found += _of_the_data(config, cpus, cuda=cuda)
+    return found
+
+
+def _of_the_data(config: RunConfig, cpus: int, *, cuda: bool) -> list[Switch]:
+    found = []
+    if cpus > 1:
+        found.append(Switch("workers", f"{cpus} workers", {"data.workers": 1}, {"data.workers": cpus}))
+    found += [
+        Switch(
+            name,
+            f"cache ({where})",
+            {"data.cache": "off"},
+            {"data.cache": where},
+            together=where == "device",
+        )
+        for name, where in (("cache-ram", "ram"), ("cache", "device"))
+    ]
+    mixing: dict[str, object] = {}
+    if config.data.mixup_alpha:
+        mixing["data.mixup_alpha"] = config.data.mixup_alpha
+    if config.data.cutmix_alpha:
+        mixing["data.cutmix_alpha"] = config.data.cutmix_alpha
+    if mixing:
+        found.append(Switch("no-mixup", "no mixup", mixing, dict.fromkeys(mixing, 0.0)))
+    return found
+
+
+def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Variant]:
+    """Return the baseline, the baseline with each switch, everything, and everything without each switch.
+
+    Args:
+        found: The switches to measure.
+        plain: All switches that are off in the baseline, if these are more.
+    """
+    off: dict[str, object] = {}
+    for switch in plain or found:
+        off |= switch.off
+    everything = dict(off)
+    for switch in found:
+        if switch.together:
+            everything |= switch.on
+    return [
+        Variant(BASELINE, "baseline, all off", off, None),
+        *(Variant(f"+{s.name}", f"+ {s.title}", {**off, **s.on}, BASELINE) for s in found),
+        Variant(EVERYTHING, "everything", everything, BASELINE),
+        *(
+            Variant(f"-{s.name}", f"everything - {s.title}", {**everything, **s.off}, EVERYTHING)
+            for s in found
+            if s.together
+        ),
+    ]
+
+
+# Collects the events of a short run until it is measured
+# -------------------------------------------------------
+
+LOSS_AT = 10
+"""Steps after which the losses of two runs are compared, if they aren't too slow."""
+
+_WARM_UP, _WARM_UP_S = 5, 2.0
+"""Steps, or seconds after the first step, that are excluded."""
+
+
+class RunListener:
+    """Collects the events of a run until it is measured.
+
+    Args:
+        seconds: Required seconds of training after the warm-up.
+        loss_at: Number of steps whose loss is needed; 0: none.
+
+    Attributes:
+        epoch_steps: Optimizer steps per epoch.
+        classes: Number of classes of the data.
+        span: The steps after the warm-up, with all that held them up but validations.
+    """
+
+    def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
+        self._seconds, self._loss_at = seconds, loss_at
+        self._warm, self._warm_s = 0, 0.0
+        self._waited_s = 0.0
+        self._losses: list[float] = []
+        self._training_since: float | None = None
+        self._stepped = False
+        self.epoch_steps = self.classes = 0
+        self.span = Span(0.0, 0.0)
+
+    def handle(self, event: Event) -> None:
+        """Handle an event of the run."""
+        if isinstance(event, RunStarted):
+            self._training_since, self.classes = time.monotonic(), len(event.classes)
+        self._stepped |= isinstance(event, Step)
+        if isinstance(event, EpochStarted):
+            self.epoch_steps = event.steps
+        if not isinstance(event, Step):
+            return
+        if self._loss_at // 2 < event.step <= self._loss_at:
+            self._losses.append(event.loss)
+        if self._is_warm_up(event) or event.samples_per_second is None or event.step_time_s is None:
+            return
+        seconds = event.step_time_s * event.steps
+        self.span = Span(self.span.samples + event.samples_per_second * seconds, self.span.seconds + seconds)
+        self._waited_s += (event.data_wait_fraction or 0.0) * seconds
+
+    def _is_warm_up(self, event: Step) -> bool:
+        long_enough = self._warm_s >= _WARM_UP_S
+        if self._warm:  # compiling and measuring in the first steps are not warm-up
+            self._warm_s += (event.step_time_s or 0.0) * event.steps
+        self._warm += event.steps
+        return self._warm <= _WARM_UP and not long_enough
+
+    def is_slow(self, first_step_limit_s: float) -> bool:
+        """Whether the first step is running for longer than this."""
+        since = self._training_since
+        return since is not None and not self._stepped and time.monotonic() - since > first_step_limit_s
+
+    @property
+    def enough(self) -> bool:
+        """Whether the measurement is complete."""
+        return self.span.seconds >= self._seconds and (self.loss is not None or not self._loss_at)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the second half of the first steps; None before their end, or if one is missing."""
+        wanted = self._loss_at - self._loss_at // 2
+        return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
+
+    @property
+    def wait(self) -> float:
+        """Fraction of the span that steps waited for data."""
+        return self._waited_s / self.span.seconds if self.span.seconds else 0.0
+
+
+# Rates of measured spans, and their ratio with a confidence interval, for few rounds on a busy machine
+# -----------------------------------------------------------------------------------------------------
+
+ROUNDS = 6
+"""Rounds that distinguish a difference of 10 % from the noise of a busy machine, with one outlier."""
+
+_TRIMMED = 0.2
+# Above the usual 95 %: of so few rounds a trimmed interval holds the truth about a percent less often than
+# it says, and the noise of a machine that drifts is not independent.
+_CONFIDENCE = 0.97
+
+
+def rounds_text(rounds: int) -> str:
+    """Describe the figures of a table, with a warning if there are too few rounds."""
+    sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
+    return f"{rounds} round{'s' if rounds > 1 else ''}{sure}"
+
+
+class Span(NamedTuple):
+    """Samples that were trained on, and the seconds that this took, with whatever held them up."""
+
+    samples: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+def total(spans: Iterable[Span]) -> Span:
+    """Return the sum of spans, whose rate weighs each by its time: a stall counts as long as it was."""
+    samples, seconds = zip(*spans, strict=True)
+    return Span(sum(samples), sum(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The ratio of two total rates, with an interval for it (0 to inf after one round)."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower, or same if the interval contains 1: the difference may be noise."""
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "same"
+
+    @property
+    def document(self) -> dict[str, float | None]:
+        """Return the ratio for JSON; infinite ends are null."""
+        ends = {"low": self.low, "high": self.high} if self.high < inf else {"low": None, "high": None}
+        return {"value": self.value, **ends}
+
+
+def ratio(ours: Sequence[Span], theirs: Sequence[Span]) -> Ratio:
+    """Return the ratio of our total rate to theirs; the two sides of a round were measured in turn.
+
+    The interval is Yuen's for the trimmed mean of the logarithms, without the lowest and highest fifth (K.
+    Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974): from five rounds
+    on, one outlier moves it little. It is widened to hold the ratio of the totals, which counts each outlier:
+    whether other work on the machine or the setting itself held up that round can't be known.
+
+    Raises:
+        ValueError: There are no rounds, or their numbers differ.
+    """
+    logs = sorted(log(a.rate / b.rate) for a, b in zip(ours, theirs, strict=True))
+    if not logs:
+        raise ValueError("no rounds")
+    value = total(ours).rate / total(theirs).rate
+    if len(logs) == 1:
+        return Ratio(value, 0.0, inf)
+    centre, half = _trimmed(logs)
+    return Ratio(value, min(value, exp(centre - half)), max(value, exp(centre + half)))
+
+
+def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:
+    """Return the trimmed mean of ordered values, and half the width of its interval."""
+    count = len(ordered)
+    cut = int(_TRIMMED * count)
+    trimmed = ordered[cut : count - cut]
+    winsorized = [trimmed[0]] * cut + list(trimmed) + [trimmed[-1]] * cut
+    left = len(trimmed)
+    error = stdev(winsorized) * sqrt((count - 1) / (left * (left - 1)))
+    return mean(trimmed), t_quantile(_CONFIDENCE, left - 1) * error
+
+
+@cache
+def t_quantile(confidence: float, freedom: int) -> float:
+    """Between minus this value and this value lies Student's t with probability `confidence`.
+
+    Found by bisection of the distribution's finite series (Abramowitz and Stegun, Handbook of Mathematical
+    Functions, 26.7.3 and 26.7.4).
+
+    Args:
+        confidence: Above 0 and below 1.
+        freedom: Degrees of freedom, from 1.
+    """
+    odd = freedom % 2
+
+    def within(angle: float) -> float:
+        term, total = cos(angle) ** odd, 0.0
+        for power in range(odd, freedom - 1, 2):
+            total += term
+            term *= (power + 1) / (power + 2) * cos(angle) ** 2
+        return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+    return sqrt(freedom) * tan(low)
+
+
+# Measures speed, memory and loss in short runs, each in a separate process
+# -------------------------------------------------------------------------
+# torch's switches, the memory peak and compiled code belong to a process, and one measurement must not
+# affect the next. Where possible, one process imports torch and forks for each run: before the first
+# tensor, torch has neither threads nor a device context.
 
 _INTERVAL_S = 0.1
 _POLL_S = 0.2
 _PATIENCE_S = 10.0
 """How long a process may take to end once its output is closed."""
-_PRELOAD = (*RUN_MODULES, "mptui.lab.bench.unsaved")
+_PRELOAD = (*RUN_MODULES, "mptui.lab.measure.core")
 _BUILT_IN_STEPS = 32
 """Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
 
@@ -221,7 +559,6 @@ def _run(
     first_step_limit_s: float | None,
     folder: str,
 ) -> dict[str, Any]:
-    from mptui.lab.bench.unsaved import UnsavedSession
     from mptui.runs.planning.plan import Request, plan_run
     from mptui.runs.store.directory import create_run
 
@@ -271,7 +608,7 @@ def _run(
 
 def _answer(measure: Callable[..., dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Run the measurement in this process."""
-    from mptui.hardware.memory import keep_freed_memory
+    from mptui.hardware.host import keep_freed_memory
 
     keep_freed_memory()
     try:
@@ -279,7 +616,7 @@ def _answer(measure: Callable[..., dict[str, Any]], asked: Mapping[str, Any]) ->
     except MptuiError as error:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
-        from mptui.engine.guards.oom_errors import is_out_of_memory
+        from mptui.engine.micro_batches import is_out_of_memory
 
         if is_out_of_memory(error):
             return {"error": "out of memory", "code": MemoryExhaustedError.exit_code}
@@ -303,3 +640,256 @@ def reply(measure: Callable[..., dict[str, Any]]) -> NoReturn:
     while answer:
         answer = answer[os.write(answers, answer) :]
     os._exit(0)
+
+
+# Measures the effect of each precision and speed setting, in an ablation of alternating rounds
+# ---------------------------------------------------------------------------------------------
+# Each variant is a run in a separate process. A round measures each once, every other round in the opposite
+# order, so that a drift of the machine's speed favours none; ratios are computed within a round.
+
+Measure = Callable[["Request", Mapping[str, object], Effort], ShortRunResult]
+"""As `Measurer.measure`."""
+
+
+NO_TIME = "not measured for lack of time"
+_RUN_S = 6.0
+"""Seconds of a run besides the timed ones, estimated before the first run."""
+_SLOW_STEP, _SLOW_STEP_S = 10.0, 1.0
+"""A variant is abandoned if its first step exceeds both this multiple of the baseline's and these seconds."""
+_SLOW_STARTS = ("speed.compile", "data.cache", "data.workers")
+
+
+def _compile_mode(variant: Variant) -> str:
+    return str(variant.settings.get("speed.compile", "off"))
+
+
+def _is_compiled(variant: Variant) -> bool:
+    return _compile_mode(variant) != "off"
+
+
+@dataclass(slots=True)
+class Row:
+    """A variant and its measurements by round; `failed`: why it could not be measured."""
+
+    variant: Variant
+    rounds: list[ShortRunResult] = field(default_factory=list)
+    failed: str | None = None
+    seconds: list[float] = field(default_factory=list)
+    """Wall time of each round's run."""
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second over all rounds."""
+        return total(m.span for m in self.rounds).rate if self.rounds else None
+
+    @property
+    def latest(self) -> str:
+        """The result of the latest round, as text."""
+        return self.failed or f"{self.rounds[-1].samples_per_second:,.1f} images/s"
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Median of the peak memory."""
+        peaks = [m.peak_bytes for m in self.rounds if m.peak_bytes is not None]
+        return median(peaks) if peaks else None
+
+    @property
+    def loss(self) -> float | None:
+        """The loss after the first steps."""
+        losses = [m.loss for m in self.rounds if m.loss is not None]
+        return median(losses) if losses else None
+
+    @property
+    def first_step_s(self) -> float | None:
+        """Median time to the end of the first step."""
+        seconds = [m.first_step_s for m in self.rounds if m.first_step_s is not None]
+        return median(seconds) if seconds else None
+
+
+class AblationRun:
+    """A running ablation.
+
+    Args:
+        request: The training to measure.
+        variants: The variants; the first is the baseline.
+        effort: Effort of each measurement.
+        measure: Measures one variant.
+        compile_s: Returns the estimated seconds of compiling in a mode, in the first run of a variant.
+        budget_s: Time limit in seconds.
+        clock: Monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        request: "Request",
+        variants: Sequence[Variant],
+        *,
+        effort: Effort,
+        measure: Measure,
+        compile_s: Callable[[str], float] = lambda mode: 0.0,
+        budget_s: float = inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rows = [Row(variant) for variant in variants]
+        self._request, self._effort, self._measure = request, effort, measure
+        self._compile_s, self._clock = compile_s, clock
+        self._until = clock() + budget_s
+        self._rounds = 0
+
+    @property
+    def rounds(self) -> int:
+        """The number of complete rounds."""
+        return min((len(row.rounds) for row in self.rows if row.failed is None), default=0)
+
+    def expected_s(self, rounds: int) -> float:
+        """Estimate the seconds left until this number of rounds."""
+        return sum(self._expected_s(row, rounds) for row in self.rows if row.failed is None)
+
+    def _round_s(self) -> float:
+        return sum(self._expected_s(row, len(row.rounds) + 1) for row in self.rows if row.failed is None)
+
+    def _expected_s(self, row: Row, rounds: int) -> float:
+        left = rounds - len(row.rounds)
+        walls = [wall for each in self.rows for wall in each.seconds[_is_compiled(each.variant) :]]
+        usual = row.seconds[-1] if row.seconds else median(walls) if walls else _RUN_S + self._effort.seconds
+        first = self._compile_s(_compile_mode(row.variant)) if not row.seconds else 0.0
+        return left * usual + first if left > 0 else 0.0
+
+    def measure_rounds(self, rounds: int, tell: Callable[[Row], None]) -> bool:
+        """Measure this number of rounds; return whether ctrl+c ended them early. Complete rounds count."""
+        try:
+            for _ in range(rounds):
+                self.round(tell)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def round(self, tell: Callable[[Row], None]) -> None:
+        """Measure every variant once more, as far as time allows; `tell` is called after each.
+
+        Compiled variants come last in the first round, so that they don't use up the time of the others. A
+        later round starts only if there is time for all of it, as figures are compared within a round.
+        """
+        if self._rounds and self._round_s() > self._until - self._clock():
+            return
+        rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
+        for row in rows if self._rounds else sorted(rows, key=lambda row: _is_compiled(row.variant)):
+            if row.failed is not None:
+                continue
+            if self._expected_s(row, len(row.rounds) + 1) > self._until - self._clock():
+                if not row.rounds:
+                    row.failed = NO_TIME
+            else:
+                self._run(row)
+            if row.failed is not None or len(row.rounds) > self._rounds:
+                tell(row)
+        self._rounds += 1
+
+    def _run(self, row: Row) -> None:
+        # with the same seed, the losses are equal in each round
+        loss_at = self._effort.loss_at if self._rounds == 0 else 0
+        began = self._clock()
+        own = self._effort.limit_s
+        limit_s = min(self._until - began, inf if own is None else own)
+        effort = replace(
+            self._effort,
+            loss_at=loss_at,
+            limit_s=None if limit_s == inf else limit_s,
+            first_step_limit_s=self._first_step_limit_s(row),
+        )
+        try:
+            row.rounds.append(self._measure(self._request, row.variant.settings, effort))
+            row.seconds.append(self._clock() - began)
+        except MeasureError as error:
+            row.failed = str(error)
+
+    def _first_step_limit_s(self, row: Row) -> float | None:
+        """Return the time limit of a first step; None if there is nothing to compare with."""
+        first = self.rows[0]
+        incomparable = any(row.variant.settings.get(k) != first.variant.settings.get(k) for k in _SLOW_STARTS)
+        if row is first or incomparable or not first.rounds or first.rounds[0].first_step_s is None:
+            return None
+        return max(_SLOW_STEP_S, _SLOW_STEP * first.rounds[0].first_step_s)
+
+    def gain(self, row: Row) -> Ratio | None:
+        """Return the speed of `row` relative to the variant that it is compared with.
+
+        For a variant without a switch, this is the loss by removing it.
+        """
+        other = next((r for r in self.rows if r.variant.name == row.variant.against), None)
+        return self._over(row, other) if other is not None else None
+
+    def over_baseline(self, row: Row) -> Ratio | None:
+        """Return the speed of `row` relative to the baseline."""
+        return self._over(row, self.rows[0])
+
+    def off_baseline(self, row: Row) -> float | None:
+        """Return the relative difference of the loss after the first steps from the baseline's.
+
+        None if they can't be compared: with another batch size, the losses are of other samples.
+        """
+        batches = {r.variant.settings.get("training.batch_size") for r in (row, self.rows[0])}
+        if row.loss is None or not self.rows[0].loss or len(batches) > 1:
+            return None
+        return row.loss / self.rows[0].loss - 1
+
+    @staticmethod
+    def _over(row: Row, other: Row) -> Ratio | None:
+        count = min(len(row.rounds), len(other.rounds))
+        if count == 0 or row.failed or other.failed:
+            return None
+        ours, theirs = ([m.span for m in r.rounds[:count]] for r in (row, other))
+        return ratio(ours, theirs)
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return all results for JSON, with the figures of each round."""
+        return [self._described(row) for row in self.rows]
+
+    def _described(self, row: Row) -> dict[str, Any]:
+        gain = self.gain(row)
+        return {
+            "name": row.variant.name,
+            "title": row.variant.title,
+            "settings": dict(row.variant.settings),
+            "against": row.variant.against,
+            "samples_per_second": row.rate,
+            "ratio": None if gain is None else gain.document,
+            "verdict": None if gain is None else gain.verdict,
+            "peak_bytes": row.peak_bytes,
+            "first_step_s": row.first_step_s,
+            "loss": row.loss,
+            "loss_off_baseline": self.off_baseline(row),
+            "rounds": [m.samples_per_second for m in row.rounds],
+            "seconds": [m.span.seconds for m in row.rounds],
+            "failed": row.failed,
+        }
+
+
+# A session without checkpoints, for measured runs
+# ------------------------------------------------
+
+
+class NoCheckpoints(Saver):
+    """A saver that discards everything."""
+
+    def may_save(self) -> bool:
+        """Return False."""
+        return False
+
+    def offer_best(self, snapshot: Snapshot) -> None:
+        """Discard the snapshot."""
+
+    def save(self, snapshot: Snapshot, reason: str, *, wait: bool = False) -> None:
+        """Write nothing."""
+
+
+class UnsavedSession(Session):
+    """A session that saves no checkpoints."""
+
+    measures_costs = False
+
+    def _saver(self, run: Path) -> Saver:
+        return NoCheckpoints(run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
+
+    def _check_space(self, prepared: PreparedRun) -> None:
+        """Require no space."""

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from mptui.engine.numerics.tally import drawn_places
-from mptui.engine.numerics.watched_operations import WatchedOperations
+from mptui.engine.spectrum import WatchedOperations, drawn_places
 from mptui.registry.own_code import running_line
 
 TIMES_CONTROL = 5.0

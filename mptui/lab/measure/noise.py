@@ -1,31 +1,164 @@
-"""Statistics of the difference between two precisions: the noise between seeds and that of validation images.
-
-A final metric varies with the seed, and with the images that happen to be in the validation set. All seeds
-are validated on the same images, so that an image's difference is in part common to them.
-
-The interval adds the squares of its halves, Student's over the seeds and the normal one over the images (W.
-G. Howe, "Approximate confidence limits on the mean of X + Y where X and Y are two tabled independent random
-variables", JASA 69, 1974), and is no narrower than the images allow. That alone would hold the truth in 99 %
-where few seeds add little noise of their own: Student's quantile for them is up to 12.7, and where their
-spread is small by chance, the images' share takes its place. So seeds count once their noise shows, by a
-preliminary test at a level at which a missed one costs little (T. A. Bancroft, Biometrics 20, 1964). From 2
-seeds on, the truth is held in 92 to 98 %, whatever the noise of seeds and images. Satterthwaite's degrees of
-freedom, in place of the sum of squares, would hold it in as few as 88 % with 2 seeds. A difference is claimed
-only where it is one without that test, too: wrongly in 5 % at most.
-
-Shapes: S seeds, N validation images.
-"""
+"""The noise of a comparison of trained runs: over seeds, and image by image."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, hypot, inf, sqrt
+from math import ceil, hypot, inf, nan, sqrt
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from mptui.lab.bench.stats import t_quantile
+from mptui.data.batch import Batch
+from mptui.engine.evaluate import evaluate
+from mptui.engine.micro_batches import part
+from mptui.lab.measure.core import t_quantile
+from mptui.lab.use.evaluate import HalvingBatches, open_samples
+from mptui.lab.use.trained import open_trained
+from mptui.runs.planning.build import LoaderMaker
+from mptui.runs.store.directory import LAST
+from mptui.tasks.base import Task
+
+# The primary metric of trained runs, image by image: what each validation image adds to it
+# -----------------------------------------------------------------------------------------
+# The last checkpoint of a run is validated once more. A metric that is no mean over images, such as the
+# IoU, is taken apart by the jackknife: an image's value is that of which the metric without the image lacks
+# 1/N (B. Efron, "The jackknife, the bootstrap and other resampling plans", SIAM 1982). Of the accuracy,
+# these are 1 for an image that is right and 0 for others.
+#
+# Shapes: S seeds, N validation images.
+
+UNITS = 1000
+"""Largest number of units of a metric with many sums, such as a confusion matrix: images share them."""
+_FEW_SUMS = 64
+
+Note = Callable[[str], None]
+
+
+def differences_by_image(
+    pairs: Sequence[tuple[Path, Path]],
+    metric: str,
+    *,
+    trust_code: bool,
+    note: Note,
+    check_stop: Callable[[], None],
+) -> npt.NDArray[np.float64] | None:
+    """Return by seed and image how much a precision's metric is above FP32's, differences_SN.
+
+    Args:
+        pairs: Run directories of the precision and of FP32, by seed; all were validated on the same images.
+        metric: The primary metric.
+        trust_code: Whether the person's own code may run.
+        note: Called with what a person should know.
+        check_stop: Called before each batch.
+
+    Returns:
+        The differences; None if the metric can't be computed image by image, or not of equally many images.
+    """
+    values = [
+        [_values(run, metric, trust_code=trust_code, note=note, check_stop=check_stop) for run in pair]
+        for pair in pairs
+    ]
+    if len({len(each) for pair in values for each in pair}) != 1 or not len(values[0][0]):
+        return None
+    return np.stack([ours - theirs for ours, theirs in values])
+
+
+def _values(
+    run: Path, metric: str, *, trust_code: bool, note: Note, check_stop: Callable[[], None]
+) -> npt.NDArray[np.float64]:
+    """Return the values of a run's validation images; empty if its metrics have no sums that add up."""
+    trained = open_trained(run, LAST, note=note, trust_code=trust_code)
+    data = open_samples(trained, {}, on_progress=lambda *_: None, note=note)
+    sums = SumsByImage(trained.task, trained.device)
+    maker = LoaderMaker(trained.plan, data.dataset, lambda _: None, lambda _: None, lambda: None)
+    with maker.make(data.split, train=False) as loader:
+        evaluate(
+            trained.model,
+            trained.task,
+            loader,
+            trained.precision,
+            trained.device,
+            on_progress=lambda _: None,
+            check_stop=check_stop,
+            in_pieces=HalvingBatches(trained.device, note),
+            outputs_stay=True,
+            watch=(sums.add,),
+        )
+    return sums.values(metric)
+
+
+class SumsByImage:
+    """The sums of a task's metrics, image by image.
+
+    Args:
+        task: The task.
+        device: Where outputs are.
+    """
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._metrics = task.metrics(device, training=True)
+        self._on_host = task.metrics(torch.device("cpu"), training=True)
+        self._sums: list[dict[str, torch.Tensor]] = []
+        self._images = 0
+
+    def add(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Add the images of a batch. Never syncs."""
+        for row in range(batch.size):
+            self._metrics.reset()
+            self._metrics.update(outputs[row : row + 1], part(batch, row, row + 1))
+            self._add(self._metrics.state_dict())
+        self._metrics.reset()
+
+    def _add(self, sums: dict[str, torch.Tensor]) -> None:
+        place = self._images % UNITS
+        self._images += 1
+        is_small = sum(tensor.numel() for tensor in sums.values()) <= _FEW_SUMS
+        if is_small or self._images <= UNITS:
+            self._sums.append(sums)
+        else:
+            for name, tensor in self._sums[place].items():
+                tensor += sums[name]
+
+    def values(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return the value of each image, fractions of 1; empty if they are unknown. Waits for the device."""
+        count = len(self._sums)
+        if count < 2:
+            return np.empty(0)
+        stacked = {name: torch.stack([each[name] for each in self._sums]).cpu() for name in self._sums[0]}
+        totals = {name: tensor.sum(0) for name, tensor in stacked.items()}
+        whole = self._computed(totals, metric)
+        without = [
+            self._computed({name: totals[name] - stacked[name][n] for name in totals}, metric)
+            for n in range(count)
+        ]
+        values = count * whole - (count - 1) * np.array(without)
+        return values if np.isfinite(values).all() else np.empty(0)
+
+    def _computed(self, sums: dict[str, torch.Tensor], metric: str) -> float:
+        self._on_host.load_state_dict(sums)
+        return self._on_host.compute().get(metric, nan)
+
+
+# Statistics of the difference between two precisions: the noise between seeds and that of validation images
+# ----------------------------------------------------------------------------------------------------------
+# A final metric varies with the seed, and with the images that happen to be in the validation set. All
+# seeds are validated on the same images, so that an image's difference is in part common to them.
+#
+# The interval adds the squares of its halves, Student's over the seeds and the normal one over the images
+# (W. G. Howe, "Approximate confidence limits on the mean of X + Y where X and Y are two tabled independent
+# random variables", JASA 69, 1974), and is no narrower than the images allow. That alone would hold the
+# truth in 99 % where few seeds add little noise of their own: Student's quantile for them is up to 12.7,
+# and where their spread is small by chance, the images' share takes its place. So seeds count once their
+# noise shows, by a preliminary test at a level at which a missed one costs little (T. A. Bancroft,
+# Biometrics 20, 1964). From 2 seeds on, the truth is held in 92 to 98 %, whatever the noise of seeds and
+# images. Satterthwaite's degrees of freedom, in place of the sum of squares, would hold it in as few as 88
+# % with 2 seeds. A difference is claimed only where it is one without that test, too: wrongly in 5 % at
+# most.
+#
+# Shapes: S seeds, N validation images.
 
 TOLERANCE = 0.1
 """Difference in percentage points within which two precisions count as equal."""

@@ -1,20 +1,42 @@
-"""A search over one setting after another, in alternated rounds, which can end at any time.
+"""A search over one setting after another, in alternated rounds, which can end at any time."""
 
-Each setting is a contest: the current value and its rivals are measured in rounds, every other round in the
-opposite order. After two rounds the worse half of the rivals is eliminated, after four all but the best
-(successive halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and
-Hyperparameter Optimization", AISTATS 2016). A rival replaces the current value if the whole interval of its
-ratio is above 1.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
-from typing import Protocol
+from typing import Any, Literal, Protocol, get_args, get_origin
 
-from mptui.lab.bench.measure import MeasureError, ShortRunResult
-from mptui.lab.bench.stats import ROUNDS, Ratio, ratio
+from mptui.config.keys import SETTINGS
+from mptui.config.schema import RunConfig
+from mptui.engine.compile import estimated_start_s
+from mptui.engine.memory.ledger import footprint
+from mptui.engine.memory.tape import UncountableError
+from mptui.errors import ConfigError, DataError, DiskError, DivergedError, MemoryExhaustedError, MptuiError
+from mptui.hardware.advice import measurable_precisions
+from mptui.lab.measure.core import (
+    LOSS_AT,
+    ROUNDS,
+    Effort,
+    MeasureError,
+    Measurer,
+    Ratio,
+    ShortRunResult,
+    StoppedError,
+    endless,
+    ratio,
+)
+from mptui.registry.own_code import is_own
+from mptui.runs.planning.plan import Plan
+
+# A search over one setting after another, in alternated rounds, which can end at any time
+# ----------------------------------------------------------------------------------------
+# Each setting is a contest: the current value and its rivals are measured in rounds, every other round in
+# the opposite order. After two rounds the worse half of the rivals is eliminated, after four all but the
+# best (successive halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and
+# Hyperparameter Optimization", AISTATS 2016). A rival replaces the current value if the whole interval of
+# its ratio is above 1.
 
 Settings = Mapping[str, object]
 
@@ -396,3 +418,433 @@ def _is_near(loss: float, reference: float) -> bool:
 
 def _rate(entry: Entry) -> str:
     return f"{entry.rounds[-1].samples_per_second:,.1f}" if entry.rounds else "–"
+
+
+# The result of a search: a configuration, and its evidence in sentences
+# ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TuneCost:
+    """The cost of a search: seconds and measured runs."""
+
+    seconds: float
+    runs: int
+
+
+def settings(plan: Plan, search: Search) -> dict[str, object]:
+    """Return the changes to the profile of `plan` (table.key -> value) that were measured to be better.
+
+    Settings that were not measured, or within the noise, stay as in the profile.
+    """
+    chosen = {key: value for key, value in search.best.items() if value != search.start.get(key)}
+    if MICRO_BATCH in search.start:  # the whole batch did not fit into memory
+        chosen[MICRO_BATCH] = search.best[MICRO_BATCH]
+    # the start is not compiled, even if the profile is: then eager must have been faster
+    compile_mode = plan.config.speed.compile
+    if COMPILE not in chosen and compile_mode != "off" and _has_lost(search, compile_mode):
+        chosen[COMPILE] = "off"
+    return chosen
+
+
+def _has_lost(search: Search, mode: str) -> bool:
+    """Whether compiling in this mode was measured and is slower than eager, or fails."""
+    entries = [e for f in search.findings for e in f.entries if e.settings.get(COMPILE) == mode]
+    return any(
+        entry.failed is not None or (entry.over is not None and entry.over.verdict == "slower")
+        for entry in entries
+    )
+
+
+def is_better(plan: Plan, search: Search) -> bool:
+    """Whether the result is better in total: single gains may not add up."""
+    return bool(settings(plan, search)) and (search.total is None or search.total.value > 1)
+
+
+def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
+    """Return the configuration of `plan` with the result, as a profile for this model and data."""
+    tables: dict[str, dict[str, object]] = {}
+    for key, value in chosen.items():
+        table, name = key.split(".")
+        tables.setdefault(table, {})[name] = value
+    config = plan.config.model_copy(update={"data": plan.data_from_anywhere()})
+    copies: dict[str, Any] = {
+        table: getattr(config, table).model_copy(update=values) for table, values in tables.items()
+    }
+    return RunConfig.model_validate(config.model_copy(update=copies).model_dump())
+
+
+def description(plan: Plan) -> str:
+    """Return the description for lists of profiles."""
+    config = plan.config
+    return f"{config.model.name} at {config.data.image_size} px, as tuned on {plan.device.name}"
+
+
+def evidence(plan: Plan, search: Search, effort: TuneCost, cpus: int) -> list[str]:
+    """Return the measurements, one per line, for the head of the profile and the console."""
+    import torch
+
+    from mptui import __version__
+
+    config = plan.config
+    lines = [
+        f"Measured by mptui tune {__version__} on {time.strftime('%Y-%m-%d')}: {plan.device.name}, "
+        f"{cpus} CPUs, torch {torch.__version__}, Python {platform.python_version()}",
+        f"{config.model.name} at {config.data.image_size} px on {config.data.path or config.data.name}, "
+        f"batch {config.training.batch_size}, from profile {plan.resolved.profile}; {effort.runs} runs in "
+        f"{effort.seconds / 60:.1f} minutes",
+        "Figures: images/s relative to the current value then; median, 95 % interval, alternated rounds.",
+    ]
+    if search.total is not None:
+        lines.append(f"In total: {shown(search.total, search.total_rounds)} as fast as the start")
+    for finding in search.findings:
+        verdict = "chosen" if finding.changed else "stays"
+        lines.append(f"{finding.axis.name}: {finding.kept} {verdict}; {rivals_text(finding)}")
+    if search.untried:
+        lines.append(f"Not measured for lack of time, as in the profile: {', '.join(search.untried)}")
+    return lines
+
+
+def document(plan: Plan, search: Search, effort: TuneCost) -> dict[str, Any]:
+    """Return the result for JSON."""
+    return {
+        "model": plan.config.model.name,
+        "dataset": plan.config.data.path or plan.config.data.name,
+        "device": plan.device.torch_name,
+        "device_name": plan.device.name,
+        "settings": settings(plan, search),
+        "better": is_better(plan, search),
+        "ratio": None if search.total is None else search.total.document,
+        "ratio_rounds": search.total_rounds,
+        "seconds": effort.seconds,
+        "runs": effort.runs,
+        "findings": [
+            {
+                "name": finding.axis.name,
+                "before": finding.axis.current,
+                "kept": finding.kept,
+                "why": finding.why or None,
+                "tried": [
+                    {
+                        "value": entry.name,
+                        "settings": dict(entry.settings),
+                        "ratio": None if entry.over is None else entry.over.document,
+                        "verdict": None if entry.over is None else entry.over.verdict,
+                        "rounds": [measured.samples_per_second for measured in entry.rounds],
+                        "failed": entry.failed,
+                    }
+                    for entry in finding.entries
+                ],
+            }
+            for finding in search.findings
+        ],
+        "untried": search.untried,
+    }
+
+
+# The tunable settings of a device, each with its rivals and their expected gain
+# ------------------------------------------------------------------------------
+# The values come from the schema, so that new ones are tried too. Settings given by a flag, a variable or
+# `--set` are not tuned.
+
+MICRO_BATCH, BATCH = "memory.micro_batch", "training.batch_size"
+COMPILE = "speed.compile"
+
+_WAIT = 0.005
+"""Fraction of time waiting for data below which the input settings can't gain anything."""
+_EPOCH_STEPS = 50
+"""Least steps per epoch with a larger batch."""
+
+# expected gains, as a fraction of the speed, from published figures; only their order matters
+_GAINS = {
+    "gpu": {
+        "precision.mode": 0.6,
+        "speed.compile": 0.3,
+        "speed.channels_last": 0.2,
+        BATCH: 0.2,
+        "precision.matmul": 0.1,
+        "speed.fused": 0.03,
+        MICRO_BATCH: 0.01,
+    },
+    "cpu": {
+        "precision.mode": 0.5,
+        "speed.channels_last": 0.2,
+        "speed.compile": 0.15,
+        MICRO_BATCH: 0.08,
+        BATCH: 0.03,
+        "speed.fused": 0.02,
+        "precision.matmul": 0.0,
+    },
+}
+_LITTLE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A run to tune.
+
+    Attributes:
+        plan: Plan of the requested run.
+        cpus: CPUs that it may use.
+        free_bytes: Free memory of the device; None: unknown.
+    """
+
+    plan: Plan
+    cpus: int
+    free_bytes: int | None
+
+    def start(self) -> dict[str, object]:
+        """Return the initial settings: the profile's, as suits the device, not compiled."""
+        plan, config = self.plan, self.plan.config
+        return {
+            "precision.mode": plan.precision.used,
+            "precision.matmul": config.precision.matmul,
+            "speed.compile": "off",
+            "speed.channels_last": plan.channels_last,
+            "speed.fused": plan.fused,
+            "data.workers": plan.workers,
+            "data.prefetch": config.data.prefetch,
+            "data.cache": config.data.cache,
+            BATCH: config.training.batch_size,
+        }
+
+    def axes(self, best: Settings, first: ShortRunResult) -> list[TunedSetting]:
+        """Return all tunable settings, given the current ones and the start's measurement."""
+        found = [
+            *self._of_the_device(best),
+            *self._of_the_batch(best, first),
+            *self._of_the_data(best, first),
+        ]
+        return [axis for axis in found if axis.options and not self._is_given(axis)]
+
+    @property
+    def _kind(self) -> str:
+        return "cpu" if self.plan.device.kind == "cpu" else "gpu"
+
+    def _gain(self, key: str) -> float:
+        return _GAINS[self._kind][key]
+
+    def _is_given(self, axis: TunedSetting) -> bool:
+        sources = self.plan.resolved.sources
+        keys = {key for option in axis.options for key in option.settings}
+        return any(sources[key].startswith(("--", "MPTUI_")) for key in keys)
+
+    def _axis(
+        self,
+        key: str,
+        best: Settings,
+        values: Sequence[object],
+        worth: float,
+        **more: Any,  # noqa: ANN401
+    ) -> TunedSetting:
+        current = best.get(key)
+        options = tuple(Option(_shown(v), {key: v}, self._first_s(key, v)) for v in values if v != current)
+        return TunedSetting(more.pop("name", key), _shown(current), options, worth, **more)
+
+    def _first_s(self, key: str, value: object) -> float:
+        return estimated_start_s(self.plan.device.kind, str(value)) if key == "speed.compile" else 0.0
+
+    def _of_the_device(self, best: Settings) -> Iterator[TunedSetting]:
+        native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
+        modes = [str(mode) for mode in _choices("precision.mode")]
+        fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
+        slow = [mode for mode in modes if mode in measurable and mode not in fast]
+        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"), same_start=True)
+        # emulated formats are nearly always slower, so they are tried last
+        yield self._axis(
+            "precision.mode", best, slow, _LITTLE, name="precision.mode, emulated", same_start=True
+        )
+        if native.get("tf32") == "native" and best["precision.mode"] == "fp32":
+            yield self._axis(
+                "precision.matmul", best, ("highest", "high"), self._gain("precision.matmul"), same_start=True
+            )
+        if self.plan.device.kind != "mps":
+            for key in ("speed.channels_last", "speed.fused"):
+                yield self._axis(key, best, _choices(key), self._gain(key), same_start=True)
+            compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
+            yield self._axis("speed.compile", best, compiled, self._gain("speed.compile"))
+
+    def _of_the_batch(self, best: Settings, first: ShortRunResult) -> Iterator[TunedSetting]:
+        batch = int(str(best[BATCH]))
+        micro = best.get(MICRO_BATCH, batch)
+        smaller = [size for size in (batch // 2, batch // 4) if size >= 2 and size != micro]
+        yield self._axis(MICRO_BATCH, {MICRO_BATCH: micro}, smaller, self._gain(MICRO_BATCH))
+        # a larger batch changes the training, unless the profile rescales the rate
+        asked = self.plan.config.training
+        if asked.lr_batch_size is None or MICRO_BATCH in best:
+            return
+        larger = [
+            size for size in (2 * asked.batch_size, 4 * asked.batch_size) if self._fits(size, best, first)
+        ]
+        yield self._axis(BATCH, best, larger, self._gain(BATCH), same_batch=False)
+
+    def _fits(self, batch: int, best: Settings, first: ShortRunResult) -> bool:
+        """Whether a batch is small compared to the data set and is predicted to fit into memory."""
+        asked = self.plan.config
+        samples = first.epoch_steps * asked.training.batch_size
+        if asked.data.samples is not None:  # measured runs of the built-in data are longer
+            samples = min(samples, asked.data.samples)
+        if samples < _EPOCH_STEPS * batch:
+            return False
+        if self.free_bytes is None or is_own(asked.model.name):
+            return True  # what does not fit is found out
+        config = asked.model_copy(
+            update={"training": asked.training.model_copy(update={"batch_size": batch})}
+        )
+        device = self.plan.device.torch_name.partition(":")[0]
+        try:
+            predicted = footprint(
+                config,
+                self.plan.task,
+                device=device,
+                precision=str(best["precision.mode"]),
+                classes=first.classes,
+            )
+        except UncountableError:
+            return True
+        return predicted.total <= self.free_bytes
+
+    def _of_the_data(self, best: Settings, first: ShortRunResult) -> Iterator[TunedSetting]:
+        waits = first.wait / (1 - min(first.wait, 0.99)) if first.wait > _WAIT else 0.0
+        worth = waits or _LITTLE
+        yield self._axis("data.cache", best, _choices("data.cache"), worth)
+        if best["data.cache"] == "device" or (not waits and best["data.cache"] != "off"):
+            return  # steps don't wait for data
+        counts = sorted({0, 1, max(1, self.cpus // 2), self.cpus, 2 * self.cpus})
+        yield self._axis("data.workers", best, counts, worth)
+        if best["data.workers"] != 0:
+            yield self._axis("data.prefetch", best, (2, 8, 16), worth / 4)
+
+
+def _choices(key: str) -> list[object]:
+    """Return the values of a key in its schema; auto is a separate value only for the cache."""
+    found: list[object] = []
+    for kind in _kinds(SETTINGS[key].field.annotation):
+        if kind is bool:
+            found += [True, False]
+        elif get_origin(kind) is Literal:
+            found += get_args(kind)
+    return [value for value in found if value != "auto" or key == "data.cache"]
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type as the schema has it
+    return (annotation,) if get_origin(annotation) is Literal else get_args(annotation) or (annotation,)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Searches the settings of a run within a time limit, from a start that fits into memory
+# --------------------------------------------------------------------------------------
+
+_ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
+_RUNS = 100
+"""Number of runs that the time should suffice for."""
+_FEWEST = 4
+"""Steps after which losses are compared if `LOSS_AT` steps would take too long."""
+_SHORTEST_S, _LONGEST_S = 0.5, 3.0
+
+
+class Deadline:
+    """The end of the time that was given."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Return the seconds until then, at least 0."""
+        return max(0.0, self._until - time.monotonic())
+
+
+class Tuning:
+    """A search that measures real runs.
+
+    Args:
+        plan: Plan of the requested run.
+        measurer: Measures runs.
+        seconds: Time limit.
+        cpus: CPUs that the run may use.
+        tell: Called with lines about the progress.
+    """
+
+    def __init__(
+        self, plan: Plan, measurer: Measurer, *, seconds: float, cpus: int, tell: Callable[[str], None]
+    ) -> None:
+        self.clock = Deadline(seconds)
+        self.runs = 0
+        self.search: Search | None = None
+        self._given_s, self._began, self._loss_at = seconds, time.monotonic(), LOSS_AT
+        self._plan, self._measurer, self._tell = plan, measurer, tell
+        self._request = endless(plan.request, plan)
+        self._timed_s = min(_LONGEST_S, max(_SHORTEST_S, seconds / _RUNS))
+        self._tunable = Tunable(plan, cpus, _free_bytes(plan))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds taken so far."""
+        return time.monotonic() - self._began
+
+    def go(self) -> None:
+        """Search until all settings are measured or the time is over; sets `search` after the start.
+
+        Raises:
+            MptuiError: The start could not be measured.
+            StoppedError: A stop was requested, or the time is over; `search` is valid.
+        """
+        start, first = self._fitting_start()
+        self._tell(f"the start: {first.samples_per_second:,.1f} images/s")
+        step_s = self._plan.config.training.batch_size / first.samples_per_second
+        self._loss_at = int(max(_FEWEST, min(LOSS_AT, self._given_s / _RUNS * 3 / step_s)))
+        self.search = Search(
+            start,
+            first,
+            first_s=first.run_s or self.seconds,
+            propose=self._tunable.axes,
+            run=self._run,
+            clock=self.clock,
+            tell=self._tell,
+        )
+        self.search.go()
+
+    def _fitting_start(self) -> tuple[dict[str, object], ShortRunResult]:
+        """Return the start and its measurement, with smaller micro-batches if it doesn't fit into memory."""
+        start = self._tunable.start()
+        pieces = batch = self._plan.config.training.batch_size
+        while True:
+            try:
+                return start, self._run(start, False, Patience(self.clock.left()))
+            except MeasureError as error:
+                if not error.out_of_memory or pieces == 1:
+                    raise _as_ours(error) from error
+                pieces = (pieces + 1) // 2
+                start[MICRO_BATCH] = pieces
+                self._tell(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
+
+    def _run(self, settings: Settings, loss: bool, patience: Patience) -> ShortRunResult:
+        if not self.clock.left():
+            raise StoppedError
+        self.runs += 1
+        left = self.clock.left()
+        loss_at = self._loss_at if loss else 0
+        effort = Effort(self._timed_s, loss_at, min(left, patience.run_s), patience.first_step_s)
+        try:
+            return self._measurer.measure(self._request, settings, effort)
+        except MeasureError:
+            if not self.clock.left():  # it was not slow: it was the last
+                raise StoppedError from None
+            raise
+
+
+def _as_ours(error: MeasureError) -> MptuiError:
+    """Convert the error of the first run to an `MptuiError` with its exit code."""
+    kind = _ERRORS.get(error.exit_code, MptuiError)
+    return kind(str(error), hint="check that it trains: the same with mptui run --max-steps 20")
+
+
+def _free_bytes(plan: Plan) -> int | None:
+    if plan.device.kind == "cpu":
+        from mptui.hardware.host import host_memory
+
+        return host_memory()[1]
+    return plan.device.memory_free

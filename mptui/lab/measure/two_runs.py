@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from mptui.config.dump import values_of
 from mptui.config.keys import acts, training_of
+from mptui.config.resolve import values_of
 from mptui.config.schema import RunConfig
-from mptui.data.core.batch import Batch
+from mptui.data.batch import Batch
 from mptui.engine.checkpoint.files import Snapshot, read_checkpoint
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
-from mptui.engine.precision.amp import DTYPES
-from mptui.engine.torch_setup import prepare_torch
+from mptui.engine.precision import DTYPES
+from mptui.engine.progress import prepare_torch
 from mptui.errors import ConfigError
-from mptui.lab.amp.first_difference import (
+from mptui.lab.measure.amp_trial import Change, TrialSetup, first_batches, moving_by
+from mptui.lab.measure.first_difference import (
     FirstDifference,
     RecordedOperation,
     Rounding,
@@ -32,10 +33,9 @@ from mptui.lab.amp.first_difference import (
     matched,
     place_words,
 )
-from mptui.lab.amp.trial import Change, TrialSetup, first_batches, moving_by
 from mptui.lab.use.trained import MODEL, Flags, load_weights, planned_again
 from mptui.registry.own_code import is_own
-from mptui.runs.listing.forking import find_checkpoint
+from mptui.runs.listing.forks import find_checkpoint
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
 from mptui.runs.store.directory import read_summary

@@ -1,4 +1,4 @@
-"""The HTML of a report: one file that loads nothing, for light and dark screens."""
+"""The pages of a report: HTML, one file that loads nothing, and Markdown."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -7,14 +7,15 @@ from importlib.resources import files
 from typing import Any
 
 from mptui import __version__
-from mptui import format as fmt
-from mptui.lab.report.curve_svg import CurveLine, figure_of
-from mptui.lab.report.exponents_svg import exponents_html
-from mptui.lab.report.run_report import RunReport
-from mptui.lab.report.timeline_lanes import timeline_html
-from mptui.runs.listing.run_curves import curves_of
-from mptui.runs.view.labels import LOSS
-from mptui.text import clean
+from mptui import text as fmt
+from mptui.lab.report.pictures import CurveLine, exponents_html, figure_of, timeline_html
+from mptui.lab.report.report import RunReport
+from mptui.runs.listing.forks import curves_of
+from mptui.runs.view.words import LOSS
+from mptui.text import clean, markdown
+
+# The HTML of a report: one file that loads nothing, for light and dark screens
+# -----------------------------------------------------------------------------
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -24,7 +25,7 @@ def html_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> 
 
     Args:
         reports: The runs.
-        compared: Their comparison (`mptui.runs.listing.compare.compare`); None for a single run.
+        compared: Their comparison (`mptui.runs.listing.rows.compare`); None for a single run.
     """
     title = " · ".join(report.name for report in reports)
     room = files("mptui.lab.report")
@@ -139,3 +140,55 @@ def _table(rows: Sequence[Sequence[str]], *, heading: bool = False) -> str:
         cells = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in rest)
         lines.append(f"<tr><th>{escape(first)}</th>{cells}</tr>")
     return f"<table>{''.join(lines)}</table>" if lines else ""
+
+
+# The Markdown of a report: the same facts as the HTML, with curves as bars by epoch
+# ----------------------------------------------------------------------------------
+
+_BARS = 32
+
+
+def markdown_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> str:
+    """Return the page on one run or several; see `html_page`."""
+    blocks = [f"# {markdown(' · '.join(report.name for report in reports))}"]
+    if compared is not None:
+        blocks += _titled_table("## Differences", comparison_rows(compared))
+    for report in reports:
+        blocks += _section(report)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section(report: RunReport) -> list[str]:
+    curves = [
+        (name, fmt.sparkline(history.tail(_BARS).tolist()), fmt.figure(history.last))
+        for name, history in report.view.by_epoch.items()
+    ]
+    return [
+        *_titled_table(f"## {markdown(report.name)}", _headed(report.facts)),
+        *_titled_table("### Curves", [("by epoch", "", "last"), *curves] if curves else []),
+        *_titled_table("### Time", _headed(report.time)),
+        *_titled_table("### Precision", report.precision),
+        *_titled_table("### Loss scale", _headed(report.scale)),
+        *_titled_table("### Memory", _headed(report.memory)),
+        *_titled_table("### Numerics, the last probe", report.numerics),
+        *([markdown(report.numerics_words)] if report.numerics else []),
+        *_titled_table("### Classes, the last validation", report.classes),
+        "### Settings",
+        f"```toml\n{report.settings.strip()}\n```",
+    ]
+
+
+def _headed(facts: dict[str, str]) -> list[tuple[str, str]]:
+    return [("", ""), *facts.items()] if facts else []
+
+
+def _titled_table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a title and a table, whose first row is the heading; nothing without rows."""
+    if not rows:
+        return []
+    heading, *others = map(_row, rows)
+    return [title, "\n".join([heading, _row(["---"] * len(rows[0])), *others])]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(markdown(cell) for cell in cells)} |"

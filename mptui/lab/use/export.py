@@ -16,18 +16,26 @@ import torch
 from torch import nn
 
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
-from mptui.io.atomic import sync_folder
-from mptui.io.disk_hint import disk_hint
-from mptui.io.written_files import OutputFiles
-from mptui.lab.use.course import Course, course_of
-from mptui.lab.use.evaluation.evaluation_data import open_samples
-from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_classes, real_inputs
-from mptui.lab.use.export.facts import as_text, facts_of
-from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
-from mptui.lab.use.export.model_card import CARD, CURVES, card, curves
-from mptui.lab.use.prediction.predictor import outputs_of
+from mptui.io.files import sync_folder
+from mptui.io.written_files import OutputFiles, disk_hint
+from mptui.lab.use.evaluate import Course, course_of, open_samples
+from mptui.lab.use.export_formats import (
+    EXPORT_FORMATS,
+    LOADED,
+    Agreement,
+    ExportFormat,
+    Inputs,
+    Network,
+    as_text,
+    compare,
+    facts_of,
+    has_classes,
+    real_inputs,
+)
+from mptui.lab.use.model_card import CARD, CURVES, card, curves
+from mptui.lab.use.predict import outputs_of
 from mptui.lab.use.trained import Trained, new_network
-from mptui.models.latent.autoencoder import Autoencoder
+from mptui.models.vae import Autoencoder
 from mptui.text import clean
 
 OnProgress = Callable[[int, int], None]

@@ -1,24 +1,33 @@
-"""The file formats of exported networks: how each is written, and loaded again by its own runtime.
-
-The facts of a network (`mptui.lab.use.export.facts`) are a JSON text inside each file, under `FACTS`.
-"""
+"""The file formats of exported networks, and whether the file computes what the run does."""
 
 import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.vae_folder import read_layout, read_vae
-from mptui.models.latent.vae_layout import CONFIG, WEIGHTS
+from mptui.events import finite_json
+from mptui.lab.use.evaluate import Course, EvaluationData
+from mptui.lab.use.preprocessing_code import code_of, words_of
+from mptui.lab.use.trained import Trained
+from mptui.models.latents import read_layout, read_vae
+from mptui.models.vae import Autoencoder
+from mptui.models.vae_layout import CONFIG, WEIGHTS
+from mptui.registry.names import SampleKind
+from mptui.runs.planning.build import LoaderMaker
+
+# The file formats of exported networks: how each is written, and loaded again by its own runtime
+# -----------------------------------------------------------------------------------------------
+# The facts of a network (`mptui.lab.use.export_formats`) are a JSON text inside each file, under `FACTS`.
 
 FACTS = "mptui"
 """Name of the facts in a file."""
@@ -196,3 +205,182 @@ EXPORT_FORMATS: dict[str, ExportFormat] = {
     ),
 }
 """Name -> format; the first is the default."""
+
+
+# Compares a loaded network with the run's on real images, at several batch sizes
+# -------------------------------------------------------------------------------
+# Exporters can return a network that runs and is wrong (pytorch issues 169178 and 166797), so that only the
+# outputs tell.
+
+BATCH_SIZES = (1, 7, 32)
+LOADED = sum(BATCH_SIZES)
+"""Images that are loaded at once."""
+TOLERANCE = 1e-4
+"""Largest difference of an output, as a share of the largest output if that is above 1."""
+
+
+@dataclass(slots=True)
+class Agreement:
+    """How far two networks agree.
+
+    Attributes:
+        images: Number of images compared; those of a small set are counted again.
+        difference: Largest absolute difference of an output; NaN if an output is NaN in one of them.
+        largest: Largest absolute output of the run's network.
+        other_classes: Number of images (with masks: of pixels) to which the two give different classes.
+    """
+
+    images: int = 0
+    difference: float = 0.0
+    largest: float = 0.0
+    other_classes: int = 0
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference that is accepted."""
+        return TOLERANCE * max(1.0, self.largest)
+
+    @property
+    def close(self) -> bool:
+        """Whether the difference is within the tolerance; not with NaN."""
+        return self.difference <= self.tolerance
+
+
+def compare(
+    predict: Callable[..., torch.Tensor],
+    network: Network,
+    batches: Iterator[Inputs],
+    *,
+    images: int,
+    has_classes: bool,
+    on_progress: Callable[[int, int], None],
+) -> Agreement:
+    """Compare the outputs of the two for `images` images.
+
+    Args:
+        predict: Returns the outputs of the run's network, as `mptui predict` computes them in the file's
+            precision.
+        network: The loaded network.
+        batches: Inputs of `LOADED` images each.
+        images: Images to compare.
+        has_classes: Whether axis 1 of the outputs is that of the classes.
+        on_progress: Called with (images done, images).
+    """
+    found = Agreement()
+    with torch.inference_mode():
+        for inputs in _pieces(batches, images):
+            ours, theirs = predict(*inputs), network(inputs)
+            difference = (ours - theirs).abs().max().item()
+            found.images += len(ours)
+            # max() of Python would drop a NaN
+            found.difference = difference if not difference <= found.difference else found.difference
+            found.largest = max(found.largest, ours.abs().max().item())
+            if has_classes:
+                found.other_classes += int((ours.argmax(1) != theirs.argmax(1)).sum())
+            on_progress(found.images, images)
+            if not found.difference <= found.tolerance:
+                break
+    return found
+
+
+def _pieces(batches: Iterator[Inputs], images: int) -> Iterator[Inputs]:
+    """Cut batches of `LOADED` images into batches of `BATCH_SIZES`, until there are `images` of them."""
+    left = images
+    for inputs in batches:
+        for pieces in zip(*(torch.split(tensor, list(BATCH_SIZES)) for tensor in inputs), strict=True):
+            yield tuple(piece[:left] for piece in pieces)
+            left -= min(left, len(pieces[0]))
+            if not left:
+                return
+
+
+def real_inputs(
+    trained: Trained, data: EvaluationData, on_bad: Callable[[object], None]
+) -> Generator[Inputs]:
+    """Yield inputs of `LOADED` images, in float32 on the CPU.
+
+    Where fewer are left they are repeated. `trained` is opened with a batch size of `LOADED`.
+    """
+    maker = LoaderMaker(trained.plan, data.dataset, lambda event: None, on_bad, lambda: None)
+    with maker.make(data.split, train=False) as loader:
+        for window in loader.windows(epoch=0, accumulate=1):
+            for batch in window:
+                rows = torch.arange(LOADED) % batch.size
+                yield tuple(tensor[rows].contiguous() for tensor in batch.inputs)
+
+
+def has_classes(kind: SampleKind) -> bool:
+    """Whether axis 1 of the outputs is that of the classes."""
+    return kind is not SampleKind.IMAGE
+
+
+# What a user of an exported network must know: classes, input, origin, metrics, licences
+# ---------------------------------------------------------------------------------------
+
+NOT_STATED = "not stated"
+_VERSION = 1
+
+
+def facts_of(trained: Trained, course: Course, licence: str | None) -> dict[str, Any]:
+    """Return the facts of a network, JSON-ready.
+
+    Args:
+        trained: The run.
+        course: Its course.
+        licence: The SPDX identifier under which the file will be given away; None: not stated.
+    """
+    config = trained.config
+    facts: dict[str, Any] = finite_json(
+        {
+            "version": _VERSION,
+            "task": trained.plan.task,
+            "model": config.model.model_dump(exclude_none=True, exclude_defaults=True),
+            "classes": list(trained.classes),
+            "input": {
+                **words_of(trained),
+                "code": code_of(trained),
+            },
+            "run": {
+                "name": trained.run.name,
+                "checkpoint": trained.checkpoint,
+                "step": trained.step,
+                "precision": course.precision,
+                "ema": config.training.ema_decay is not None,
+                "data": config.data.name if config.data.path is None else Path(config.data.path).name,
+            },
+            "metrics": course.measured or {},
+            "licences": licences_of(trained.model, course.weights, licence),
+        }
+    )
+    return facts
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """Return facts as they are stored in a file."""
+    return json.dumps(facts, ensure_ascii=True, allow_nan=False, sort_keys=True)
+
+
+def licences_of(model: nn.Module, weights: str | None, licence: str | None) -> dict[str, str]:
+    """Return the licences that bear on an exported network, as far as they are known.
+
+    Args:
+        model: The network.
+        weights: What its weights were at the start, as `model.weights`.
+        licence: The licence of the file.
+    """
+    package = type(model).__module__.partition(".")[0]
+    return {
+        "network": f"{package}: {_licence_of_package(package)}",
+        "initial weights": "random" if weights is None else f"{Path(weights).name}: {NOT_STATED}",
+        "data": NOT_STATED,
+        "this file": licence or NOT_STATED,
+    }
+
+
+def _licence_of_package(package: str) -> str:
+    try:
+        entries = metadata(package)
+    except PackageNotFoundError:
+        return NOT_STATED
+    names = [name for name in ("License-Expression", "License") if name in entries]
+    return entries[names[0]].strip().splitlines()[0][:80] if names else NOT_STATED

@@ -11,9 +11,8 @@ from typing import Any
 import yaml
 
 from mptui.events import EpochFinished
-from mptui.lab.use.course import Course
-from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
-from mptui.lab.use.export.facts import NOT_STATED
+from mptui.lab.use.evaluate import Course
+from mptui.lab.use.export_formats import BATCH_SIZES, NOT_STATED, Agreement
 from mptui.registry.tasks import TASKS
 from mptui.text import clean, markdown
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mptui.data.core.types import RGB, PixelFormat
-from mptui.data.transforms.crop import Geometry
-from mptui.data.transforms.noise_schedule import TIMESTEPS
-from mptui.data.transforms.resize import LONGEST
+from mptui.data.noise_schedule import TIMESTEPS
+from mptui.data.transforms import LONGEST, Geometry
+from mptui.data.types import RGB, PixelFormat
 from mptui.lab.use.trained import Trained
-from mptui.models.latent.vae_folder import read_layout
-from mptui.registry.samples import SampleKind
+from mptui.models.latents import read_layout
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import DIFFUSION
 
 _HEAD = """\

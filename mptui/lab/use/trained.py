@@ -10,30 +10,25 @@ from typing import Any
 
 import torch
 
-from mptui.config.given import CHECKPOINT
 from mptui.config.keys import SETTINGS, UNSET
-from mptui.config.merge import resolve
+from mptui.config.resolve import CHECKPOINT, resolve
 from mptui.config.schema import RunConfig
-from mptui.data.core.learned import LearnedData
-from mptui.data.core.types import PixelFormat
-from mptui.data.transforms.crop import Geometry
-from mptui.data.transforms.normalization import Normalization
-from mptui.engine.checkpoint.files import Snapshot
-from mptui.engine.checkpoint.named import read_named
-from mptui.engine.guards.fallbacks import Fallbacks
-from mptui.engine.precision.amp import Precision, build_precision
-from mptui.engine.precision.fp32_layers import apply_fp32_layers
-from mptui.engine.precision.fp32_region import Fp32Region
-from mptui.engine.torch_setup import prepare_torch
+from mptui.data.learned import LearnedData
+from mptui.data.transforms import Geometry, Normalization
+from mptui.data.types import PixelFormat
+from mptui.engine.checkpoint.files import Snapshot, read_named
+from mptui.engine.guards.divergence import Fallbacks
+from mptui.engine.precision import Fp32Region, Precision, apply_fp32_layers, build_precision
+from mptui.engine.progress import prepare_torch
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.hardware.devices import find_machine, select_device
 from mptui.models.zoo import build
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from mptui.registry.tasks import TASKS
-from mptui.runs.planning.autoselect import choices_taken
+from mptui.runs.planning.auto import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.runs.store.data_record import learned_in
 from mptui.runs.store.directory import BEST, CHECKPOINTS, CONFIG, LAST, check_version
+from mptui.runs.store.files import learned_in
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
 

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import torch
 
-from mptui.config.base_tables import PrecisionMode
-from mptui.data.core.types import Dataset
-from mptui.engine.autotune.result_cache import CachedResult, facts_of
-from mptui.engine.autotune.select import (
+from mptui.config.schema import PrecisionMode
+from mptui.data.types import Dataset
+from mptui.engine.choose import (
     Candidates,
     Selection,
+    StepTimer,
     Timer,
     choose,
     layouts,
@@ -21,13 +21,13 @@ from mptui.engine.autotune.select import (
     step_words,
     updates,
 )
-from mptui.engine.autotune.step_timer import StepTimer
-from mptui.engine.optim.optimizer import supports_fused
+from mptui.engine.compile import CachedResult, facts_of
+from mptui.engine.optim.optimizers import supports_fused
 from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
-from mptui.io.atomic import Guard
-from mptui.io.user_cache import load_json
-from mptui.registry.precisions import LOSS_SCALED
+from mptui.io.cache import load_json
+from mptui.io.files import Guard
+from mptui.registry.names import LOSS_SCALED
 from mptui.runs.planning.plan import Plan
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task

@@ -1,4 +1,4 @@
-"""Builds a job from a plan: scans the data, builds the model on the device and the loaders."""
+"""Model, data, loaders of a plan."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,42 +8,47 @@ from typing import Any
 
 import torch
 
+from mptui.config.keys import value_of
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
-from mptui.data.core.learned import LearnedData
-from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
-from mptui.data.formats.combined import in_learned_order
-from mptui.data.formats.open import check_data
-from mptui.data.loading.cache_policy import choose_cache, memory_room, sides_of
-from mptui.data.loading.loader import Loader
-from mptui.data.loading.sampler import Labels, Share
-from mptui.data.transforms.diffusion_noise import Noising
-from mptui.data.transforms.normalization import Normalization
-from mptui.engine.checkpoint.check_state import check_state
+from mptui.data.cache_policy import choose_cache, memory_room, sides_of
+from mptui.data.dataset import in_learned_order
+from mptui.data.learned import LearnedData
+from mptui.data.loader import Loader
+from mptui.data.noise import Noising
+from mptui.data.open import check_data
+from mptui.data.sampler import Labels, Share, fewest_at_once
+from mptui.data.transforms import Normalization
+from mptui.data.types import Dataset, LabelledSplit, Problem, Split
+from mptui.engine.checkpoint.snapshots import check_state
+from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
-from mptui.engine.optim.freezing import frozen_in, frozen_parameters
-from mptui.engine.optim.param_groups import head_parameters
+from mptui.engine.micro_batches import is_too_few_for_norm
+from mptui.engine.optim.optimizers import frozen_in, frozen_parameters, head_parameters
+from mptui.engine.progress import limit_memory, prepare_torch
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.sharded_replica import in_format, placed
-from mptui.engine.torch_setup import limit_memory, prepare_torch
-from mptui.errors import ConfigError
-from mptui.events import PhaseChanged, Warned
+from mptui.engine.ranks.replica import in_format, placed
+from mptui.engine.trainer import Trainer
+from mptui.errors import ConfigError, OwnCodeError
+from mptui.events import PhaseChanged, RunStarted, Warned
 from mptui.models import zoo
-from mptui.models.activation_checkpointing import blocks_of
-from mptui.models.latent.vae_folder import latent_shape
-from mptui.models.layers import layers_named
+from mptui.models.latents import latent_shape
+from mptui.models.layers import blocks_of, has_batch_norm, layers_named
 from mptui.models.weights import check_file
-from mptui.models.zoo import build
+from mptui.models.zoo import build, input_shape, parameter_count
 from mptui.registry.models import PRETRAINED
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
+from mptui.registry.own_code import fault_of, is_own
 from mptui.registry.tasks import DIFFUSION, TASKS
-from mptui.runs.planning.check_outputs import check_outputs, check_single_samples
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
-from mptui.runs.planning.plan import Plan, within_budget
-from mptui.runs.planning.trust import import_own_code
-from mptui.runs.store.data_record import learned_by_weights
+from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, within_budget
+from mptui.runs.store.files import learned_by_weights
+from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
 from mptui.text import clean, some
+
+# Builds a job from a plan: scans the data, builds the model on the device and the loaders
+# ----------------------------------------------------------------------------------------
 
 OnBad = Callable[[Problem], None]
 Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
@@ -157,7 +162,7 @@ def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
 def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset: Dataset) -> list[str]:
     """Load the weights that a run begins with; return warnings, also of a head for other classes."""
     random = [parameter.detach().clone() for parameter in head_parameters(model)]
-    told = zoo.load(model, config.model, path, int(config.data.image_size or 0))
+    told = zoo.load_weights_of(model, config.model, path, int(config.data.image_size or 0))
     keeps_head = not all(map(torch.equal, head_parameters(model), random))
     learned = learned_by_weights(path)
     known = None if learned is None else tuple(learned.classes)
@@ -368,3 +373,182 @@ def _labels(split: Split) -> Labels:
             hint="set training.class_weights instead, to a weight for each class, in their order",
         )
     return split.sample_labels
+
+
+# Checks before a network is trained what it returns, and that it can be trained on so few samples at a time
+# ----------------------------------------------------------------------------------------------------------
+# With outputs of another shape, a loss may be wrong without an error, or end a CUDA device.
+
+_SAMPLES = 2
+
+
+@torch.no_grad()
+def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
+    """Check the outputs of the network of `plan`, if it is the person's own; lazy modules get their shapes.
+
+    Its parts stay in the modes that they are in.
+
+    The outputs for a loss of the person's own may have any shape.
+
+    Args:
+        plan: The plan of the run.
+        model: Its network, on the host.
+        num_classes: Number of classes.
+
+    Raises:
+        OwnCodeError: They are no tensor, or have another shape than the task needs.
+    """
+    name, learns, side = (
+        str(plan.config.model.name),
+        plan.config.model.task,
+        int(plan.config.data.image_size or 0),
+    )
+    if not is_own(name):
+        return
+    classes, counts = [str(number) for number in range(num_classes)], [1] * num_classes
+    task = build_task(plan.task, classes, plan.config.training, counts=counts)
+    batch = task.made_up_batch(torch.zeros(_SAMPLES, plan.config.data.channels, side, side))
+    try:
+        with torch.random.fork_rng(devices=[]), in_eval_mode(model):
+            outputs = model(*batch.inputs)
+    except Exception as error:
+        if fault_of(error) is not None:
+            raise
+        what = f"{name} failed on images {list(batch.images_BCHW.shape)}: {type(error).__name__}: {error}"
+        raise OwnCodeError(what, hint="correct your network; --debug shows the whole traceback") from error
+    needed = {
+        SampleKind.CLASS: [_SAMPLES, num_classes],
+        SampleKind.MASK: [_SAMPLES, num_classes, side, side],
+        SampleKind.IMAGE: [_SAMPLES, 3, side, side],
+    }[TASKS[plan.task].sample]
+    if not isinstance(outputs, torch.Tensor):
+        raise OwnCodeError(f"{name} returned {type(outputs).__name__}", hint="return one tensor from forward")
+    if list(outputs.shape) != needed and not is_own(learns):
+        raise OwnCodeError(
+            f"{name} returned {list(outputs.shape)} for {_SAMPLES} images, but {plan.task} needs {needed}",
+            hint="change its last layer, or name a loss of your own with --task",
+        )
+
+
+def check_single_samples(
+    model: torch.nn.Module, task: Task, config: RunConfig, *, count: int, processes: int
+) -> None:
+    """Check that BatchNorm has more than one value of a channel, where a process trains on a single sample.
+
+    Only a trial tells: it depends on the size of the network's feature maps, which may be 1 x 1.
+
+    Args:
+        model: The network, on its device; its buffers stay.
+        task: Its task.
+        config: The configuration of the run.
+        count: Samples of an epoch.
+        processes: The processes that share each batch.
+
+    Raises:
+        ConfigError: BatchNorm has too few.
+    """
+    training, micro_batch = config.training, config.memory.micro_batch
+    limit = micro_batch if isinstance(micro_batch, int) else None
+    synchronized = training.sync_batch_norm and processes > 1
+    alone = fewest_at_once(count, training.batch_size, processes, limit) == 1
+    if not alone or synchronized or not has_batch_norm(model) or _trains_on_one(model, task, config):
+        return
+    if training.batch_size < 2 * processes:
+        shared = f" over {processes} processes" if processes > 1 else ""
+        cause = f"training.batch_size = {training.batch_size}{shared}"
+        remedy = f"set --batch-size to {2 * processes} or more"
+    elif count == 1:
+        cause, remedy = "a training set of one sample", "add samples"
+    else:
+        cause, remedy = f"memory.micro_batch = {limit}", "set memory.micro_batch to 2 or more"
+    raise ConfigError(
+        f"{cause}: BatchNorm can't be trained on a single sample with feature maps of 1 x 1",
+        hint=f"{remedy}; or a larger data.image_size, or a network without BatchNorm "
+        "(unet: --set model.norm=group)",
+    )
+
+
+@torch.no_grad()
+def _trains_on_one(model: torch.nn.Module, task: Task, config: RunConfig) -> bool:
+    """Whether BatchNorm computes in training mode with one sample."""
+    device = next(model.parameters()).device
+    shape = input_shape(config.model, config.data.channels, int(config.data.image_size or 0))
+    batch = task.made_up_batch(torch.zeros(1, *shape, device=device))
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model(*batch.inputs)
+    except ValueError as error:
+        if not is_too_few_for_norm(error):
+            raise
+        return False
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return True
+
+
+# The event of a run that is ready to train: all that a screen says of it
+# -----------------------------------------------------------------------
+
+
+def run_started(
+    plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
+) -> RunStarted:
+    """Return the event of a run that is ready."""
+    config, dataset, job = plan.config, prepared.dataset, prepared.job
+    return RunStarted(
+        step=trainer.state.step,
+        run=run.name,
+        directory=str(run),
+        profile=plan.resolved.profile,
+        task=plan.task,
+        primary=job.task.primary,
+        model=str(config.model.name),
+        parameters=parameter_count(job.model),
+        dataset=clean(dataset.name),
+        train_samples=len(dataset.train),
+        val_samples=len(dataset.val),
+        classes=[clean(name) for name in dataset.classes],
+        device=plan.device.torch_name,
+        device_name=plan.device.name,
+        ranks=trainer.context.ranks.world_size,
+        nodes=trainer.context.ranks.nodes,
+        precision_requested=plan.precision.requested,
+        precision=plan.precision.used,
+        precision_reason=plan.precision.reason,
+        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
+        channels_last=plan.channels_last,
+        compile_mode=config.speed.compile,
+        image_size=int(config.data.image_size or 0),
+        batch_size=config.training.batch_size,
+        accumulate=config.training.accumulate,
+        epochs=config.training.epochs,
+        steps_per_epoch=trainer.context.parts.steps_per_epoch,
+        val_batches=job.val_loader.batches,
+        total_steps=trainer.context.parts.schedule_steps,
+        planned_lr=trainer.context.parts.planned_lr(trainer.state.step),
+        resumed_from_step=resumed_from,
+        price_per_hour=config.hardware.price_per_hour,
+        notes=[*plan.notes, *_frozen_note(job), *_budget_note(plan)],
+    )
+
+
+def _budget_note(plan: Plan) -> list[str]:
+    """Describe what a limit on memory decided."""
+    chosen = [key for key, source in plan.resolved.sources.items() if source == BY_BUDGET]
+    if not chosen:
+        return []
+    words = ", ".join(f"{key} = {value_of(plan.config, key)}" for key in chosen)
+    return [f"Memory: {words} keeps to {plan.config.memory.budget_gib:g} GiB"]
+
+
+def _frozen_note(job: Job) -> list[str]:
+    """Describe what is frozen as the run begins."""
+    asked = job.config.training.freeze
+    if not asked:
+        return []
+    what = "the backbone" if not isinstance(asked, list) else ", ".join(asked)
+    time = f" until the end of epoch {asked}" if isinstance(asked, int) else ""
+    trained, all_of_it = parameter_count(job.model, trained=True), parameter_count(job.model)
+    return [f"Frozen: {what}{time}; {trained:,} of {all_of_it:,} parameters are trained"]

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mptui.config.dump import values_of
-from mptui.config.merge import Resolved, resolve
+from mptui.config.change import switched
+from mptui.config.resolve import Resolved, resolve, values_of
 from mptui.config.schema import RunConfig
-from mptui.config.switch import switched
 from mptui.engine.checkpoint.files import UNDO, Snapshot, read_checkpoint
 from mptui.engine.checkpoint.pointers import target_of
 from mptui.engine.job import Job, ProfileSwitch

@@ -6,23 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mptui.config.merge import Resolved
-from mptui.data.core.parts import status_of, title_of
-from mptui.data.core.types import Dataset
-from mptui.data.describe.findings import data_findings
-from mptui.data.describe.lines import reading_lines
-from mptui.data.describe.read_again import read_again
-from mptui.data.formats.kept_reading import KeptReading
-from mptui.data.formats.open import open_dataset
-from mptui.data.formats.splits import FileSplit, MaskedSplit
-from mptui.data.scan.band_statistics import measure
-from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.config.resolve import Resolved
+from mptui.data.address import status_of, title_of
+from mptui.data.dataset import FileSplit, MaskedSplit
+from mptui.data.describe import data_findings, reading_lines
+from mptui.data.kept_reading import KeptReading, read_again
+from mptui.data.open import open_dataset
+from mptui.data.scan import ScanCancelledError, measure
+from mptui.data.types import Dataset
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
 from mptui.errors import ConfigError, DataError
 from mptui.events import Event, Progress, Warned
-from mptui.io.user_cache import cache_folder
+from mptui.io.cache import cache_folder
 from mptui.runs.planning.plan import Plan
 from mptui.text import clean
 

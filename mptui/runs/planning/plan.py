@@ -1,30 +1,34 @@
-"""Plans a run from a request: chooses the device, the precision, and all unset values.
-
-`mptui run --dry-run` prints a plan, and `run.toml` stores it.
-"""
+"""All values decided, with reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import tomli
+
 from mptui.config.keys import SETTINGS, training_of, value_of
-from mptui.config.merge import Resolved, resolve
-from mptui.config.schema import DataConfig, RunConfig
-from mptui.data.formats.open import kind_of
+from mptui.config.resolve import Resolved, resolve
+from mptui.config.schema import DataConfig, RunConfig, TrainingConfig
+from mptui.data.open import kind_of
+from mptui.data.transforms import CROP_PCT, HALF, default_crop_scale, default_normalization, default_resize
+from mptui.engine.optim.schedule import scaled_lr, warmup_epochs
+from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, check_torch, default_reason, find_machine, select_device
-from mptui.io.places import absolute, expanded
-from mptui.models.latent.vae_layout import digest
+from mptui.io.files import absolute, expanded
+from mptui.models.vae_layout import digest
 from mptui.processes.rank_place import RankPlace
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
-from mptui.registry.precisions import LOSS_SCALED
-from mptui.registry.samples import BUILT_IN, SampleKind
+from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
+from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.own_code import allow, is_given, is_own, load
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
-from mptui.runs.planning.images import image_choices
-from mptui.runs.planning.ranks import check_batch, check_single_process, check_sync_batch_norm, device_of
-from mptui.runs.planning.rates import rate_notes
-from mptui.runs.planning.trust import allow_own_code, own_names
+from mptui.runs.store.directory import CONFIG
+
+# Plans a run from a request: chooses the device, the precision, and all unset values
+# -----------------------------------------------------------------------------------
+# `mptui run --dry-run` prints a plan, and `run.toml` stores it.
 
 _SCALER = "precision.grad_scaler."
 BY_BUDGET = "chosen: memory.budget_gib"
@@ -261,7 +265,7 @@ def within_budget(plan: Plan, *, precision: str, classes: int, ranks: int) -> Pl
     """
     if plan.config.memory.budget_gib is None:
         return plan
-    from mptui.engine.memory.budget import kept_within  # of torch's compiler, which other runs don't need
+    from mptui.engine.memory.ledger import kept_within  # of torch's compiler, which other runs don't need
 
     config = kept_within(
         plan.config,
@@ -325,3 +329,333 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         code = code.model_copy(update={"folder": absolute(code.folder or ".")})
     filled = config.model_copy(update={"model": model, "data": data, "code": code})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
+
+
+# Chooses what a configuration leaves open of the images: size, crops, interpolation, normalisation
+# -------------------------------------------------------------------------------------------------
+
+Choices = dict[str, tuple[Any, str]]
+"""Key of [data] -> value and source."""
+
+
+def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choices:
+    """Return the unset values of the images: of the weights that it begins with, else of the task.
+
+    Args:
+        config: The configuration, with the name of the network.
+        task: The task.
+        device: Kind of the device: cuda, cpu, …
+        why: Source of values that depend on the device.
+
+    Raises:
+        ConfigError: Images would be enlarged, the normalisation is for other channels, or there are no
+            pretrained weights.
+    """
+    data, kind = config.data, TASKS[task].sample
+    weights = _weights(config)
+    own = weights.source if weights else ""
+    if data.image_size is not None:
+        size: Choices = {}
+    elif weights is not None and weights.side is not None:
+        size = {"image_size": (weights.side, own)}
+    else:
+        size = {"image_size": (TASKS[task].side.on(device), why)}
+    side = size["image_size"][0] if size else int(data.image_size or 0)
+    return (
+        size
+        | _views(data, kind, side)
+        | _resampling(data, kind, weights, own)
+        | _normalization(data, kind, weights, own)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsImages:
+    """The images that weights were trained on; see `Pretrained`."""
+
+    source: str
+    mean: Sequence[float]
+    std: Sequence[float]
+    side: int | None
+    interpolation: Interpolation
+    crop_pct: float
+
+
+def _weights(config: RunConfig) -> WeightsImages | None:
+    """Return the images that the weights were trained on, if they leave something open.
+
+    Those of a run's file are the run's; those of any other file are taken to be of the network's published
+    weights.
+    """
+    data, file = config.data, config.model.weights
+    of_weights = (data.image_size, data.interpolation, data.crop_pct, data.mean, data.std)
+    if file is None or None not in of_weights:
+        return None
+    if file != PRETRAINED and (found := _of_run(Path(file))) is not None:
+        return found
+    from mptui.models.zoo import pretrained, published
+
+    weights = pretrained(config.model) if file == PRETRAINED else published(config.model)
+    if weights is None:
+        return None
+    return WeightsImages(
+        f"weights {weights.name}"
+        if file == PRETRAINED
+        else f"the network's published weights, {weights.name}",
+        weights.mean,
+        weights.std,
+        weights.side,
+        weights.interpolation,
+        weights.crop_pct,
+    )
+
+
+def _of_run(file: Path) -> WeightsImages | None:
+    """Return the images of a run whose checkpoint has the file; None if it is of no run."""
+    if len(file.parents) < 3:
+        return None
+    run = file.parents[2]
+    try:
+        data = DataConfig.model_validate(tomli.loads((run / CONFIG).read_text())["data"])
+    except (OSError, ValueError, KeyError):
+        return None
+    if data.mean is None or data.std is None or data.interpolation is None:
+        return None
+    crop = CROP_PCT if data.crop_pct is None else data.crop_pct
+    return WeightsImages(
+        f"the run {run.name}", data.mean, data.std, data.image_size, data.interpolation, crop
+    )
+
+
+def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
+    """Return the unset values of resizing and cropping.
+
+    Raises:
+        ConfigError: Images would be resized to less than the network's input.
+    """
+    if data.resize is not None and data.resize < side:
+        raise ConfigError(
+            f"data.resize = {data.resize} is below data.image_size = {side}: all crops would be enlarged",
+            hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
+        )
+    source = "chosen: by data.image_size"
+    choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
+    scale = default_crop_scale(kind, side) if data.augment == "default" else None
+    if data.crop_scale is None and scale is not None:
+        choices["crop_scale"] = (list(scale), source)
+    return choices
+
+
+def _resampling(data: DataConfig, kind: SampleKind, weights: WeightsImages | None, own: str) -> Choices:
+    """Return the unset ones of `interpolation` and of `crop_pct`, which only images with classes have."""
+    source = own or "default"
+    choices: Choices = {}
+    if data.interpolation is None:
+        choices["interpolation"] = (weights.interpolation if weights else "bilinear", source)
+    if data.crop_pct is None and kind is SampleKind.CLASS:
+        choices["crop_pct"] = (weights.crop_pct if weights else CROP_PCT, source)
+    return choices
+
+
+def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | None, own: str) -> Choices:
+    """Return the unset ones of `mean` and `std`.
+
+    Raises:
+        ConfigError: They are not for as many channels as images have, or no network learns such images.
+    """
+    if data.bands == "all":
+        if kind is SampleKind.IMAGE:
+            raise ConfigError(
+                'data.bands = "all": networks that generate images make 8-bit RGB',
+                hint="leave data.bands out",
+            )
+        return {}  # the training images are measured
+    usual = default_normalization(kind)
+    source = own or ("chosen: pixels in -1..1" if usual == HALF else "chosen: of ImageNet")
+    given = {"mean": data.mean, "std": data.std}
+    known = {"mean": (weights or usual).mean, "std": (weights or usual).std}
+    for key, values in given.items():
+        if values is not None and len(values) != len(usual.mean):
+            raise ConfigError(
+                f"data.{key} = {values}: images have {len(usual.mean)} channels",
+                hint=f"give data.{key} one value for each channel, or leave it out",
+            )
+    return {key: (list(known[key]), source) for key, values in given.items() if values is None}
+
+
+# Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one
+# -------------------------------------------------------------------------------------------------
+
+
+def check_single_process(environ: Mapping[str, str]) -> None:
+    """Check that a launcher started a single process; all ranks fail otherwise.
+
+    Raises:
+        ConfigError: torchrun or srun started more than one process.
+    """
+    for name, size, rank in (("torchrun", *_torchrun(environ)), ("srun", *_srun(environ))):
+        if size > 1 and rank is not None:
+            raise ConfigError(
+                f"{name} started {size} processes (this is rank {rank}), and each would do all of the work",
+                hint="start a single process; several train together with: mptui run, mptui resume",
+            )
+
+
+def device_of(place: RankPlace, device: Device, devices: Sequence[Device]) -> Device:
+    """Return the device of a rank: of the kind of `device`, that of its number on the node.
+
+    A launcher may let each rank see devices of its own only (srun --gpus-per-task): with fewer than ranks on
+    the node, they are counted anew. Whether two ranks have the same one shows as they join.
+    """
+    if device.kind == "cpu":
+        return device
+    own = [each for each in devices if each.kind == device.kind and each.usable]
+    return own[place.local_rank % len(own)]
+
+
+def check_batch(ranks: int, training: TrainingConfig) -> None:
+    """Check that each rank has a sample of each batch.
+
+    Raises:
+        ConfigError: There are fewer samples than ranks.
+    """
+    if training.batch_size < ranks:
+        raise ConfigError(
+            f"training.batch_size = {training.batch_size} is shared by {ranks} processes",
+            hint=f"set --batch-size to {ranks} or more: it is that of all processes together",
+        )
+
+
+def check_sync_batch_norm(training: TrainingConfig, device: Device) -> None:
+    """Check that torch can synchronize BatchNorm on this device, if that is asked for.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if training.sync_batch_norm and device.kind not in {"cuda", "xpu"}:
+        raise ConfigError(
+            f"training.sync_batch_norm: torch can't synchronize BatchNorm on {device.name} ({device.kind})",
+            hint="--set training.sync_batch_norm=false, or a network without BatchNorm "
+            "(unet: --set model.norm=group)",
+        )
+
+
+def _torchrun(environ: Mapping[str, str]) -> tuple[int, str | None]:
+    """Return the number of processes and the rank of this one."""
+    return _number(environ.get("WORLD_SIZE")), environ.get("RANK") or environ.get("LOCAL_RANK")
+
+
+def _srun(environ: Mapping[str, str]) -> tuple[int, str | None]:
+    """Return the number of tasks of the job step and the rank of this one.
+
+    A batch script is one process with rank 0 for any number of tasks of its job (SLURM_NTASKS); only steps
+    started by srun have SLURM_STEP_NUM_TASKS.
+    """
+    in_batch_script = environ.get("ENVIRONMENT") == "BATCH"
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or (None if in_batch_script else environ.get("SLURM_NTASKS"))
+    return _number(tasks), environ.get("SLURM_PROCID")
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 1
+
+
+# Describes the effective learning rate and batch of a planned run. Imports no torch
+# ----------------------------------------------------------------------------------
+
+
+def effective_words(training: TrainingConfig) -> str:
+    """Describe the effective rate and batch: after scaling, warm-up and schedule."""
+    rate = f"lr {scaled_lr(training):.3g} for a batch of {_batch(training)}"
+    return f"{rate}{_scaled(training)}, {_over(training)}"
+
+
+def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
+    """Return a line for each difference between the rate of a run and its settings."""
+    notes = []
+    if scaled_lr(training) != training.lr:
+        notes.append(
+            f"Effective learning rate: {scaled_lr(training):.3g} for a batch of {_batch(training)}"
+            f"{_scaled(training)}"
+        )
+    if training.warmup_epochs > warmup_epochs(training):
+        notes.append(
+            f"Warm-up: {warmup_epochs(training):g} epochs, not {training.warmup_epochs:g}: at most "
+            f"{training.warmup_max_fraction:.0%} of the run (training.warmup_max_fraction)"
+        )
+    elif training.warmup_epochs and training.max_steps is not None:
+        notes.append(
+            f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
+            "if that is less (training.warmup_max_fraction)"
+        )
+    if by_layer := [*_by_layer(training)]:
+        notes.append(f"Learning rate by layer: {', '.join(by_layer)}")
+    if OPTIMIZERS[training.optimizer].averages and training.schedule != "constant":
+        notes.append(
+            f'Schedule: {training.optimizer} is meant for training.schedule = "constant" with warm-up, not '
+            f'"{training.schedule}": it averages the weights in place of decaying the rate'
+        )
+    return tuple(notes)
+
+
+def _by_layer(training: TrainingConfig) -> Iterator[str]:
+    if training.layer_decay != 1.0:
+        yield f"x {training.layer_decay:g} from each layer to the one before it (training.layer_decay)"
+    if training.head_lr_scale != 1.0:
+        yield f"x {training.head_lr_scale:g} for the head (training.head_lr_scale)"
+
+
+def _batch(training: TrainingConfig) -> int:
+    return training.batch_size * training.accumulate
+
+
+def _scaled(training: TrainingConfig) -> str:
+    if scaled_lr(training) == training.lr:
+        return ""
+    return f" ({training.lr:g} for {training.lr_batch_size}, scaled {training.lr_scaling})"
+
+
+def _over(training: TrainingConfig) -> str:
+    warmup = warmup_epochs(training)
+    rise = f"after {warmup:g} epoch{'s' if warmup != 1 else ''} of warm-up, " if warmup else ""
+    return f"{rise}{training.schedule} schedule"
+
+
+# The person's own code that a run names, and whether it is trusted
+# -----------------------------------------------------------------
+
+_KEYS = ("model.name", "model.task", "data.name")
+
+
+def own_names(config: RunConfig) -> dict[str, str]:
+    """Return the settings that name the person's own code, with the names."""
+    return {key: name for key in _KEYS if is_own(name := value_of(config, key))}
+
+
+def allow_own_code(config: RunConfig, *, trusted: bool) -> None:
+    """Let this process import the person's own code that a configuration names.
+
+    Raises:
+        ConfigError: It isn't trusted; nothing of it has run.
+    """
+    names = own_names(config)
+    folder = absolute(config.code.folder or ".")
+    foreign = {key: name for key, name in names.items() if not is_given(name)}
+    if foreign and not trusted:
+        lines = (
+            f"{key} = {name}: your own code runs only with --trust-code" for key, name in foreign.items()
+        )
+        raise ConfigError("\n".join(lines), hint=f"read the code in {folder}, then add --trust-code")
+    if names:
+        allow(folder)
+
+
+def import_own_code(config: RunConfig) -> None:
+    """Import the person's own code, so that its faults are found early.
+
+    Raises:
+        ConfigError: A module, or a name in it, is missing.
+        Exception: Whatever the code raises.
+    """
+    for name in own_names(config).values():
+        load(name)

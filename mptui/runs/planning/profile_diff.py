@@ -13,7 +13,7 @@ from mptui.runs.store.directory import CONFIG, read_summary
 
 if TYPE_CHECKING:
     from mptui.config.schema import RunConfig
-    from mptui.engine.optim.lr_schedule import RateChange
+    from mptui.engine.optim.schedule import RateChange
     from mptui.runs.planning.plan import Request
 
 
@@ -63,9 +63,8 @@ def predict_switch(
     Raises:
         ConfigError: The profile doesn't exist, or the run can't switch to it.
     """
-    from mptui.config.dump import values_of
-    from mptui.config.merge import resolve
-    from mptui.config.switch import switched
+    from mptui.config.change import switched
+    from mptui.config.resolve import resolve, values_of
     from mptui.registry.models import task_of_model
     from mptui.runs.planning.plan import Request
 
@@ -88,7 +87,7 @@ def predict_switch(
 
 def _rate_change(now: "RunConfig", then: "RunConfig", position: RunPosition) -> "RateChange":
     """Return the change of rate and batch, computed by the engine's function."""
-    from mptui.engine.optim.lr_schedule import (
+    from mptui.engine.optim.schedule import (
         continue_schedule,
         rate_change,
         schedule_of,
@@ -111,7 +110,7 @@ def _rate_change(now: "RunConfig", then: "RunConfig", position: RunPosition) -> 
 
 def steps_of_epoch(config: "RunConfig", train_samples: int) -> int:
     """Return the optimizer steps of an epoch."""
-    from mptui.data.loading.lengths import samples_used
+    from mptui.data.sampler import samples_used
 
     training = config.training
     used = samples_used(train_samples, training.batch_size, train=True)

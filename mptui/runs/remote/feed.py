@@ -1,8 +1,4 @@
-"""Follows a run of another process, or a finished run, for a screen or a console.
-
-The initial view comes from the run's index. A thread reads the journal from there up to the position that the
-run's socket names, and then follows the socket; without a socket, it follows the file. Polling never blocks.
-"""
+"""Follows a run of another process, or a finished run, for a screen or a console."""
 
 import contextlib
 import json
@@ -16,15 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
-from mptui.events import CommandAnswered, Event, RunFinished
-from mptui.runs.remote import control_socket
+from mptui.events import CommandAnswered, Event, RunFinished, Warned
+from mptui.runs.remote import control
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CHECKPOINTS, CRASHED, is_trained, status_of
 from mptui.runs.store.index import fold_on, read_index
-from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
+from mptui.runs.store.journal import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
-from mptui.runs.view.events.event_registry import event_of
+from mptui.runs.view.specs import event_of
 from mptui.text import clean
+
+# Follows a run of another process, or a finished run, for a screen or a console
+# ------------------------------------------------------------------------------
+# The initial view comes from the run's index. A thread reads the journal from there up to the position that
+# the run's socket names, and then follows the socket; without a socket, it follows the file. Polling never
+# blocks.
 
 LOOK_S = 0.25
 """Seconds between two reads of the file without a socket."""
@@ -53,7 +55,7 @@ class Connection:
     """
 
     def __init__(self, run: Path) -> None:
-        self._socket = control_socket.connect(run, HELLO_S)
+        self._socket = control.connect(run, HELLO_S)
         self._read = bytearray()
         self._more: list[dict[str, Any]] = []
         self._sent = 0
@@ -362,3 +364,61 @@ def _document(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+# A bounded buffer of events between the run and a reader, which may be slow
+# --------------------------------------------------------------------------
+
+CAPACITY = 10_000
+
+
+class EventBuffer:
+    """A ring buffer of events; when it is full, the oldest event is dropped, and read from the journal later.
+
+    The writer never waits for the reader, so a stalled terminal doesn't delay the run.
+
+    Args:
+        reread: Returns the events between two positions of the journal; may raise an OSError.
+        at: Position in the journal at which the reader begins.
+        capacity: Largest number of events in memory.
+    """
+
+    def __init__(
+        self, reread: Callable[[int, int], list[Event]], at: int = 0, capacity: int = CAPACITY
+    ) -> None:
+        self._reread, self._at, self._capacity = reread, at, capacity
+        self._events: deque[tuple[int, Event]] = deque(maxlen=capacity)
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._arrived = threading.Event()
+
+    def handle(self, event: Event, at: int) -> None:
+        """Add an event, after which the journal ends `at` this position; safe from any thread."""
+        with self._lock:
+            self._dropped += len(self._events) == self._capacity
+            self._events.append((at, event))
+        self._arrived.set()
+
+    def drain(self) -> list[Event]:
+        """Return the events since the last call, oldest first; much that is read again is thinned."""
+        self._arrived.clear()
+        with self._lock:
+            kept, self._events = self._events, deque(maxlen=self._capacity)
+            dropped, self._dropped = self._dropped, 0
+        if not kept:
+            return []
+        start, self._at = self._at, kept[-1][0]
+        events = [event for _, event in kept]
+        if not dropped:
+            return events
+        try:
+            # events of one position: the first ended there, and the others wait for the disk
+            unwritten = sum(at == self._at for at, _ in kept) - 1
+            return self._reread(start, self._at) + events[len(events) - unwritten :]
+        except OSError as error:
+            told = f"{dropped:,} events are missing here, as the journal can't be read: {error}"
+            return [Warned(step=events[0].step, code="journal", message=told), *events]
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for an event; return whether there is one."""
+        return self._arrived.wait(timeout)

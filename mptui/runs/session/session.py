@@ -1,8 +1,4 @@
-"""A session hosts one run: the training thread, listeners for its events, and commands.
-
-The training thread and the rest of the process share only a mailbox of commands and a bounded buffer of
-events per listener. Closing a screen doesn't end the thread.
-"""
+"""Rank 0: thread, events, end."""
 
 import contextlib
 import threading
@@ -13,58 +9,61 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mptui.engine.checkpoint.async_saver import Saver
+from mptui.config.resolve import resolve, to_toml
+from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.trainer import Trainer
-from mptui.errors import DiskError, MptuiError, RunDirectoryError, cleaned_up_by
-from mptui.events import (
-    CommandAnswered,
-    DeviceSample,
-    Diagnosed,
-    Event,
-    PhaseChanged,
-    Warned,
-)
-from mptui.hardware.device_sampler import DeviceSampler
-from mptui.runs.planning.autoselect import Decider
-from mptui.runs.planning.build import PreparedRun
-from mptui.runs.planning.plan import Plan
-from mptui.runs.planning.started import run_started
-from mptui.runs.remote.control_server import ControlServer, preset_names
-from mptui.runs.session.checkpoint_space import check_space, waiting_for_disk
+from mptui.errors import ConfigError, DiskError, MptuiError, RunDirectoryError, cleaned_up_by
+from mptui.events import CommandAnswered, DeviceSample, Diagnosed, Event, PhaseChanged, Warned
+from mptui.hardware.advice import choose_precision
+from mptui.hardware.sampler import DeviceSampler
+from mptui.io.files import Guard
+from mptui.processes.rank_place import is_restart
+from mptui.runs.planning.auto import Decider
+from mptui.runs.planning.build import PreparedRun, run_started
+from mptui.runs.planning.plan import Plan, workers_under
+from mptui.runs.remote.control import ControlServer, preset_names
+from mptui.runs.remote.feed import EventBuffer
 from mptui.runs.session.ending import (
+    RunResult,
+    cause_of,
+    check_space,
     ending_events,
+    exit_code,
     former_end,
     last_event,
     note_figures,
     result_of_loss,
+    status_of_error,
+    waiting_for_disk,
     with_lever,
     write_divergence,
     write_files,
 )
-from mptui.runs.session.exit_status import (
-    RunResult,
-    cause_of,
-    exit_code,
-    status_of_error,
+from mptui.runs.session.member import (
+    Beginning,
+    RankTraining,
+    check_length,
+    has_checkpoint,
+    leave,
+    settings_before,
+    take_up,
+    told,
 )
-from mptui.runs.session.heartbeat import pulse
-from mptui.runs.session.live_changes import LiveChanges
-from mptui.runs.session.member import Beginning, RankTraining, leave, told
-from mptui.runs.session.rank_reports import RankReports
-from mptui.runs.session.resuming import check_length, has_checkpoint, settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
-from mptui.runs.session.watchdog import Watchdog
+from mptui.runs.session.watchdog import RankReports, Watchdog, pulse
 from mptui.runs.store import directory, journal
-from mptui.runs.store.data_record import kept_reading, learned_before, note_data
-from mptui.runs.store.environment import redact, write_environment
-from mptui.runs.store.journal_reader import events_between
-from mptui.runs.store.ownership import Ownership
-from mptui.runs.store.writer import Records
-from mptui.runs.trackers.tracker_process import RunTrackers
-from mptui.runs.view.event_buffer import EventBuffer
+from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read_json, write_json, write_text
+from mptui.runs.store.files import Records, kept_reading, learned_before, note_data, redact, write_environment
+from mptui.runs.store.journal import events_between
+from mptui.runs.trackers.feeder import RunTrackers
 from mptui.text import clean
+
+# A session hosts one run: the training thread, listeners for its events, and commands
+# ------------------------------------------------------------------------------------
+# The training thread and the rest of the process share only a mailbox of commands and a bounded buffer of
+# events per listener. Closing a screen doesn't end the thread.
 
 
 class Session(RankTraining):
@@ -381,3 +380,82 @@ class Session(RankTraining):
         self.trackers.kill()
         self._records.give_up()
         self.mailbox.stop(None)
+
+
+# What people have changed in a run since its command was given: switched settings, and a pause
+# ---------------------------------------------------------------------------------------------
+# A launcher starts a run again by the same command, after the loss of a process or the preemption of its
+# job. Then the changes count, and not the flags.
+
+
+class LiveChanges:
+    """The settings in force of a run, `run.toml`, and what a restart has to know of them.
+
+    Args:
+        run: The run directory.
+        plan: The plan by the command line.
+        guard: Context around each change of a name in the run directory.
+    """
+
+    def __init__(self, run: Path, plan: Plan, guard: Guard = contextlib.nullcontext) -> None:
+        self._run, self.guard = run, guard
+        again = is_restart(plan.request.environ)
+        self._found: dict[str, Any] = read_json(run / CHANGES) if again else {}
+
+    @property
+    def paused(self) -> bool:
+        """Whether the run was paused when it ended, and is to be paused again."""
+        return self._found.get("paused") is True
+
+    def onto(self, plan: Plan) -> Plan:
+        """Return the plan with the settings that were in force, if the command has begun the run before."""
+        try:
+            asked = self._found["asked"]
+            config = resolve(str(self._run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+            request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
+        except (KeyError, TypeError, ConfigError):
+            return plan
+        resolved = replace(plan.resolved, config=config, profile=str(self._found["profile"]))
+        precision = plan.precision
+        if config.precision.mode != precision.requested:
+            precision = choose_precision(config.precision.mode, plan.device)
+        workers = workers_under(config, plan)
+        return replace(plan, request=request, resolved=resolved, precision=precision, workers=workers)
+
+    def begin(self) -> None:
+        """Forget the changes in a run that somebody has started or resumed.
+
+        Raises:
+            DiskError: The run directory can't be written.
+        """
+        if not self._found and (self._run / CHANGES).exists():
+            self._write()
+
+    def take(self, plan: Plan) -> None:
+        """Write the settings in force as the run begins.
+
+        Raises:
+            DiskError: The run directory can't be written.
+        """
+        write_text(self._run / CONFIG, to_toml(plan.config), self.guard)
+
+    def switch(self, plan: Plan) -> None:
+        """Write the settings in force after a switch.
+
+        Raises:
+            DiskError: The run directory can't be written.
+        """
+        asked = {"profile": plan.request.profile, "sets": list(plan.request.sets)}
+        self._found |= {"profile": plan.resolved.profile, "asked": asked}
+        self._write()
+        self.take(plan)
+
+    def pause(self, paused: bool) -> None:
+        """Note that the run is paused, or goes on; a disk that can't be written forgets it."""
+        if paused != self.paused:
+            self._found["paused"] = paused
+            with contextlib.suppress(DiskError, RunDirectoryError):
+                self._write()
+
+    def _write(self) -> None:
+        write_json(self._run / CHANGES, {"version": VERSION, **self._found}, self.guard)

@@ -1,22 +1,32 @@
-"""A watchdog: writes the stacks of all threads to `stacks.txt` when a run makes no progress.
+"""One thread a second: heartbeat, samples, reports of ranks, and stacks where a run makes no progress."""
 
-It checks events and the position of the trainer once per second, in the heartbeat thread, at no cost to the
-training loop.
-"""
-
+import contextlib
 import faulthandler
 import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mptui.config.schema import RunConfig
 from mptui.engine.context import TrainContext
-from mptui.events import Event, PhaseChanged, Step
-from mptui.processes.awake_clock import AwakeClock
-from mptui.regular import open_regular
-from mptui.runs.view.events.event_registry import EVENTS
+from mptui.engine.ranks.beats import find_slow_ranks, median_times, times_slowest, verdict
+from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.sync import shares_of
+from mptui.events import Advice, DeviceSample, Event, PhaseChanged, RankRow, RanksSampled, Step
+from mptui.hardware.sampler import DeviceSampler
+from mptui.io.files import open_regular
+from mptui.processes.waiting import AwakeClock
+from mptui.runs.view.specs import EVENTS
 from mptui.text import clean_name
+
+# A watchdog: writes the stacks of all threads to `stacks.txt` when a run makes no progress
+# -----------------------------------------------------------------------------------------
+# It checks events and the position of the trainer once per second, in the heartbeat thread, at no cost to
+# the training loop.
 
 NAME = "stacks.txt"
 
@@ -120,3 +130,117 @@ class Watchdog:
         except OSError as error:
             what += f"; {NAME} can't be written: {error.strerror}"
         self._warn("hang", what)
+
+
+# A thread that calls a function once per second, independently of the worker thread
+# ----------------------------------------------------------------------------------
+
+PULSE_S = 1.0
+
+
+@contextlib.contextmanager
+def pulse(sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool]) -> Iterator[None]:
+    """Call `beat` once per second within the context, as long as it returns True.
+
+    Args:
+        sampler: Samples the device.
+        beat: Receives the latest sample, or None if there is no new one.
+    """
+    sampler.start()
+    ending = threading.Event()
+
+    def work() -> None:
+        last, going = DeviceSample(name="", time=0.0), True
+        while going and not ending.wait(PULSE_S):
+            sample = sampler.latest()
+            if sample is None or sample.time == last.time:
+                going = beat(None)
+                continue
+            is_same = sample.processes == last.processes  # a journal needs no list twice
+            going = beat(replace(sample, processes=None) if is_same else sample)
+            last = sample
+
+    thread = threading.Thread(target=work, name="mptui-pulse", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+        sampler.stop()
+
+
+# Reports of all ranks, which rank 0 writes
+# -----------------------------------------
+
+EVERY_S, RANK_S = 2.0, 0.125
+"""Seconds between two reports, and at least so many for each rank: a bound on the size of the journal."""
+
+
+class RankReports:
+    """Emits the state of all ranks at a bounded rate, and once that a rank is slow.
+
+    Args:
+        ranks: The ranks, of which this is the first.
+        emit: Called with each event.
+        every_s: Seconds between two reports; None: as many as suit the number of ranks.
+    """
+
+    def __init__(self, ranks: Ranks, emit: Callable[[Event], None], *, every_s: float | None = None) -> None:
+        self._ranks, self._emit = ranks, emit
+        self._every_s = max(EVERY_S, RANK_S * ranks.world_size) if every_s is None else every_s
+        self._reported = time.monotonic()
+        self._own: DeviceSample | None = None
+        self._told: set[tuple[int, str]] = set()
+
+    def beat(self, sample: DeviceSample | None, step: int, config: RunConfig) -> None:
+        """Report if it is due; call it about once per second.
+
+        Args:
+            sample: The latest sample of this rank's device, if there is a new one.
+            step: Current step of the run.
+            config: The settings in force.
+        """
+        self._own = sample or self._own
+        if self._ranks.is_alone or time.monotonic() - self._reported < self._every_s:
+            return
+        self._reported = time.monotonic()
+        steps = self._ranks.steps
+        slow = find_slow_ranks(steps, shares_of(config.training.batch_size, self._ranks.world_size))
+        sharded = config.memory.shard or config.training.sync_batch_norm
+        rows = [replace(row, forward_s=None, backward_s=None) if sharded else row for row in self._rows()]
+        words = verdict(slow, rows, len(steps))
+        named = [each.rank for each in slow]
+        self._emit(
+            RanksSampled(step=step, rows=rows, steps=len(steps), verdict=words, slow=named, sharded=sharded)
+        )
+        news = {(each.rank, next(iter(each.causes), "")) for each in slow} - self._told
+        if news:
+            self._told |= news
+            self._emit(Advice(step=step, code="slow_rank", message=words))
+
+    def _rows(self) -> Iterator[RankRow]:
+        steps, beats = self._ranks.steps, self._ranks.beats
+        medians, slowest = median_times(steps), times_slowest(steps)
+        heard = {} if beats is None else beats.heard()
+        heard[self._ranks.rank] = socket.gethostname(), 0.0, self._own
+        for rank in range(self._ranks.world_size):
+            host, silent_s, sample = heard.get(rank, ("", None, None))
+            sample = sample or DeviceSample(name="")
+            times = medians[rank] if medians else None
+            is_process = sample.utilisation_own is not None
+            yield RankRow(
+                rank=rank,
+                host=host,
+                utilisation=sample.utilisation_own if is_process else sample.utilisation,
+                memory_used=sample.memory_own if is_process else sample.memory_used,
+                memory_total=sample.memory_total,
+                temperature_c=sample.temperature_c,
+                throttle=sample.throttle,
+                data_s=times and round(times.data_s, 6),
+                forward_s=times and round(times.forward_s, 6),
+                backward_s=times and round(times.backward_s, 6),
+                wait_s=times and round(times.wait_s, 6),
+                slowest=slowest[rank] if slowest else 0,
+                silent_s=None if silent_s is None else round(silent_s, 1),
+            )

@@ -1,8 +1,4 @@
-"""The run directory: its name and its files.
-
-runs/20261120-101500-fast-resnet50/
-  run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
-"""
+"""Its name, its files, who may write."""
 
 import contextlib
 import json
@@ -11,24 +7,26 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from mptui.codec import finite_json
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.events import SCHEMA_VERSION
-from mptui.io.atomic import Guard, is_partial, replace_file
-from mptui.io.disk_hint import disk_hint
-from mptui.io.marker import is_run, make_run
-from mptui.regular import read_regular
-from mptui.runs.store.claim import Claim
+from mptui.events import SCHEMA_VERSION, finite_json
+from mptui.io.files import Guard, is_partial, read_regular, replace_file
+from mptui.io.own_files import is_run, make_run
+from mptui.io.written_files import disk_hint
 from mptui.runs.store.lock import NAME as LOCK
-from mptui.runs.store.lock import PRIVATE, is_held
-from mptui.runs.view.cleaned import cleaned_json
+from mptui.runs.store.lock import PRIVATE, Claim, is_held
+from mptui.runs.view.run_view import cleaned_json
 from mptui.text import clean, some
+
+# The run directory: its name and its files
+# -----------------------------------------
+# runs/20261120-101500-fast-resnet50/
+#   run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
 
 VERSION = 1
 """Version of summary, environment, choices and changes; `run.toml` and journal have their own."""
@@ -290,7 +288,7 @@ def check_version(run: Path) -> None:
     Raises:
         RunDirectoryError: A file of the run is of a later version.
     """
-    from mptui.config.validate import VERSION as OF_PROFILES
+    from mptui.config.keys import VERSION as OF_PROFILES
     from mptui.runs.store import journal  # imports numpy, which the first screen does without
 
     known = {
@@ -394,3 +392,64 @@ def _is_odd(entry: "os.DirEntry[str]") -> bool:
     if entry.name in _FOLDERS:
         return not entry.is_dir(follow_symlinks=False)
     return Path(entry.name).suffix in _SUFFIXES and not entry.is_file(follow_symlinks=False)
+
+
+# Ownership of a run, which all threads of a session check before they write
+# --------------------------------------------------------------------------
+
+
+class Ownership:
+    """This process's claim on one run, until it is released or another process has taken the run over.
+
+    Args:
+        run: The run's directory.
+        on_loss: Called once when another process owns the run.
+
+    Attributes:
+        untouched: Returns whether no other process has written to the run's journal.
+
+    Raises:
+        RunDirectoryError: Another living process has the run.
+        DiskError: The run's directory can't be written.
+    """
+
+    def __init__(self, run: Path, on_loss: Callable[[], None]) -> None:
+        self.untouched: Callable[[], bool] = lambda: True
+        self._claim = claim(run)
+        self._on_loss = on_loss
+        self._lost: RunDirectoryError | None = None
+
+    def lost(self) -> RunDirectoryError | None:
+        """Return the error if another process owns the run; None while this one does."""
+        if self._lost is None:
+            try:
+                self._claim.keep(self.untouched)
+            except RunDirectoryError as error:
+                self._lose(error)
+        return self._lost
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """Change a name in the run directory while no other process can take it over; see `Claim.change`.
+
+        Raises:
+            RunDirectoryError: Another process has taken the run over.
+            OSError: The directory or its lock can't be read.
+        """
+        if (lost := self.lost()) is not None:
+            raise lost
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._claim.change(self.untouched))
+            except RunDirectoryError as error:
+                self._lose(error)
+                raise
+            yield
+
+    def release(self) -> None:
+        """Release the run."""
+        self._claim.release()
+
+    def _lose(self, error: RunDirectoryError) -> None:
+        self._lost = error
+        self._on_loss()

@@ -1,38 +1,65 @@
-"""Updates the files of a run: journal, index, summary, bad samples, train.log, device.csv.
-
-Events are written to the journal at once. The other files are derived from it and written at a fixed rate;
-failed writes are repeated the next time.
-"""
+"""The files of a run: summary, environment, data, bad samples, train.log, device.csv; who writes them."""
 
 import contextlib
 import csv
 import io
+import json
 import os
+import platform
 import re
+import resource
+import shutil
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import torch
 from PIL import Image
 
-from mptui.data.core.png_files import Pixels, grid, is_own_png, png_bytes
-from mptui.data.core.predictions import ValidationPictures
-from mptui.engine.checkpoint.disk_space import DiskWatch
+from mptui.config.schema import RunConfig
+from mptui.data.describe import reading_changes, reading_document
+from mptui.data.fingerprint import Fingerprint, changes, fingerprint
+from mptui.data.learned import LearnedData
+from mptui.data.pictures import Pixels, ValidationPictures, grid, is_own_png, png_bytes
+from mptui.data.types import RGB, Dataset, Problem
+from mptui.engine.checkpoint.files import DiskWatch, checkpoints, read_checkpoint
 from mptui.engine.evaluate import ValidationResult
-from mptui.errors import MptuiError
-from mptui.events import Event, Recovered, Warned
-from mptui.io.atomic import Guard, replace_file
-from mptui.io.marker import make_folder
-from mptui.runs.pictures import picture_files
+from mptui.errors import DiskError, MptuiError, RunDirectoryError
+from mptui.events import (
+    DeviceSample,
+    EpochFinished,
+    EpochStarted,
+    Event,
+    Recovered,
+    RunFinished,
+    Step,
+    Warned,
+)
+from mptui.hardware.describe import csv_header, csv_row
+from mptui.hardware.devices import Device
+from mptui.io.files import Guard, LineFile, read_regular, replace_file
+from mptui.io.own_files import make_folder
 from mptui.runs.store import directory
-from mptui.runs.store.bad_samples import BadSampleList
-from mptui.runs.store.index import Index
+from mptui.runs.store import pictures as store_pictures
+from mptui.runs.store.directory import CHECKPOINTS, ENVIRONMENT, LARGEST, VERSION, read_summary, write_json
+from mptui.runs.store.index import Index, read_run
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal
-from mptui.runs.store.summary import Summary
-from mptui.runs.view.line_files import DeviceCsv, TrainLog
-from mptui.text import cell
+from mptui.runs.view.specs import EVENTS, step_words
+from mptui.text import cell, clean
+
+# Updates the files of a run: journal, index, summary, bad samples, train.log, device.csv
+# ---------------------------------------------------------------------------------------
+# Events are written to the journal at once. The other files are derived from it and written at a fixed
+# rate; failed writes are repeated the next time.
 
 CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
 """The best validation by class, and its confusion matrix."""
@@ -163,7 +190,7 @@ class Records:
 
     def write_pictures(self, pictures: ValidationPictures) -> str:
         """Write the pictures of a validation; returns their file as `write_images`."""
-        return picture_files.write(self._run, pictures, self._guard)
+        return store_pictures.write(self._run, pictures, self._guard)
 
     def close(self) -> None:
         """Close the journal, and write an index for all of it."""
@@ -233,3 +260,453 @@ def _text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer.writerow(header)
     writer.writerows([cell(value) if isinstance(value, str) else value for value in row] for row in rows)
     return lines.getvalue()
+
+
+# Removes the directory of a run that failed before it started
+# ------------------------------------------------------------
+
+
+def discard_unstarted(run: Path) -> None:
+    """Remove the directory of a new run that never started because of its arguments.
+
+    A run that has started, or has found unusable files, keeps its directory.
+    """
+    started = read_summary(run).get("model") is not None
+    if not started and not any(os.path.lexists(run / name) for name in (CHECKPOINTS, BAD_SAMPLES)):
+        shutil.rmtree(run, ignore_errors=True)
+
+
+# bad_samples.json: the files that a run leaves out, with reasons
+# ---------------------------------------------------------------
+
+BAD_SAMPLES = "bad_samples.json"
+BAD_SAMPLES_VERSION = 1
+
+
+class BadSampleList:
+    """The files left out by scan and training, each once, also over resumes.
+
+    Args:
+        run: The run's directory.
+        guard: Context around each change of the file.
+    """
+
+    def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
+        self._path, self._guard = run / BAD_SAMPLES, guard
+        self._lock = threading.Lock()
+        self._reasons = dict(_read_reasons(self._path))
+        self._written = True
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Add files; cheap and thread-safe."""
+        with self._lock:
+            fresh = {problem.path: problem.reason for problem in problems}
+            self._written &= fresh.items() <= self._reasons.items()
+            self._reasons |= fresh
+
+    def note(self, problems: Sequence[Problem], warn: Callable[[str, str], None]) -> None:
+        """Add and write the files that a scan left out, and warn of them by `warn(code, message)`."""
+        self.add(problems)
+        self.write()
+        if problems:
+            names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
+            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+            warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {BAD_SAMPLES}")
+
+    def write(self) -> None:
+        """Write the list if it has changed; a failed write is repeated the next time."""
+        with self._lock:
+            if self._written:
+                return
+            files = [{"path": path, "reason": reason} for path, reason in sorted(self._reasons.items())]
+        with contextlib.suppress(MptuiError):
+            write_json(self._path, {"version": BAD_SAMPLES_VERSION, "files": files}, self._guard)
+            self._written = len(files) == len(self._reasons)
+
+
+def _read_reasons(path: Path) -> Iterable[tuple[str, str]]:
+    try:
+        files = json.loads(read_regular(path, LARGEST))["files"]
+        return [(str(file["path"]), str(file["reason"])) for file in files]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+# data.json: a fingerprint of the data set of a run when it was last trained, and how it was read
+# -----------------------------------------------------------------------------------------------
+# A resume compares it with the current data and reports changes. What a network has learned from is in its
+# checkpoint; only runs of earlier versions have it here.
+
+DATA_RECORD = "data.json"
+_DECIDE = ("name", "path", "val_fraction", "ignore_index", "mask_orientation", "class_folders", "bands")
+"""Settings of [data] that decide how it is read."""
+
+
+def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> None:
+    """Save the fingerprint of the data set, and warn if it differs from the saved one.
+
+    Args:
+        run: The run directory; without the file, the run is new or of an older version.
+        dataset: The opened data set.
+        warn: Called with code and text of a warning.
+
+    Raises:
+        DiskError: The file can't be written.
+    """
+    before, now, reading = (
+        _read_fingerprint(run / DATA_RECORD),
+        fingerprint(dataset),
+        reading_document(dataset),
+    )
+    recorded = directory.read_json(run / DATA_RECORD).get("reading")
+    if before is not None and (told := [*changes(before, now), *reading_changes(recorded, reading)]):
+        text = f"the data of this run has changed: {'; '.join(told)}"
+        files = [before.train_samples + before.val_samples, before.names, before.classes]
+        if dataset.held_out and files != [now.train_samples + now.val_samples, now.names, now.classes]:
+            text += "; its validation samples are drawn anew, and some of them may have been trained on"
+        warn("data_changed", f"{text}. The run continues with the changed data.")
+    if before != now or recorded != reading:
+        counts = [int(count) for count in dataset.class_counts]
+        document = {"version": directory.VERSION, **asdict(now), "class_counts": counts, "reading": reading}
+        directory.write_json(run / DATA_RECORD, document)
+
+
+def kept_reading(run: Path, before: RunConfig | None, now: RunConfig) -> dict[str, Any] | None:
+    """Return how a run has read its data; None if it is not recorded, or settings that decide it are new."""
+    if before is None or any(getattr(before.data, key) != getattr(now.data, key) for key in _DECIDE):
+        return None
+    recorded = directory.read_json(run / DATA_RECORD).get("reading")
+    return recorded if isinstance(recorded, dict) else None
+
+
+def data_changes(run: Path, dataset: Dataset) -> str | None:
+    """Describe how the data of a run has changed since its last training; None: not at all, or unknown."""
+    before = _read_fingerprint(run / DATA_RECORD)
+    if before is None:
+        return None
+    recorded = directory.read_json(run / DATA_RECORD).get("reading")
+    told = [*changes(before, fingerprint(dataset)), *reading_changes(recorded, reading_document(dataset))]
+    return "; ".join(told) or None
+
+
+def learned_in(run: Path, state: Mapping[str, Any]) -> LearnedData | None:
+    """Return what the network in a checkpoint has learned from; None if it is not recorded.
+
+    Args:
+        run: The run directory. Runs of earlier versions record it there alone.
+        state: The state of the checkpoint.
+
+    Raises:
+        RunDirectoryError: The checkpoint has facts that this version can't read.
+    """
+    if (record := state.get("data")) is None:
+        return _recorded(run)
+    try:
+        return LearnedData.read(record)
+    except ValueError as error:
+        raise RunDirectoryError(
+            f"{run}: a checkpoint doesn't say what its network has learned from: {error}",
+            hint="use another checkpoint, or the version of mptui that has written it",
+        ) from error
+
+
+def learned_before(run: Path) -> LearnedData | None:
+    """Return what the network in the newest readable checkpoint of a run has learned from."""
+    with contextlib.suppress(OSError):
+        for path in reversed(checkpoints(run / directory.CHECKPOINTS)):
+            with contextlib.suppress(RunDirectoryError, DiskError):
+                return learned_in(run, read_checkpoint(path, ()).state)
+    return None
+
+
+def learned_by_weights(path: Path) -> LearnedData | None:
+    """Return what a weights file in a checkpoint of a run has learned from; None for other files."""
+    checkpoint = path.absolute().parent
+    if checkpoint.parent.name != directory.CHECKPOINTS:
+        return None
+    state: Mapping[str, Any] = {}
+    with contextlib.suppress(RunDirectoryError, DiskError):
+        state = read_checkpoint(checkpoint, ()).state
+    return learned_in(checkpoint.parent.parent, state)
+
+
+def _recorded(run: Path) -> LearnedData | None:
+    """Return what a run has learned from, by its last data.json, or, in an early version, by its journal."""
+    if (fingerprint := _read_fingerprint(run / DATA_RECORD)) is None:
+        try:
+            started = read_run(run).started
+        except OSError:
+            return None
+        return None if started is None else LearnedData(classes=started.classes)
+    counts = directory.read_json(run / DATA_RECORD).get("class_counts")
+    return LearnedData(
+        classes=list(fingerprint.classes),
+        class_counts=counts if isinstance(counts, list) and all(type(n) is int for n in counts) else [],
+        bands=fingerprint.bands,
+        dtype=fingerprint.dtype,
+    )
+
+
+def _read_fingerprint(path: Path) -> Fingerprint | None:
+    """Return the saved fingerprint; None if it is missing or unreadable."""
+    document = directory.read_json(path)
+    # version 0.1.0 recorded no format: all images were RGB
+    document = {"bands": RGB.bands, "dtype": RGB.dtype, **document}
+    values: dict[str, Any] = {name: document.get(name) for name in Fingerprint.__dataclass_fields__}
+    kinds = {
+        **dict.fromkeys(("train_samples", "val_samples", "bands"), int),
+        **dict.fromkeys(("names", "sizes", "labels", "dtype"), str),
+        "classes": list,
+    }
+    if not all(type(value) is kinds[name] for name, value in values.items()):
+        return None
+    values["classes"] = tuple(map(str, values["classes"]))
+    return Fingerprint(**values)
+
+
+# environment.json: the software and hardware of a run, to reproduce it
+# ---------------------------------------------------------------------
+
+_PACKAGES = ("mptui", "torch", "torchvision", "numpy", "pillow", "safetensors", "textual", "nvidia-ml-py")
+_WORDS = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|credential)"
+_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(--[\w-]*{_WORDS}[\w-]* +|[\w-]*{_WORDS}[\w-]*[\"']? *[=:] *)([^\s,;]+)", re.IGNORECASE
+)
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+_SHORTEST = 8
+"""Length below which a value is too common to be treated as a secret."""
+
+
+def write_environment(run: Path, device: Device, driver: str | None, guard: Guard) -> None:
+    """Write environment.json, as `describe_environment` returns it; raises as `write_json`."""
+    write_json(run / ENVIRONMENT, describe_environment(device, driver), guard)
+
+
+def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
+    """Return versions, device, git commit and command line, without values that look like secrets."""
+    import torch
+
+    return {
+        "version": VERSION,
+        "mptui": _version("mptui"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda,
+        "driver": driver,
+        "device": {
+            "kind": device.kind,
+            "name": device.name,
+            "architecture": device.architecture,
+            "memory_total": device.memory_total,
+        },
+        "processors": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "git_commit": _git_commit(Path.cwd()),
+        "command": redact(" ".join(sys.argv)),
+        "directory": redact(str(Path.cwd())),
+    }
+
+
+def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Remove secrets: values named like one, passwords in URLs, values of such variables."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "…")
+    return _IN_ADDRESS.sub(r"\1…@", _NAMED.sub(r"\1…", text))
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit(folder: Path) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607 - the user's git
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+# summary.json: the state and result of a run, computed from its events
+# ---------------------------------------------------------------------
+
+_CARRIED_OVER = (
+    *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
+    *("precision", "price_per_hour"),
+    *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "loss_terms", "best"),
+    *("samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
+)
+"""Entries that a resumed run carries over; time and memory are those of one process.
+
+What a run is stays known when its resume ends before `RunStarted` tells it anew.
+"""
+
+
+class Summary:
+    """The document behind `summary.json` and `--json`."""
+
+    def __init__(self, run: str, directory: str) -> None:
+        self._started, self._cost_before = time.monotonic(), 0.0
+        self.document: dict[str, Any] = {
+            "version": VERSION,
+            "run": run,
+            "directory": directory,
+            "status": "running",
+            "started": time.time(),
+            "task": None,
+            "model": None,
+            "dataset": {"name": None, "train_samples": None, "val_samples": None, "classes": None},
+            "device": None,
+            "ranks": 1,
+            "nodes": 1,
+            "precision": {"requested": None, "used": None, "reason": None},
+            "epochs": 0,
+            "optimizer_steps": 0,
+            "samples_seen": 0,
+            "skipped_steps": 0,
+            "final": {},
+            "loss_terms": [],
+            "best": {"epoch": None, "metric": None, "value": None},
+            "samples_per_second": None,
+            "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},
+            "price_per_hour": None,
+            "cost": None,
+            "time": {"total_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
+            "memory": {
+                "peak_allocated_bytes": None,
+                "peak_reserved_bytes": None,
+                "host_peak_bytes": None,
+            },
+            "recoveries": [],
+            "warnings": [],
+        }
+
+    def go_on_from(self, before: Mapping[str, Any]) -> None:
+        """Carry over the results of an earlier process of the run, from its summary (`read_summary`)."""
+        self.document |= {name: before[name] for name in _CARRIED_OVER if name in before}
+        self._cost_before = before.get("cost") or 0.0
+
+    def handle(self, event: Event) -> None:
+        """Update the document."""
+        EVENTS[event.kind].summarize(self.document, event)
+
+    def measure(self, device: torch.device | None) -> None:
+        """Record the elapsed time, its cost, and the peaks of memory."""
+        seconds = time.monotonic() - self._started
+        self.document["time"]["total_s"] = round(seconds, 3)
+        if (price := self.document["price_per_hour"]) is not None:
+            self.document["cost"] = round(self._cost_before + price * seconds / 3600, 6)
+        # Linux counts in KiB, macOS in bytes
+        unit = 1 if sys.platform == "darwin" else 1024
+        memory = self.document["memory"]
+        memory["host_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        if device is not None and device.type == "cuda":
+            memory["peak_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+            memory["peak_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+
+
+# train.log and device.csv: what happened in a run as lines of text, for grep, awk and spreadsheets
+# -------------------------------------------------------------------------------------------------
+# The journal has all of it, too: a line that can't be written waits, and the oldest are dropped.
+
+TRAIN_LOG, DEVICE_CSV = "train.log", "device.csv"
+_STEPS_EVERY_S = 10.0
+_MOST_WAITING = 10_000
+
+
+class _Lines:
+    """Lines that wait to be appended to a file."""
+
+    def __init__(self, path: Path, header: str = "") -> None:
+        self._path, self._header = path, header
+        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._file: LineFile | None = None
+
+    def add(self, line: str) -> None:
+        """Append a line with the next `write`; any thread may call it."""
+        self._waiting.append(line)
+
+    def write(self) -> None:
+        """Write what waits. One thread at a time.
+
+        Raises:
+            OSError: The disk is full or gone; the lines wait.
+        """
+        lines = list(self._waiting)
+        if not lines:
+            return
+        if self._file is None:
+            self._file = LineFile(self._path, self._header)
+        self._file.append(lines)
+        for _ in lines:
+            self._waiting.popleft()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class TrainLog(_Lines):
+    """train.log: the lines of a console with the time, and a step every ten seconds and at an epoch's end."""
+
+    def __init__(self, run: Path) -> None:
+        super().__init__(run / TRAIN_LOG)
+        self._steps = 0
+        self._step: Step | None = None
+        self._step_at = 0.0
+
+    def handle(self, event: Event) -> None:
+        """Add the lines of an event, if it has any."""
+        if isinstance(event, EpochStarted):
+            self._steps = event.steps
+        elif isinstance(event, Step):
+            self._step = event
+            if not 0 <= event.time - self._step_at < _STEPS_EVERY_S:
+                self._add_step()
+        elif isinstance(event, EpochFinished | RunFinished):
+            self._add_step()
+        spec = EVENTS[event.kind]
+        lines = [text for text, _ in spec.log_lines(event)] if isinstance(event, RunFinished) else ()
+        for line in lines or spec.console_lines(event):
+            self._say(event.time, line)
+
+    def _add_step(self) -> None:
+        if (step := self._step) is None:
+            return
+        self._step, self._step_at = None, step.time
+        self._say(step.time, step_words(step, self._steps))
+
+    def _say(self, moment: float, words: str) -> None:
+        self.add(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))}  {clean(words)}")
+
+
+class DeviceCsv(_Lines):
+    """device.csv: a row for each sample of the device, in the columns of `mptui monitor --csv`."""
+
+    def __init__(self, run: Path) -> None:
+        super().__init__(run / DEVICE_CSV, csv_header())
+        self._processes: DeviceSample | None = None
+
+    def handle(self, event: Event) -> None:
+        """Add the row of a sample."""
+        if not isinstance(event, DeviceSample):
+            return
+        if event.processes is not None:
+            self._processes = event
+        elif self._processes is not None:
+            event = replace(event, processes=self._processes.processes)
+        self.add(csv_row(event))

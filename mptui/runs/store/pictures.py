@@ -13,13 +13,12 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from mptui.codec import finite_json
-from mptui.data.core.predictions import SamplePrediction, ValidationPictures
+from mptui.data.pictures import SamplePrediction, ValidationPictures
 from mptui.errors import MptuiError
-from mptui.fields import reader_of
-from mptui.io.atomic import Guard, replace_file
-from mptui.io.marker import make_folder
-from mptui.regular import read_regular
+from mptui.events import finite_json
+from mptui.io.files import Guard, read_regular, replace_file
+from mptui.io.own_files import make_folder
+from mptui.io.records import reader_of
 from mptui.text import clean, clean_name
 
 FOLDER = "predictions"
@@ -62,8 +61,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
         The picture in the run directory; "" if it can't be written.
     """
     # they import Pillow, which readers of names do without
-    from mptui.data.core.picture_sheet import draw
-    from mptui.data.core.png_files import is_own_png, png_bytes
+    from mptui.data.pictures import draw, is_own_png, png_bytes
 
     name = f"epoch-{pictures.epoch:04}-step-{pictures.step}.png"
     path = run / FOLDER / name
@@ -119,7 +117,7 @@ def _prune(written: Path, pictures: ValidationPictures) -> None:
 
     Files of later steps, from before a return to an earlier state, count as newer ones.
     """
-    from mptui.data.core.png_files import is_own_png
+    from mptui.data.pictures import is_own_png
 
     pictures_there = ((_place_of(path), path) for path in written.parent.iterdir())
     found = sorted((place, path) for place, path in pictures_there if place and is_own_png(path))

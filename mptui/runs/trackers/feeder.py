@@ -1,32 +1,343 @@
-"""The process that feeds the trackers of a run from its journal.
-
-Each tracker has a thread: one that waits for a server, or fails, delays no other. The process ends soon after
-that of the run, however that one ended. What a tracker has not got by then stays in the journal, and a resume
-or `mptui sync` sends it.
-"""
+"""The process that feeds the trackers of a run from its journal: what was sent, and what is sent again."""
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
+import re
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mptui.config.schema import RunConfig
+from mptui.errors import ConfigError, DiskError, RunDirectoryError, TrackerError
 from mptui.events import Event
-from mptui.registry.tracker import Kept, Tracker
+from mptui.io.files import open_regular, replace_file
+from mptui.processes.start import exit_code_name, start
+from mptui.registry.names import Kept, Tracker
 from mptui.registry.trackers import TrackerSpec, chosen_trackers
-from mptui.regular import open_regular
+from mptui.runs.store.directory import read_json
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import parsed
-from mptui.runs.trackers.tracker_state import TrackerState, feeding_lock
-from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.specs import EVENTS
+from mptui.text import clean, shell_word
+
+# Starts the process that feeds the trackers of a run, and ends it with the run
+# -----------------------------------------------------------------------------
+
+LOG = "trackers.log"
+"""File in the run directory with what the libraries of the trackers print."""
+FEEDER = "mptui.runs.trackers.feeder:main"
+"""What the process calls."""
+
+_REPORT_BYTES = 1 << 16
+
+Warn = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerReport:
+    """What the process says of a tracker.
+
+    Attributes:
+        kind: done, missing (its package), failed, slow, or busy: another process feeds the trackers.
+        tracker: Its name; "" for all.
+        message: What has happened; for done, the number of events with scalars that were sent.
+    """
+
+    kind: str
+    tracker: str
+    message: str
+
+
+class TrackerProcess:
+    """A process that feeds the trackers of a run.
+
+    Args:
+        run: The run directory.
+        config: Its configuration.
+        how: FOLLOW or ONCE of `mptui.runs.trackers.feeder`.
+
+    Attributes:
+        left: The trackers that have not got all yet.
+
+    Raises:
+        OSError: It can't be started.
+    """
+
+    def __init__(self, run: Path, config: RunConfig, how: str) -> None:
+        document = config.model_dump(mode="json")
+        self.left = set(chosen_trackers(document["logging"]))
+        self._rest = b""
+        log = open_regular(run / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+        try:
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "bufsize": 0}
+            self._process = start(FEEDER, str(run.absolute()), str(os.getpid()), how, **streams)
+        finally:
+            os.close(log)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        with contextlib.suppress(OSError):  # it has ended
+            self._stdin.write(json.dumps(document).encode() + b"\n")
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """As `subprocess` has it; None while it runs."""
+        return self._process.poll()
+
+    def reports(self) -> list[TrackerReport]:
+        """Return the new reports; never waits."""
+        with contextlib.suppress(BlockingIOError, ValueError):  # no data; closed by another thread
+            while data := os.read(self._stdout.fileno(), _REPORT_BYTES):
+                self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        found = [
+            TrackerReport(**{key: clean(text) for key, text in json.loads(line).items()}) for line in lines
+        ]
+        self.left -= {report.tracker for report in found if report.kind == "done"}
+        return found
+
+    def end(self, wait_s: float) -> None:
+        """Say that the journal grows no more, wait up to `wait_s` seconds, then kill what has not ended."""
+        with contextlib.suppress(OSError):
+            self._stdin.write(b"\n")
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)  # with the processes of the libraries
+            self._process.wait()
+        self.reports()
+        self._stdout.close()
+
+
+class RunTrackers:
+    """The trackers of a run that trains in this process; no method raises, and none but `finish` waits.
+
+    Args:
+        run: The run directory.
+        warn: Called with a code and a message for what goes wrong.
+
+    Attributes:
+        unsent: Once the run has ended, the trackers that have not got all.
+    """
+
+    def __init__(self, run: Path, warn: Warn) -> None:
+        self._run, self._warn = run, warn
+        self._process: TrackerProcess | None = None
+        self._later = f"what is missing is sent later: mptui sync {shell_word(run)}"
+        self._is_told = False
+        self.unsent: list[str] = []
+
+    def start(self, config: RunConfig) -> None:
+        """Start to feed the trackers that a configuration asks for."""
+        if not chosen_trackers(config.logging.model_dump()):
+            return
+        try:
+            self._process = TrackerProcess(self._run, config, FOLLOW)
+        except OSError as error:
+            self._warn("tracker_failed", f"no tracker gets anything: {error}; {self._later}")
+
+    def beat(self) -> None:
+        """Warn of what has gone wrong since the last call."""
+        process = self._process
+        if process is None:
+            return
+        for report in process.reports():
+            if report.kind != "done":
+                self._warn(f"tracker_{report.kind}", f"{with_hint(report)}; {self._later}")
+        if process.exit_code and not self._is_told:
+            self._is_told = True
+            words = f"the process of the trackers ended ({exit_code_name(process.exit_code)}), see {LOG}"
+            self._warn("tracker_failed", f"{words}; {self._later}")
+
+    def finish(self) -> None:
+        """Give the trackers at most `END_S` seconds for the end of the journal."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(END_S)
+            self.unsent = sorted(process.left)
+
+    def kill(self) -> None:
+        """End the process at once: the run belongs to another one now."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(0)
+
+
+def install_hint(tracker: str) -> str:
+    """Return the command that installs the package of a tracker."""
+    return f"pip install 'mptui[{tracker}]'"
+
+
+def with_hint(report: TrackerReport) -> str:
+    """Return the message of a report, with what to do."""
+    return f"{report.message}: {install_hint(report.tracker)}" if report.kind == "missing" else report.message
+
+
+# Sends what the trackers of a run have not got, once it has ended: the work of `mptui sync`
+# ------------------------------------------------------------------------------------------
+
+_POLL_S = 0.05
+
+
+def send_missing(run: Path, config: RunConfig) -> dict[str, int]:
+    """Send what each tracker has not got; the others get theirs if one fails.
+
+    Returns:
+        The number of events with scalars that were sent, by tracker.
+
+    Raises:
+        ConfigError: No tracker is chosen, or the package of one is missing.
+        RunDirectoryError: Another process feeds the trackers.
+        DiskError: The run directory can't be written.
+        TrackerError: A tracker failed, or did not answer.
+    """
+    if not chosen_trackers(config.logging.model_dump()):
+        raise ConfigError(
+            f"{run}: no tracker is chosen", hint="""name one: --set 'logging.trackers=["csv"]'"""
+        )
+    try:
+        process = TrackerProcess(run, config, ONCE)
+    except OSError as error:
+        raise DiskError(f"{run}: {error.strerror or error}", hint="make its folder writable") from error
+    reports: list[TrackerReport] = []
+    try:
+        while process.exit_code is None:
+            time.sleep(_POLL_S)
+            reports += process.reports()
+        reports += process.reports()
+    finally:
+        process.end(0)
+    _raise_for(run, reports, process.left)
+    return {report.tracker: int(report.message) for report in sorted(reports, key=lambda each: each.tracker)}
+
+
+def _raise_for(run: Path, reports: list[TrackerReport], left: set[str]) -> None:
+    if any(report.kind == "busy" for report in reports):
+        raise RunDirectoryError(
+            f"{run}: another process feeds its trackers",
+            hint="wait until the run, or that process, has ended",
+        )
+    told = {report.tracker: report for report in reports if report.kind != "done"}
+    if not left:
+        return
+    lines = [with_hint(told[name]) if name in told else f"{name}: its process ended" for name in sorted(left)]
+    missing = [name for name in sorted(left) if name in told and told[name].kind == "missing"]
+    if missing:
+        raise ConfigError("\n".join(lines), hint=install_hint(",".join(missing)))
+    raise TrackerError("\n".join(lines), hint=f"see {run / LOG}; then try again: mptui sync {run}")
+
+
+# trackers.json: how far each tracker has got in the journal of a run, and what it needs to go on there
+# -----------------------------------------------------------------------------------------------------
+
+NAME = "trackers.json"
+LOCK = "trackers.lock"
+VERSION = 2
+
+_LONGEST_LINE = 4096
+_ID = re.compile(r"[A-Za-z0-9._+-]{1,128}")
+
+
+class TrackerState:
+    """The state of all trackers of a run. Any thread may call its methods.
+
+    Args:
+        run: The run directory; this process holds its `feeding_lock`.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._path, self._lock = run / NAME, threading.Lock()
+        trackers = read_json(self._path).get("trackers")
+        self._trackers: dict[str, Kept] = {
+            name: kept
+            for name, kept in (trackers.items() if isinstance(trackers, dict) else ())
+            if isinstance(kept, dict)
+        }
+
+    def of(self, name: str) -> Kept:
+        """Return a copy of what a tracker has kept, with a valid `position` and `id`."""
+        kept = dict(self._trackers.get(name, {}))
+        position, known = kept.get("position"), kept.get("id")
+        kept["position"] = position if isinstance(position, int) and position > 0 else 0
+        kept["id"] = known if isinstance(known, str) and _ID.fullmatch(known) else token_of(self._path.parent)
+        return kept
+
+    def store(self, name: str, kept: Kept) -> None:
+        """Replace what a tracker has kept.
+
+        Raises:
+            OSError: The disk is full or not writable.
+        """
+        with self._lock:
+            self._trackers[name] = dict(kept)
+            document = {"version": VERSION, "trackers": self._trackers}
+            replace_file(self._path, json.dumps(document).encode())
+
+
+def token_of(run: Path) -> str:
+    """Return an ID for the run at a tracker: its name, and eight digits of the first line of its journal.
+
+    The line has the time at which the run began, so that it is the same after each resume, and runs of the
+    same name have different ones.
+
+    Raises:
+        OSError: The journal can't be read.
+    """
+    with os.fdopen(open_regular(run / JOURNAL), "rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    name = run.resolve().name
+    return f"{name[:64]}-{hashlib.sha256(name.encode() + first).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def feeding_lock(run: Path) -> Iterator[bool]:
+    """Let one process at a time feed the trackers of a run; yields whether it is this one.
+
+    The kernel releases the lock when the process ends, however it ends.
+
+    Raises:
+        OSError: The run directory can't be written.
+    """
+    file = open_regular(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a file system without locks
+            pass
+        yield True
+    finally:
+        os.close(file)
+
+
+# The process that feeds the trackers of a run from its journal
+# -------------------------------------------------------------
+# Each tracker has a thread: one that waits for a server, or fails, delays no other. The process ends soon
+# after that of the run, however that one ended. What a tracker has not got by then stays in the journal,
+# and a resume or `mptui sync` sends it.
 
 POLL_S = 3.0
 """Seconds between two looks at the journal."""

@@ -1,31 +1,104 @@
-"""Epochs, steps, validations, checkpoints, and the device."""
+"""What each event means to view, log, console, summary and trackers: an `EventSpec` an event."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeVar
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.events import (
     HARMFUL_THROTTLING,
+    Advice,
+    Alert,
     CheckpointSaved,
+    CommandAnswered,
     DeviceSample,
+    Diagnosed,
     EpochFinished,
     EpochStarted,
     Event,
     ImagesGenerated,
     LayersThawed,
+    LossScale,
     MemorySample,
+    Numerics,
+    Paused,
+    PhaseChanged,
+    PrecisionChanged,
+    PresetSwitched,
+    Progress,
     RanksSampled,
+    Recovered,
+    Resumed,
+    RunFinished,
     RunStarted,
     Step,
+    StepSkipped,
     Validated,
+    Warned,
+    from_record,
 )
-from mptui.registry.tasks import VAL_LOSS
-from mptui.runs.view.events.event_spec import EventSpec
-from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, MEMORY, TRAIN, VALIDATION, shown
-from mptui.runs.view.log_lines import Tone, metric_words
-from mptui.runs.view.view_state import ViewState
+from mptui.registry.names import SIXTEEN_BIT, SampleKind
+from mptui.registry.tasks import TASKS, VAL_LOSS
+from mptui.runs.view.state import OPEN_COMMANDS, OpenAlert, ViewState
+from mptui.runs.view.words import (
+    DEVICE,
+    GRADIENT_NORM,
+    LOSS,
+    LR,
+    MEMORY,
+    PHASE_WORDS,
+    TRAIN,
+    VALIDATION,
+    LogLine,
+    Tone,
+    metric_words,
+    ranks_words,
+    rate_words,
+    shown,
+)
 from mptui.text import clean
+
+# Specification of a kind of event, for all readers of events
+# -----------------------------------------------------------
+
+E = TypeVar("E", bound=Event)
+
+
+def _nothing(*_: object) -> tuple[()]:
+    """Do nothing and return nothing, for readers that ignore a kind of event."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSpec(Generic[E]):
+    """One kind of event, and what its readers do with it; by default only the state on screens changes.
+
+    Args:
+        event: The event's class; its `kind` is the name in `events.jsonl`.
+        handle: Updates the state on screens.
+        log_lines: Returns the lines for the log of the live screen.
+        console_lines: Returns the lines for a console without bars.
+        summarize: Updates the document of summary.json.
+        scalars: Returns the values for trackers, by name; None is omitted.
+        thinned: Which of many such events are returned when a long journal is read in blocks: some of them,
+            the last one, or none.
+        shown_at_once: Whether the live screen draws it at once; otherwise with the next due drawing.
+        is_progress: Whether the watchdog counts it as progress.
+    """
+
+    event: type[E]
+    handle: Callable[[ViewState, E], object]
+    log_lines: Callable[[E], Iterable[tuple[str, Tone]]] = _nothing
+    console_lines: Callable[[E], Sequence[str]] = _nothing
+    summarize: Callable[[dict[str, Any], E], object] = _nothing
+    scalars: Callable[[E], Iterable[tuple[str, float | None]]] = _nothing
+    thinned: Literal["some", "last", "none"] = "some"
+    shown_at_once: bool = True
+    is_progress: bool = True
+
+
+# Epochs, steps, validations, checkpoints, and the device
+# -------------------------------------------------------
 
 _NONE_APPLIED = "no step was applied"
 
@@ -330,3 +403,502 @@ TRAINING = (
         is_progress=False,
     ),
 )
+
+
+# Advice, commands, and switches of the profile
+# ---------------------------------------------
+
+BOUND = "_bound"
+"""End of the codes of advice on what the steps are bound by."""
+
+
+def _advise(view: ViewState, event: Advice) -> None:
+    """Offer the setting, in the alert of the same code if there is one; advice without it is only logged."""
+    if event.code.endswith(BOUND):  # the steps are bound by something else than before
+        view.end_alerts(*(alert.code for alert in view.alerts if alert.code.endswith(BOUND)))
+    if event.setting is None:
+        return
+    known = [alert for alert in view.alerts if alert.code == event.code and alert.lasts]
+    if known:
+        view.alerts[view.alerts.index(known[0])] = replace(known[0], setting=event.setting)
+    else:
+        view.open_alert(event, event.code, event.message, "plain", setting=event.setting, lasts=False)
+
+
+def _advice_log(event: Advice) -> list[tuple[str, Tone]]:
+    tip = f" (press a to apply {event.setting})" if event.setting else ""
+    return [(f"advice: {event.message}{tip}", "plain")]
+
+
+def _advice_lines(event: Advice) -> list[str]:
+    return [f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")]
+
+
+def _answer(view: ViewState, event: CommandAnswered) -> None:
+    """Log a command in one line that grows: requested … accepted at step N, done."""
+    words = {"asked": "requested …", "taken": f"accepted at step {event.step:,}"}.get(
+        event.state, event.state
+    )
+    if event.detail and event.state != "asked":
+        words = f"{words} ({event.detail})"
+    line = view.commands.get(event.command)
+    if line is None or event.state == "asked":
+        if event.detail and event.state == "asked":
+            words = f"{event.detail} {words}"
+        line = LogLine(event.time, clean(f"{event.command} {words}"))
+        view.log.append(line)
+        view.commands[event.command] = line
+    else:
+        line.text = clean(f"{line.text} {words}")
+    if event.state == "refused":
+        line.tone = "warn"
+    if event.state in {"done", "refused"} or len(view.commands) > OPEN_COMMANDS:
+        del view.commands[event.command]
+
+
+def _switch(view: ViewState, event: PresetSwitched) -> None:
+    view.profile = event.profile
+    view.compiled = view.compiled and not any(map(_affects_compiled_code, event.changes))
+    view.alerts = [
+        left for alert in view.alerts if (left := _without_offer(alert, event.changes)) is not None
+    ]
+    if view.started is not None:
+        view.started = _with_changes(view.started, event.changes)
+    if event.planned_lr:
+        view.plan(event.planned_lr)
+    view.mark(event, _switch_label(event))
+    view.timeline.happen("switch")
+
+
+def _without_offer(alert: OpenAlert, changes: dict[str, list[str]]) -> OpenAlert | None:
+    """Return the alert without a setting that was taken, or changed otherwise; None: nothing is left."""
+    if (alert.setting or "").partition("=")[0] not in changes:
+        return alert
+    return replace(alert, setting=None) if alert.lasts else None
+
+
+def _affects_compiled_code(key: str) -> bool:
+    return key.startswith(("speed.", "precision.", "memory.")) or key == "training.batch_size"
+
+
+def _with_changes(started: RunStarted, changes: dict[str, list[str]]) -> RunStarted:
+    """Update the settings of a run's start by `changes` (table.key -> old, new)."""
+    new = {key: values[-1] for key, values in changes.items() if values}
+    return replace(
+        started,
+        compile_mode=new.get("speed.compile", started.compile_mode),
+        tf32=started.tf32
+        if "precision.matmul" not in new
+        else started.device.startswith("cuda") and new["precision.matmul"] != "highest",
+        channels_last=new.get("speed.channels_last", str(started.channels_last)) == "True",
+    )
+
+
+def _switch_label(event: PresetSwitched) -> str:
+    """Return the label of the mark: the profile, or the changed setting."""
+    if event.undone:
+        return f"back to {event.profile}"
+    if event.previous != event.profile:
+        return f"{event.previous} → {event.profile}"
+    key, values = next(iter(event.changes.items()), ("", []))
+    return f"{key.rpartition('.')[2]} {' → '.join(values)}"
+
+
+def _switch_log(event: PresetSwitched) -> list[tuple[str, Tone]]:
+    if event.undone:
+        words = f"switch undone: {event.profile} at step {event.step:,}"
+    elif event.previous == event.profile:
+        words = f"changed at step {event.step:,}"
+    else:
+        words = f"profile {event.previous} → {event.profile} at step {event.step:,}"
+    parts = rate_words(event.lr, event.batch, event.ramp_steps)
+    parts += [f"{key} {' → '.join(values)}" for key, values in event.changes.items()]
+    return [(f"{words}: {', '.join(parts)}" if parts else words, "plain")]
+
+
+CONTROL = (
+    EventSpec(
+        event=Advice,
+        handle=_advise,
+        log_lines=_advice_log,
+        console_lines=_advice_lines,
+    ),
+    EventSpec(
+        event=CommandAnswered,
+        handle=_answer,
+        is_progress=False,
+    ),
+    EventSpec(
+        event=PresetSwitched,
+        handle=_switch,
+        log_lines=_switch_log,
+    ),
+)
+
+
+# Start, phases, pauses and end of a run
+# --------------------------------------
+
+_LOGGED_PHASES = {"scanning", "preparing", "warming_up", "compiling"}
+_AS_WANTED = {"completed", "stopped"}
+"""Statuses of an end that needs nobody."""
+
+
+def _start(view: ViewState, event: RunStarted) -> None:
+    if view.started is not None:  # after a kill, the steps since the last checkpoint are repeated
+        for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
+            history.forget_after(event.step)
+        view.timeline.happen("restart")
+    view.started, view.finished, view.ranks = event, None, None
+    view.alerts = [alert for alert in view.alerts if not alert.lasts]
+    view.throttled_since = view.throttled_until = None
+    view.profile, view.precision, view.paused = event.profile, event.precision, False
+    view.epochs = event.epochs
+    view.plan(event.planned_lr)
+    view.enter(event, "starting")
+
+
+def _start_log(event: RunStarted) -> list[tuple[str, Tone]]:
+    images = f"{event.train_samples:,} + {event.val_samples:,} images"
+    lines: list[tuple[str, Tone]] = [
+        (f"{event.model}, {fmt.short(event.parameters)} parameters, on {event.dataset}: {images}", "plain"),
+        (f"precision {event.precision}: {event.precision_reason}", "quiet"),
+    ]
+    if words := ranks_words(event.ranks, event.nodes):
+        lines.append((f"trains in {words}", "plain"))
+    if event.resumed_from_step is not None:
+        lines.append((f"resumed at step {event.resumed_from_step:,}", "plain"))
+    return lines + [(note, "quiet") for note in event.notes]
+
+
+def start_lines(event: RunStarted) -> list[str]:
+    """Describe the start of a run for a console."""
+    on = event.precision in SIXTEEN_BIT
+    precision = SIXTEEN_BIT[event.precision] if on else "off (float32)"
+    speed = [
+        "TF32" if event.tf32 else "",
+        "channels last" if event.channels_last else "",
+        f"compile {event.compile_mode}" if event.compile_mode != "off" else "",
+    ]
+    task = TASKS.get(event.task)
+    has_classes = task is None or task.sample is not SampleKind.IMAGE
+    effective = f" x {event.accumulate}" if event.accumulate > 1 else ""
+    lines = [
+        *event.notes,
+        f"Device: {event.device_name} ({event.device})",
+        f"Processes: {words}" if (words := ranks_words(event.ranks, event.nodes)) else "",
+        f"Mixed precision: {precision}: {event.precision_reason}",
+        f"✓ AMP enabled with {SIXTEEN_BIT[event.precision]}" if on else "",
+        f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
+        f"batch {event.batch_size}{effective}" + "".join(f", {item}" for item in speed if item),
+        f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images"
+        + (f", {len(event.classes)} classes" if has_classes else ""),
+        f"Run: {event.directory}",
+    ]
+    if event.resumed_from_step is not None:
+        lines.append(f"Resumed after step {event.resumed_from_step:,}")
+    return [line for line in lines if line]
+
+
+def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
+    document |= {
+        "profile": event.profile,
+        "task": event.task,
+        "model": event.model,
+        "parameters": event.parameters,
+        "dataset": {
+            "name": event.dataset,
+            "train_samples": event.train_samples,
+            "val_samples": event.val_samples,
+            "classes": len(event.classes),
+        },
+        "device": event.device_name,
+        "ranks": event.ranks,
+        "nodes": event.nodes,
+        "price_per_hour": event.price_per_hour,
+        "precision": {
+            "requested": event.precision_requested,
+            "used": event.precision,
+            "reason": event.precision_reason,
+        },
+    }
+
+
+def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
+    view.compiled |= event.phase == "compiling"
+    view.paused &= event.phase != "restarting"
+    view.enter(event, event.phase, event.detail)
+    view.phase_expected_s = event.expected_s
+
+
+def _phase_log(event: PhaseChanged) -> list[tuple[str, Tone]]:
+    if event.phase not in _LOGGED_PHASES:
+        return []
+    word = PHASE_WORDS.get(event.phase, event.phase)
+    return [(f"{word} {event.detail}".rstrip() + expected_time(event), "quiet")]
+
+
+def _phase_lines(event: PhaseChanged) -> list[str]:
+    if event.phase in {"scanning", "compiling"}:
+        return [f"{event.phase} {event.detail}{expected_time(event)} …"]
+    return [f"{event.detail} …"] if event.phase == "preparing" and event.detail else []
+
+
+def expected_time(event: PhaseChanged) -> str:
+    """Format the expected duration of a phase, and what it is known from; empty if it is not known."""
+    if event.expected_s is None:
+        return ""
+    return f" ({' '.join(('about', fmt.duration(event.expected_s), event.known_from)).rstrip()})"
+
+
+def _progress(view: ViewState, event: Progress) -> None:
+    """Update the progress of a phase, or of one inside it (e.g. filling a cache) until that one ends."""
+    inner = event.phase != view.phase
+    if inner:
+        view.pace.interrupted()
+    if inner and event.done >= event.total:
+        view.progress, view.phase_since = None, event.time
+    else:
+        view.progress = event if event.total > 0 else None
+
+
+def _pause(view: ViewState, _: Paused) -> None:
+    view.paused = True
+    view.pace.interrupted()
+
+
+def _go_on(view: ViewState, _: Resumed) -> None:
+    view.paused = False
+    view.compiled = False
+    view.pace.interrupted()
+
+
+def _finish(view: ViewState, event: RunFinished) -> None:
+    view.finished, view.paused = event, False
+    view.alerts = []
+    if event.status not in _AS_WANTED:
+        message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
+        view.open_alert(event, event.status, message, "bad")
+    view.enter(event, "finished")
+
+
+def _end_log(event: RunFinished) -> list[tuple[str, Tone]]:
+    tone: Tone = "good" if event.exit_code == 0 else "bad"
+    lines: list[tuple[str, Tone]] = [(f"{event.status} after {fmt.duration(event.seconds)}", tone)]
+    lines += [(line, tone) for line in event.message.splitlines()]
+    return [*lines, *((line, "plain") for line in event.hint.splitlines())]
+
+
+LIFECYCLE = (
+    EventSpec(
+        event=RunStarted,
+        handle=_start,
+        log_lines=_start_log,
+        console_lines=start_lines,
+        summarize=_summarize_start,
+    ),
+    EventSpec(
+        event=PhaseChanged,
+        handle=_enter_phase,
+        log_lines=_phase_log,
+        console_lines=_phase_lines,
+    ),
+    EventSpec(
+        event=Progress,
+        handle=_progress,
+        thinned="none",
+        shown_at_once=False,
+    ),
+    EventSpec(
+        event=Paused,
+        handle=_pause,
+        log_lines=lambda event: [(f"paused at step {event.step:,}", "plain")],
+    ),
+    EventSpec(
+        event=Resumed,
+        handle=_go_on,
+        log_lines=lambda _: [("training continues", "plain")],
+    ),
+    EventSpec(
+        event=RunFinished,
+        handle=_finish,
+        log_lines=_end_log,
+    ),
+)
+
+
+# Precision, loss scale, skipped steps and numerics
+# -------------------------------------------------
+
+
+def _change_precision(view: ViewState, event: PrecisionChanged) -> None:
+    view.precision = event.precision
+    if event.previous:
+        view.mark(event, f"{event.previous} → {event.precision}", "warn")
+        view.timeline.happen("switch")
+
+
+def _precision_log(event: PrecisionChanged) -> list[tuple[str, Tone]]:
+    change = f"{event.previous or fmt.UNKNOWN} → {event.precision}"
+    return [(f"precision {change}: {event.reason}", "warn")]
+
+
+def _summarize_precision(document: dict[str, Any], event: PrecisionChanged) -> None:
+    document["precision"]["used"] = event.precision
+
+
+def _skip(view: ViewState, event: StepSkipped) -> None:
+    """Count the skipped steps; consecutive ones share a line of the log."""
+    view.skipped_steps, view.skip_streak, view.last_skip = event.total, event.streak, event.step
+    view.skips.append(event.step, event.count)
+    view.timeline.skipped(event.count)
+    if view.log and "skipped: gradients" in view.log[-1].text:
+        view.log.pop()
+
+
+def _skip_log(event: StepSkipped) -> list[tuple[str, Tone]]:
+    steps = fmt.counted(event.count, "step")
+    scale = "" if event.loss_scale is None else f"; loss scale now {fmt.count(event.loss_scale)}"
+    return [(f"{steps} skipped: gradients not finite{scale}", "warn")]
+
+
+def _skip_lines(event: StepSkipped) -> list[str]:
+    scale = "" if event.loss_scale is None else f", loss scale {fmt.count(event.loss_scale)}"
+    return [f"skipped {event.count} step(s) with non-finite gradients ({event.total} in all{scale})"]
+
+
+def _scale(view: ViewState, event: LossScale) -> None:
+    view.loss_scale = event
+    view.timeline.scaled(event.scale)
+
+
+def _probe(view: ViewState, event: Numerics) -> None:
+    view.numerics = event
+
+
+PRECISION = (
+    EventSpec(
+        event=PrecisionChanged,
+        handle=_change_precision,
+        log_lines=_precision_log,
+        console_lines=lambda e: [f"precision: {e.previous} -> {e.precision}: {e.reason}"],
+        summarize=_summarize_precision,
+    ),
+    EventSpec(
+        event=StepSkipped,
+        handle=_skip,
+        log_lines=_skip_log,
+        console_lines=_skip_lines,
+        # not in the summary: each step event has the total
+    ),
+    EventSpec(
+        event=LossScale,
+        handle=_scale,
+        # no value for trackers: each step event has the scale
+    ),
+    EventSpec(event=Numerics, handle=_probe),
+)
+
+
+# Warnings, alerts, diagnoses and recoveries
+# ------------------------------------------
+
+LIST_LIMIT = 100
+"""Largest number of entries of a list in summary.json: the first half, and the latest."""
+
+_DISK = "disk"
+_ALARMING: dict[str, Tone] = {"hang": "bad", "rank_silent": "bad", "rank_lost": "warn", _DISK: "warn"}
+"""Code of a warning that needs a person -> tone of its alert."""
+
+
+def _warn(view: ViewState, event: Warned) -> None:
+    if event.code == "compile_failed":
+        view.compiled = False
+    if event.code in _ALARMING:
+        tone, lasts = _ALARMING[event.code], event.code != "rank_lost"
+        view.open_alert(event, event.code, event.message, tone, lasts=lasts)
+
+
+def _summarize_warning(document: dict[str, Any], event: Warned) -> None:
+    _append(document["warnings"], {"code": event.code, "message": event.message})
+
+
+def _alert(view: ViewState, event: Alert) -> None:
+    if event.over:
+        view.end_alerts(event.code)
+    else:
+        view.open_alert(event, event.code, event.message, "warn" if event.code == _DISK else "bad")
+
+
+def _diagnose(view: ViewState, event: Diagnosed) -> None:
+    view.mark(event, f"{event.problem} in {event.where}" if event.where else event.problem, "warn")
+
+
+def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
+    place = " ".join(word for word in (event.where, event.layer, event.operation) if word)
+    words = f"{event.problem}: {'first in ' + place if place else 'not reproduced'}"
+    line = f"{words}; {event.detail}" if event.detail else words
+    return [(line, "warn"), *((f"try: {tip}", "plain") for tip in event.advice[:2])]
+
+
+def _recover(view: ViewState, event: Recovered) -> None:
+    view.mark(event, event.action, "warn")
+    if event.problem == _DISK:
+        view.end_alerts(_DISK)
+    view.timeline.happen("recovery")
+
+
+def _summarize_recovery(document: dict[str, Any], event: Recovered) -> None:
+    _append(document["recoveries"], {"kind": event.problem, "step": event.step, "action": event.action})
+
+
+def _append(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
+    entries.append(entry)
+    if len(entries) > LIST_LIMIT:
+        del entries[LIST_LIMIT // 2]
+
+
+RECOVERY = (
+    EventSpec(
+        event=Warned,
+        handle=_warn,
+        log_lines=lambda event: [(event.message, "warn")],
+        console_lines=lambda event: [f"warning: {event.message}"],
+        summarize=_summarize_warning,
+        is_progress=False,
+    ),
+    EventSpec(
+        event=Alert,
+        handle=_alert,
+        log_lines=lambda event: [(event.message, "good" if event.over else "bad")],
+        console_lines=lambda event: [f"alert: {event.message}"],
+    ),
+    EventSpec(
+        event=Diagnosed,
+        handle=_diagnose,
+        log_lines=_diagnosis_log,
+        # no line on a console: the recovery or the error that follows has one
+    ),
+    EventSpec(
+        event=Recovered,
+        handle=_recover,
+        log_lines=lambda event: [(f"{event.problem}: {event.action}", "warn")],
+        console_lines=lambda event: [f"{event.problem}: {event.action}"],
+        summarize=_summarize_recovery,
+    ),
+)
+
+
+# All kinds of events
+# -------------------
+# To add a kind, define its class in `mptui/events/` and its `EventSpec` here or in a file beside this one.
+
+EVENTS: dict[str, EventSpec[Any]] = {
+    spec.event.kind: spec for spec in (*LIFECYCLE, *TRAINING, *PRECISION, *RECOVERY, *CONTROL)
+}
+
+
+def event_of(record: Mapping[str, Any]) -> Event | None:
+    """Convert a record of a journal to its event; None for an unknown kind or a damaged record."""
+    spec = EVENTS.get(str(record.get("event")))
+    return None if spec is None else from_record(record, spec.event)

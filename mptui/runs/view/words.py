@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.events import Numerics
-from mptui.runs.view.labels import shown
-from mptui.text import clean
+from mptui.registry.tasks import TASKS, MetricSpec
+from mptui.text import clean, shell_word
+
+# Lines of the log, and the wording that several of them share
+# ------------------------------------------------------------
 
 Tone = Literal["plain", "quiet", "good", "warn", "bad"]
 
@@ -53,3 +57,85 @@ def numerics_advice(event: Numerics) -> str:
         return now + largest if event.best_scale > event.loss_scale else now
     best = f"{event.best_scale:,.0f} would lose {fmt.percent(event.lost_at_best)}"
     return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs no loss scale"
+
+
+# The last line of a run in the shell: directory, best result, next command
+# -------------------------------------------------------------------------
+
+
+def closing_line(run: Path, summary: dict[str, Any]) -> str:
+    """Describe the end of a run in one line, with the next command.
+
+    Args:
+        run: The run directory.
+        summary: The summary from `mptui.runs.store.directory.status_of`.
+    """
+    status, steps = str(summary["status"]), summary.get("optimizer_steps")
+    after = f" after step {steps:,}" if isinstance(steps, int) else ""
+    best = summary.get("best") or {}
+    value = best.get("value")
+    best_text = (
+        f", best {best['metric']} {value:.4f} in epoch {best.get('epoch')}"
+        if isinstance(value, float)
+        else ""
+    )
+    return clean(f"{run}: {status}{after}{best_text}; {_go_on(run, status)}", limit=4096)
+
+
+def _go_on(run: Path, status: str) -> str:
+    word = shell_word(run)
+    if status == "running":
+        return f"watch it: mptui attach {word}"
+    if status == "completed":
+        return f"train longer: mptui resume {word} --epochs N"
+    return f"resume: mptui resume {word}"
+
+
+# Names of metrics and phases on screens
+# --------------------------------------
+
+TRAIN, VALIDATION = "train", "validation"
+LOSS = "loss"
+LR = "learning rate"
+GRADIENT_NORM = "gradient norm"
+DEVICE = "device"
+MEMORY = "memory GiB"
+
+FROM_ZERO = frozenset({LR, "speed", DEVICE, MEMORY})
+"""Charts of rates, whose axis begins at 0."""
+
+NOISY = frozenset({GRADIENT_NORM, "speed", DEVICE})
+"""Charts whose values vary from step to step, as losses and metrics of training do."""
+
+
+PHASE_WORDS = {
+    "warming_up": "warming up",
+}
+
+BUSY_PHASES = frozenset(
+    {"starting", "restarting", "scanning", "preparing", "warming_up", "compiling", "sampling", "saving"}
+)
+"""Phases without figures; the screen shows their elapsed seconds instead."""
+
+
+def ranks_words(ranks: int, nodes: int) -> str:
+    """Describe the processes of a run: `8 ranks on 2 nodes`; "" for a single one."""
+    where = f" on {nodes:,} nodes" if nodes > 1 else ""
+    return f"{ranks:,} ranks{where}" if ranks > 1 else ""
+
+
+def shown(metric: str) -> MetricSpec:
+    """Return the display of `metric`; an unknown one has its own chart."""
+    known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
+    return next(known, MetricSpec(metric))
+
+
+def is_percent(chart: str) -> bool:
+    """Whether all metrics of a chart are fractions of 1."""
+    metrics = [metric for spec in TASKS.values() for metric in spec.metrics.values() if metric.chart == chart]
+    return chart == DEVICE or (bool(metrics) and all(metric.fraction for metric in metrics))
+
+
+def is_noisy(chart: str, series: str) -> bool:
+    """Whether a curve varies from step to step, so that its trend is easier to see when it is smoothed."""
+    return chart in NOISY or series.endswith(TRAIN)

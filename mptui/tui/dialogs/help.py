@@ -9,8 +9,8 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widgets import Static
 
-from mptui.tui.dialogs.dialog import Dialog
-from mptui.tui.keys.bindings import Key, bindings, display, heard_on
+from mptui.tui.dialogs.questions import Dialog
+from mptui.tui.keys import BoundKey, bindings, display, heard_on
 
 _TITLES = {
     "app": "everywhere",
@@ -85,7 +85,7 @@ class HelpScreen(Dialog[None]):
             lines.append(self._line(key, column))
         return lines
 
-    def _line(self, key: Key, column: int) -> Content:
+    def _line(self, key: BoundKey, column: int) -> Content:
         keys = display(key, self._keymap)
         return Content.assemble((f"{keys:>{column}}", "bold $footer-key-foreground"), f"  {key.help}")
 

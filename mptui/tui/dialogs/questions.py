@@ -1,21 +1,356 @@
-"""The dialog before a switch of profiles: settings that change, and settings that can't."""
+"""Dialogs that ask: yes or no, a text, a setting, the metrics to draw."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
+from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
+from mptui.config.keys import SETTINGS
+from mptui.config.resolve import read_value
 from mptui.runs.planning.profile_diff import SwitchPrediction
-from mptui.text import clean
-from mptui.tui.dialogs.dialog import Dialog
-from mptui.tui.keys.bindings import KEYS, Key, bindings, display
+from mptui.text import clean, clean_lines
+from mptui.tui.keys import KEYS, BoundKey, bindings, display
+from mptui.tui.selection import Value, explained
 
 if TYPE_CHECKING:
-    from mptui.engine.optim.lr_schedule import RateChange
+    from mptui.engine.optim.schedule import RateChange
+
+
+# The frame that all dialogs have
+# -------------------------------
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A box over the screen; a subclass yields it as its first container, and gives its width and padding."""
+
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        background: $background 70%;
+        & > Vertical, & > VerticalScroll {
+            max-width: 100%;
+            height: auto;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+            scrollbar-size: 1 1;
+        }
+    }
+    """
+
+
+# A dialog that chooses the metrics to draw, with a search
+# --------------------------------------------------------
+
+_NAME = 30
+
+
+class ChooseMetricsDialog(Dialog[None]):
+    """Lists metrics; each chosen one is drawn at once, in the order in which they were chosen.
+
+    Args:
+        values: Metric -> its last value, as text.
+        chosen: The metrics chosen so far.
+        take: Receives the chosen metrics after each change.
+    """
+
+    BINDINGS = bindings("metrics")
+    DEFAULT_CSS = """
+    ChooseMetricsDialog {
+        background: $background 50%;
+        Vertical {
+            width: 52;
+            max-height: 100%;
+            padding: 0 2;
+        }
+        Input { margin-bottom: 1; background: $panel; }
+        OptionList {
+            height: auto;
+            max-height: 12;
+            border: none;
+            padding: 0;
+            background: $surface;
+            scrollbar-size: 1 1;
+            & > .option-list--option-highlighted { background: $accent 25%; text-style: none; }
+            &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
+                background: $surface;
+                text-style: bold underline;
+            }
+        }
+    }
+    """
+
+    def __init__(
+        self, values: Mapping[str, str], chosen: Sequence[str], take: Callable[[list[str]], None]
+    ) -> None:
+        super().__init__()
+        self._values, self._chosen, self._take = values, list(chosen), take
+
+    def compose(self) -> ComposeResult:
+        """Lay out the search and the list."""
+        with Vertical() as box:
+            box.border_title = "metrics to draw"
+            box.border_subtitle = "↑↓ · Enter: show first, or not · Esc: close"
+            yield Input(placeholder="search, such as: loss", compact=True)
+            metrics = OptionList(markup=False)
+            metrics.can_focus = False
+            yield metrics
+
+    def on_mount(self) -> None:
+        """List all metrics."""
+        self._list()
+
+    def on_input_changed(self) -> None:
+        """List the metrics that have all words of the search."""
+        self._list()
+
+    def on_input_submitted(self) -> None:
+        """Choose the metric under the cursor."""
+        self.action_choose()
+
+    def action_move(self, lines: int) -> None:
+        """Move the cursor."""
+        metrics = self.query_one(OptionList)
+        if metrics.option_count:
+            metrics.highlighted = ((metrics.highlighted or 0) + lines) % metrics.option_count
+
+    def action_choose(self) -> None:
+        """Choose the metric under the cursor, or take it back."""
+        metrics = self.query_one(OptionList)
+        if metrics.highlighted is None:
+            return
+        name = metrics.get_option_at_index(metrics.highlighted).id or ""
+        if name in self._chosen:
+            self._chosen.remove(name)
+        else:
+            self._chosen.append(name)
+        self._take(list(self._chosen))
+        metrics.replace_option_prompt_at_index(metrics.highlighted, self._line(name))
+
+    def action_close(self) -> None:
+        """Close."""
+        self.dismiss()
+
+    def _list(self) -> None:
+        words = self.query_one(Input).value.lower().split()
+        names = [name for name in self._values if all(word in name.lower() for word in words)]
+        metrics = self.query_one(OptionList)
+        metrics.set_options([Option(self._line(name), id=name) for name in names])
+        metrics.highlighted = 0 if names else None
+
+    def _line(self, name: str) -> Content:
+        mark = f"{self._chosen.index(name) + 1}" if name in self._chosen else " "
+        return Content.assemble(
+            (f"{mark:>2} ", "bold $text-accent"), name.ljust(_NAME), (self._values[name].rjust(12), "$quiet")
+        )
+
+
+# Dialogs with a question that is answered by a key: quitting, stopping, discarding, deleting
+# -------------------------------------------------------------------------------------------
+
+Answer = Literal["stop", "detach", "stay", "discard", "delete", "clean"]
+
+
+class Choices(Dialog[Answer]):
+    """A title, an explanation, and a line for each key of `where`.
+
+    Args:
+        keymap: The user's keys.
+        title: The question.
+        words: The explanation; "" if the choices suffice.
+        hidden: Ids of keys that don't apply now.
+    """
+
+    where: ClassVar[str] = ""
+    DEFAULT_CSS = """
+    Choices {
+        Vertical {
+            width: 62;
+            padding: 1 2;
+        }
+        #words { padding-bottom: 1; color: $quiet; }
+    }
+    """
+
+    def __init__(
+        self, keymap: Mapping[str, str], title: str, words: str = "", *, hidden: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__()
+        self._keymap, self._title, self._words, self._hidden = keymap, title, words, hidden
+
+    def compose(self) -> ComposeResult:
+        """Lay out the explanation and the choices."""
+        choices = [
+            Content.assemble(
+                (f"{display(key, self._keymap):>20}", "bold $footer-key-foreground"), f"  {key.help}"
+            )
+            for key in KEYS
+            if key.where == self.where and key.id not in self._hidden
+        ]
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            if self._words:
+                yield Static(Content(clean(self._words, 300)), id="words", markup=False)
+            yield Static(Content("\n").join(choices), markup=False)
+
+    def action_answer(self, answer: Answer) -> None:
+        """Close with this answer."""
+        if f"{self.where}.{answer}" not in self._hidden:
+            self.dismiss(answer)
+
+
+class LeaveDialog(Choices):
+    """Asks what to do with a running run when its screen is closed."""
+
+    where = "leave"
+    BINDINGS = bindings("leave")
+
+
+class StopDialog(Choices):
+    """Asks whether to stop a run."""
+
+    where = "stop"
+    BINDINGS = bindings("stop")
+
+
+class DiscardDialog(Choices):
+    """Asks whether to discard edits."""
+
+    where = "discard"
+    BINDINGS = bindings("discard")
+
+
+class DeleteDialog(Choices):
+    """Asks whether to delete runs."""
+
+    where = "delete"
+    BINDINGS = bindings("delete")
+
+
+class CleanDialog(Choices):
+    """Asks whether to remove checkpoints."""
+
+    where = "clean"
+    BINDINGS = bindings("clean")
+
+
+# A dialog for a line of text, checked while it is typed
+# ------------------------------------------------------
+
+Fault = str | None
+
+
+class AskDialog(Dialog[None]):
+    """Asks for one text; closes when the text is accepted.
+
+    Args:
+        title: Title of the dialog.
+        explanation: Meaning of the text, in one or more lines.
+        text: Initial text.
+        check: Returns the fault of a text, at each key.
+        take: Accepts the text, or returns why it can't.
+        suggestions: Completions.
+    """
+
+    BINDINGS = bindings("edit")
+    DEFAULT_CSS = """
+    AskDialog {
+        Vertical {
+            width: 64;
+            padding: 1 2;
+        }
+        Static { height: auto; }
+        Input { margin: 1 0; background: $panel; }
+        #fault { color: $text-error; min-height: 1; }
+    }
+    """
+
+    def __init__(
+        self,
+        title: str,
+        explanation: str,
+        text: str,
+        *,
+        check: Callable[[str], Fault],
+        take: Callable[[str], Fault],
+        suggestions: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._title, self._explanation, self._text = clean(title, 60), explanation, text
+        self._check, self._take = check, take
+        self._suggestions = suggestions
+
+    def compose(self) -> ComposeResult:
+        """Lay out the explanation, the text field, and the fault."""
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            box.border_subtitle = "Enter: apply · Esc: cancel"
+            yield Static(Content(self._explanation), markup=False)
+            suggester = SuggestFromList(self._suggestions) if self._suggestions else None
+            yield Input(self._text, compact=True, suggester=suggester)
+            yield Static(id="fault", markup=False)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Check the text."""
+        self._say(None if event.value == self._text else self._check(event.value))
+
+    def on_input_submitted(self) -> None:
+        """Accept the text."""
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Accept the text if it is valid."""
+        fault = self._take(self.query_one(Input).value)
+        if fault is None:
+            self.dismiss()
+        else:
+            self._say(fault)
+
+    def action_cancel(self) -> None:
+        """Cancel."""
+        self.dismiss()
+
+    def _say(self, fault: Fault) -> None:
+        self.query_one("#fault", Static).update(Content(clean_lines(fault or "", 300)))
+
+
+# A dialog for the value of a setting
+# -----------------------------------
+
+
+class SettingDialog(AskDialog):
+    """Asks for another value of a setting.
+
+    Args:
+        value: The setting.
+        source: What its value now is from.
+        take: Accepts a text for a key, or returns why it can't.
+    """
+
+    def __init__(self, value: Value, source: str, take: Callable[[str, str], Fault]) -> None:
+        setting = SETTINGS[value.key]
+        super().__init__(
+            value.key,
+            explained(setting, value.value, source),
+            value.value,
+            check=lambda text: read_value(setting, text)[1],
+            take=lambda text: take(value.key, text),
+            suggestions=setting.choices or setting.examples,
+        )
+
+
+# The dialog before a switch of profiles: settings that change, and settings that can't
+# -------------------------------------------------------------------------------------
 
 SHOWN = 6
 """Number of settings shown one per line; further ones are only named."""
@@ -94,7 +429,7 @@ class SwitchProfileDialog(Dialog[int]):
         lines += _settings(changes, room, lambda had, wanted: f"{had} → {wanted}")
         return lines
 
-    def _said(self, key: Key) -> Content:
+    def _said(self, key: BoundKey) -> Content:
         return Content.assemble(
             (display(key, self._keymap), "bold $footer-key-foreground"), (f" {key.help}", "$quiet")
         )

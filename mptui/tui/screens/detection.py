@@ -10,21 +10,17 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from mptui import format as fmt
-from mptui.runs.listing.run_rows import RunList
+from mptui import text as fmt
+from mptui.runs.listing.rows import RunList
 from mptui.text import clean
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.page import WIDTHS, Page
-from mptui.tui.setup.device_samplers import DeviceReading, DeviceSamplers
-from mptui.tui.setup.machine_scan import MachineScan, scan_machine
-from mptui.tui.threads import in_background
-from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.runs.recent_runs import RecentRuns
-from mptui.tui.widgets.setup.card import CardDevice, DeviceCard
-from mptui.tui.widgets.setup.device_lines import DeviceRow
-from mptui.tui.widgets.setup.device_table import DeviceTable
-from mptui.tui.widgets.small import TooSmall
-from mptui.tui.widgets.topline import TopLine
+from mptui.tui.keys import bindings
+from mptui.tui.look import DeviceReading, DeviceSamplers, MachineScan, scan_machine
+from mptui.tui.screens.page import WIDTHS, Page, TooSmall
+from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.device_card import CardDevice, DeviceCard, DeviceRow, DeviceTable
+from mptui.tui.widgets.header import KeyBar
+from mptui.tui.widgets.run_list import RecentRuns
+from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Device

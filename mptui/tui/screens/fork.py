@@ -10,11 +10,11 @@ from textual.content import Content
 from textual.widgets import Input, Static
 from textual.widgets.option_list import Option
 
-from mptui.runs.listing.forking import KeptCheckpoint
+from mptui.runs.listing.forks import KeptCheckpoint
 from mptui.text import clean
-from mptui.tui.dialogs.dialog import Dialog
-from mptui.tui.keys.bindings import KEYS, bindings, display
-from mptui.tui.widgets.setup.setting_list import KeyedList
+from mptui.tui.dialogs.questions import Dialog
+from mptui.tui.keys import KEYS, bindings, display
+from mptui.tui.widgets.settings import KeyedList
 
 PARENT_DOES = {
     "pause": "pauses until the fork has ended",

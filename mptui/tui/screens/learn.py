@@ -12,20 +12,18 @@ from textual.widgets import Static
 
 from mptui.errors import MptuiError
 from mptui.lab.learn.exercises import EXERCISES, LearnChoices, with_model
-from mptui.lab.learn.lesson import Lesson, Line
-from mptui.lab.learn.number_formats import parsed
+from mptui.lab.learn.formats import Lesson, Line, parsed
 from mptui.registry.own_code import fault_of
 from mptui.runs.view.history import History
 from mptui.text import clean, clean_lines
-from mptui.tui.dialogs.input import AskDialog
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.page import Page
-from mptui.tui.threads import in_background
-from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.curve_shape import Series
-from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.small import TooSmall
-from mptui.tui.widgets.topline import TopLine
+from mptui.tui.dialogs.questions import AskDialog
+from mptui.tui.keys import bindings
+from mptui.tui.screens.page import Page, TooSmall
+from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.header import KeyBar
+from mptui.tui.widgets.plot import Series
+from mptui.tui.work import in_background
 
 POLLS_PER_SECOND = 4
 _CHARTS = 2

@@ -1,11 +1,22 @@
-"""Base class of full screens: breakpoints, back, leave."""
+"""Base classes of full screens: breakpoints, back, leave; small terminals."""
 
+import time
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual import on
+from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widgets import Static
+
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.basics import Panel
+from mptui.tui.widgets.header import Header
+
+# Base class of full screens: breakpoints, back, leave
+# ----------------------------------------------------
 
 WIDTHS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-flat"), (16, "-short"), (20, "-tall"), (31, "-high")]
@@ -45,3 +56,73 @@ class Page(Screen[str]):
 
 def _reached(breakpoints: list[tuple[int, str]], cells: int) -> str:
     return [name for least, name in breakpoints if cells >= least][-1]
+
+
+# Base class of the screens above the live screen, which show a part of its view
+# ------------------------------------------------------------------------------
+
+POLLS_PER_SECOND = 4
+
+
+class ViewPage(Page):
+    """Shows a header and panels of a view, and redraws them after a change.
+
+    Args:
+        view: The view of the run, updated by the live screen below.
+        keymap: The user's keys.
+    """
+
+    def __init__(self, view: RunView, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self._view, self._keymap = view, keymap
+        self._shown = -1
+
+    def on_mount(self) -> None:
+        """Start updating."""
+        self.poll()
+        self.set_interval(1 / POLLS_PER_SECOND, self.poll)
+
+    def poll(self) -> None:
+        """Show changes."""
+        ended = self._view.finished is not None
+        self.query_one(Header).show(self._view, self._view.time if ended else time.time())
+        if self._view.version != self._shown:
+            self._shown = self._view.version
+            self.show()
+
+    def show(self) -> None:
+        """Show the view in all panels."""
+        for panel in self.query("Panel"):
+            assert isinstance(panel, Panel)
+            panel.show(self._view)
+
+    def back(self) -> None:
+        """Close."""
+        self.dismiss("back")
+
+    def leave(self) -> None:
+        """Quit as the live screen does."""
+        self.dismiss("leave")
+
+
+# Message instead of a screen if the terminal is too small
+# --------------------------------------------------------
+
+
+class TooSmall(Static):
+    """Names the needed size; visible only on a screen with the class -tiny or -flat."""
+
+    DEFAULT_CSS = """
+    TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
+    Screen.-tiny TooSmall, Screen.-flat TooSmall { display: block; }
+    """
+
+    def __init__(self, comfort: str = "") -> None:
+        super().__init__(markup=False)
+        self._comfort = comfort
+
+    def on_resize(self, _event: Resize) -> None:
+        """Show the needed and the actual size."""
+        has = f"{self.app.size.width}x{self.app.size.height}"
+        words = f"mptui needs 60x16 cells,\nthis terminal has {has}."
+        self.update(Content(f"{words}\n\n{self._comfort}".rstrip()))

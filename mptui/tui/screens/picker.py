@@ -1,45 +1,213 @@
 """The second screen: the profile with its settings, the model, the data and the epochs."""
 
+import asyncio
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 
-from mptui import format as fmt
-from mptui.config.given import read_value
+from mptui import text as fmt
 from mptui.config.keys import SETTINGS
 from mptui.config.profiles import list_profiles
-from mptui.config.save import save_profile
+from mptui.config.resolve import Resolved, read_value, save_profile
 from mptui.config.schema import RunConfig
 from mptui.errors import MptuiError
 from mptui.hardware.describe import short_names
-from mptui.hardware.devices import Device
-from mptui.runs.planning.plan import Request
+from mptui.hardware.devices import Device, tightest
+from mptui.hardware.torch_view import import_failure
+from mptui.runs.planning.plan import Request, check_batch
 from mptui.text import clean, clean_lines
-from mptui.tui.dialogs.choices import Answer, DiscardDialog
-from mptui.tui.dialogs.input import AskDialog
-from mptui.tui.dialogs.setting import SettingDialog
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.setup.selection_page import SelectionPage
-from mptui.tui.setup.explained import in_a_paragraph
-from mptui.tui.setup.last_selection import save_last
-from mptui.tui.setup.memory_fit import Fit, filling_batch
-from mptui.tui.setup.selection import rate_rule, resolved, to_save, values
-from mptui.tui.setup.suggesters import DataSuggester, ModelSuggester
-from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.setup.outline import Outline
-from mptui.tui.widgets.setup.sample_strip import SampleStrip
-from mptui.tui.widgets.setup.setting_list import KeyedList, profile_options
-from mptui.tui.widgets.setup.settings_panel import SettingsPanel
-from mptui.tui.widgets.setup.text_fields import Fields
-from mptui.tui.widgets.small import TooSmall
-from mptui.tui.widgets.topline import TopLine
+from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
+from mptui.tui.keys import bindings
+from mptui.tui.look import DataPreview, asked_of, preview
+from mptui.tui.screens.page import Page, TooSmall
+from mptui.tui.selection import (
+    DataSuggester,
+    Fit,
+    ModelSuggester,
+    Picked,
+    Picks,
+    about_data,
+    every_profile,
+    filling_batch,
+    fits,
+    in_a_paragraph,
+    load_last,
+    rate_rule,
+    resolved,
+    save_last,
+    to_save,
+    values,
+)
+from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.header import KeyBar
+from mptui.tui.widgets.settings import Fields, KeyedList, Outline, SampleStrip, SettingsPanel, profile_options
+from mptui.tui.work import in_background
+
+# Base class of the picker: the selection of a run, and what is known of its memory and its data
+# ----------------------------------------------------------------------------------------------
+
+TYPING_PAUSE_S = 0.3
+"""Seconds without a key after which slow work starts."""
+
+
+class SelectionPage(Page):
+    """Resolves a selection, and learns in the background what a run of it would meet.
+
+    Args:
+        devices: The device to train on, or several of one kind for a run in several processes.
+        profile: The profile to begin with, if none was selected before.
+        environ: Environment, for settings, profiles and the state folder.
+    """
+
+    def __init__(self, devices: Sequence[Device], profile: str, environ: Mapping[str, str]) -> None:
+        super().__init__()
+        self._devices, self._device = devices, tightest(devices)
+        self._environ = environ
+        self._profiles = list_profiles(environ)
+        last = load_last(environ)
+        names = [info.name for info in self._profiles]
+        first = next(name for name in (last["profile"], profile, *names) if name in names)
+        own = last["epochs"] if first == last["profile"] else ""
+        where = devices[0].torch_name
+        where = where if len(devices) == 1 else where.partition(":")[0]
+        self._picks = Picks(Picked(first, where, last["model"], last["data"], own))
+        self._resolved: Resolved | None = None
+        self._fault = self._data_fault = ""
+        self._data_task: str | None = None
+        self._about_data = ""
+        self._fits: dict[str, Fit | str] = {}
+        self._counting: object = None
+        self._counted = False
+        self._every_of: object = None
+        self._every: tuple[dict[str, Resolved], dict[str, str]] = {}, {}
+        self._asked: dict[str, Any] | None = None
+        self._preview: DataPreview | None = None
+
+    @property
+    def picked(self) -> Picked:
+        """The current selection."""
+        return self._picks.now
+
+    @abstractmethod
+    def show_selection(self) -> None:
+        """Resolve the selection again, and show it."""
+
+    @abstractmethod
+    def show_learnt(self) -> None:
+        """Show what is known now of memory and data."""
+
+    def resolve(self) -> None:
+        """Resolve the selection, and learn of it what can have changed."""
+        try:
+            self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
+            check_batch(len(self._devices), self._resolved.config.training)
+        except MptuiError as error:
+            self._resolved, self._fault = None, error.message
+        self.learn()
+
+    def learn(self) -> None:
+        """Start the slow work whose outcome can have changed."""
+        if self._resolved is not None and (asked := asked_of(self._resolved)) != self._asked:
+            self._asked, self._preview = asked, None
+            self._look_into_data(self._resolved, asked)
+        classes = None if self._preview is None else self._preview.classes or None
+        counting = self._selections(), classes
+        if counting != self._counting:
+            self._fits, self._counting, self._counted = {}, counting, False
+            self._count(counting, classes)
+
+    def every_profile(self) -> tuple[dict[str, Resolved], dict[str, str]]:
+        """Resolve each profile, once for each selection: the valid ones, and the faults of the others."""
+        if (selections := self._selections()) != self._every_of:
+            self._every_of = selections
+            self._every = every_profile(self._profiles, self._picks, self._data_task, self._environ)
+        return self._every
+
+    def _selections(self) -> tuple[list[Picked], str | None]:
+        return [self._picks.of(info.name) for info in self._profiles], self._data_task
+
+    def faults(self) -> dict[str, str]:
+        """Return known reasons that the run can't start, by field, or "" for none of them."""
+        faults = {"data": self._data_fault, "": self._fault}
+        fit = self._fits.get(self.picked.profile)
+        if isinstance(fit, str):
+            faults["model" if fit.startswith("model.name") else ""] = fit
+        return {field: fault for field, fault in faults.items() if fault}
+
+    def rest(self) -> None:
+        """End the slow work until the person is back, as a run needs the processor."""
+        self._asked = self._counting = None
+
+    def on_screen_resume(self) -> None:
+        """Learn what a run's start has left unknown."""
+        self.learn()
+
+    def on_unmount(self) -> None:
+        """End the slow work."""
+        self.rest()
+
+    @work(exclusive=True, group="memory")
+    async def _count(self, counting: object, classes: int | None) -> None:
+        """Estimate the memory of each profile, for data with this many classes (None: not known)."""
+        await asyncio.sleep(TYPING_PAUSE_S)
+        runs, _ = self.every_profile()
+        device, ranks = self._device, len(self._devices)
+        counted = await in_background(
+            lambda: (
+                {}  # the run reports a failure
+                if import_failure()
+                else fits(runs, device, ranks, classes, lambda: counting == self._counting)
+            )
+        )
+        if counting == self._counting:
+            self._fits, self._counted = counted, True
+            with suppress(NoMatches):  # the screen was closed
+                self.show_learnt()
+
+    @work(exclusive=True, group="preview")
+    async def _look_into_data(self, resolution: Resolved, asked: dict[str, Any]) -> None:
+        """List the data, and read some of its pictures."""
+        await asyncio.sleep(TYPING_PAUSE_S)
+        device = self._device
+        found = await in_background(lambda: preview(resolution, device, lambda: asked != self._asked))
+        if asked == self._asked:
+            self._preview = found
+            self.learn()  # of the memory with its classes
+            with suppress(NoMatches):  # the screen was closed
+                self.show_learnt()
+
+    @work(exclusive=True, group="data")
+    async def look_at_data(self) -> None:
+        """Learn the task of the data, after typing has paused."""
+        await asyncio.sleep(TYPING_PAUSE_S)
+        where = self.picked.data
+        task: str | None
+        fault = ""
+        try:
+            task, about = await in_background(lambda: about_data(where))
+        except MptuiError as error:
+            task, fault = None, error.message
+            about = f"✗ {fault}"
+        if where != self.picked.data:
+            return
+        self._data_task, self._about_data, self._data_fault = task, about, fault
+        with suppress(NoMatches):  # the screen was closed
+            self.show_selection()
+
+
+# The second screen: the profile with its settings, the model, the data and the epochs
+# ------------------------------------------------------------------------------------
 
 BATCH = "training.batch_size"
 

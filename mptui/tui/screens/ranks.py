@@ -1,17 +1,24 @@
-"""Panels of the screen of the ranks: a row for each with median, worst and spread, and who is slow."""
+"""The screen of the ranks: a row for each with median, worst and spread, and who is slow."""
 
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from textual.app import ComposeResult
 from textual.content import Content
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.events import RankRow, RanksSampled
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
-from mptui.tui.widgets.panel import Lines, Panel
+from mptui.tui.keys import bindings
+from mptui.tui.screens.page import TooSmall, ViewPage
+from mptui.tui.widgets.basics import Lines, Panel
+from mptui.tui.widgets.header import Header, KeyBar
+
+# Panels of the screen of the ranks: a row for each with median, worst and spread, and who is slow
+# ------------------------------------------------------------------------------------------------
 
 _SILENT_S = 10.0
 """Seconds without a sign of life from which a rank is marked: it beats every two seconds."""
@@ -209,3 +216,42 @@ class SlowRanks(Panel):
         rows = max(1, self.content_size.height)
         lines = textwrap.wrap(words, width, max_lines=rows, placeholder=" …")
         return [Content.styled(line, tone) for line in lines]
+
+
+# The screen of the ranks: a row for each process of a run, and who is slow
+# -------------------------------------------------------------------------
+
+
+class RanksScreen(ViewPage):
+    """Shows the ranks of a run, sorted by what is in question."""
+
+    where = "ranks"
+    BINDINGS = bindings("ranks")
+    DEFAULT_CSS = """
+    RanksScreen {
+        RankTable { height: 1fr; }
+        SlowRanks { height: 5; }
+        &.-short SlowRanks { height: 4; }
+        &.-tiny, &.-flat {
+            Header, Panel, KeyBar { display: none; }
+        }
+    }
+    """
+
+    def compose(self) -> ComposeResult:
+        """Lay out the table, the verdict and the keys."""
+        yield Header()
+        yield RankTable(id="ranks")
+        yield SlowRanks(id="slow")
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall("The run continues.")
+
+    def action_scroll(self, rows: int) -> None:
+        """Scroll by so many ranks."""
+        self.query_one(RankTable).scroll_rows(rows)
+        self.show()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self.query_one(RankTable).sort()
+        self.show()

@@ -9,27 +9,22 @@ from textual.content import Content
 from textual.css.query import NoMatches
 from textual.widgets import Static
 
-from mptui.config.given import read_value
+from mptui.config.change import switched_setting
 from mptui.config.keys import SETTINGS
-from mptui.config.merge import resolve
+from mptui.config.resolve import read_value, resolve
 from mptui.config.schema import RunConfig
-from mptui.config.switch import switched_setting
 from mptui.errors import MptuiError
 from mptui.runs.store.directory import CONFIG
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
-from mptui.tui.dialogs.setting import SettingDialog
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.keys.typed import KEYS_WAIT
-from mptui.tui.screens.view_page import ViewPage
-from mptui.tui.setup.explained import in_a_paragraph
-from mptui.tui.setup.selection import values_of_run
-from mptui.tui.sources.source import RunSource
-from mptui.tui.threads import in_background
-from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.live.header import Header
-from mptui.tui.widgets.setup.settings_panel import SettingsPanel
-from mptui.tui.widgets.small import TooSmall
+from mptui.tui.dialogs.questions import SettingDialog
+from mptui.tui.keys import KEYS_WAIT, bindings
+from mptui.tui.screens.page import TooSmall, ViewPage
+from mptui.tui.selection import in_a_paragraph, values_of_run
+from mptui.tui.sources import RunSource
+from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.settings import SettingsPanel
+from mptui.tui.work import in_background
 
 _ANSWERS = ("set ", "changed ")
 """Beginnings of the lines of the log that a changed setting has."""

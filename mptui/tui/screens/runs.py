@@ -10,28 +10,23 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, OptionList
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.errors import MptuiError
+from mptui.runs.listing.forks import MOST, RunCurves, curves_of
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
-from mptui.runs.listing.run_curves import MOST, RunCurves, curves_of
-from mptui.runs.listing.run_rows import ORDERS, RunList, RunRow, chosen_rows
+from mptui.runs.listing.rows import ORDERS, RunList, RunRow, chosen_rows
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, some
-from mptui.tui.dialogs.choices import Answer, Choices, CleanDialog, DeleteDialog
-from mptui.tui.dialogs.input import AskDialog
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.keys.typed import KEYS_WAIT
-from mptui.tui.screens.page import Page
-from mptui.tui.screens.runs.compare_screen import CompareScreen
-from mptui.tui.threads import in_background
-from mptui.tui.widgets.chart.canvas import Mode
-from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.runs.overlay import show_curve
-from mptui.tui.widgets.runs.run_lines import summary_words
-from mptui.tui.widgets.runs.run_table import RunTable
-from mptui.tui.widgets.small import TooSmall
-from mptui.tui.widgets.topline import TopLine
+from mptui.tui.dialogs.questions import Answer, AskDialog, Choices, CleanDialog, DeleteDialog
+from mptui.tui.keys import KEYS_WAIT, bindings
+from mptui.tui.screens.compare import CompareScreen, show_curve
+from mptui.tui.screens.page import Page, TooSmall
+from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.header import KeyBar
+from mptui.tui.widgets.plot import Mode
+from mptui.tui.widgets.run_list import RunTable, summary_words
+from mptui.tui.work import in_background
 
 RENEW_S = 2.0
 
@@ -47,7 +42,7 @@ class RunsScreen(Page):
 
     where = "runs"
     BINDINGS = bindings("runs")
-    CSS_PATH = "runs_screen.tcss"
+    CSS_PATH = "runs.tcss"
 
     class Opened(Message):
         """A run is to be shown on the live screen."""

@@ -1,23 +1,34 @@
-"""Pictures in pixels, by textual-image (an extra), on terminals with kitty's graphics or sixels.
-
-The terminal is told by its environment. textual-image would ask it when it is imported, and wait 0.1 s: an
-answer that comes later, as over SSH, would be read as keys.
-"""
+"""Pictures on a terminal: in pixels by textual-image (an extra), in half blocks, or in ASCII."""
 
 import fcntl
+import locale
 import os
 import struct
 import sys
 import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual.app import App
+from textual.color import Color
+from textual.content import Content
+from textual.filter import LineFilter
 from textual.widget import Widget
+
+from mptui.hardware.host import given_environ
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+# Pictures in pixels, by textual-image (an extra), on terminals with kitty's graphics or sixels
+# ---------------------------------------------------------------------------------------------
+# The terminal is told by its environment. textual-image would ask it when it is imported, and wait 0.1 s:
+# an answer that comes later, as over SSH, would be read as keys.
 
 Protocol = Literal["kitty", "sixel"]
 
@@ -95,3 +106,94 @@ def on_whole_cells(picture: "Image", cell: tuple[int, int]) -> tuple["Image", tu
     columns, rows = -(-picture.width // cell[0]), -(-picture.height // cell[1])
     edged = picture.convert("RGBA").crop((0, 0, columns * cell[0], rows * cell[1]))
     return edged, (columns, rows)
+
+
+# ASCII mode: replacements of box, bar and dot characters for terminals that can't show them
+# ------------------------------------------------------------------------------------------
+
+_STAND_INS = {
+    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛╔╗╚╝", "+"),
+    **dict.fromkeys("─╌┄▔▁▂", "-"),
+    **dict.fromkeys("━═╸▄▃▓▒", "="),
+    **dict.fromkeys("│┃║┊╎▏▕▎▍", "|"),
+    **dict.fromkeys("█▉▊▋▌▐▀▇▆▅", "#"),
+    "░": ".",
+    **dict.fromkeys("●■", "*"),
+    "○": "o",
+    **dict.fromkeys("▲▴", "^"),
+    **dict.fromkeys("▼▾", "v"),
+    **dict.fromkeys("→▸▶", ">"),
+    **dict.fromkeys("←◂", "<"),
+    "↑": "^",
+    "↓": "v",
+    "✓": "+",
+    **dict.fromkeys("✗×", "x"),
+    **dict.fromkeys("–—", "-"),
+    "…": "~",
+    "·": "|",
+    "°": " ",
+    "⌫": "<",
+    "\u00a0": " ",
+}
+
+
+def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the locale of the terminal supports only ASCII."""
+    environ = given_environ() if environ is None else environ
+    for variable in ("LC_ALL", "LC_CTYPE", "LANG"):
+        if value := environ.get(variable):
+            return "utf-8" not in value.lower() and "utf8" not in value.lower()
+    return locale.getpreferredencoding(False).lower() not in {"utf-8", "utf8"}
+
+
+def to_ascii(text: str) -> str:
+    """Replace each character by ASCII of the same width in cells; `?` for unknown characters."""
+    if text.isascii():
+        return text
+    return "".join(c if c.isascii() else _STAND_INS.get(c, "?" * cell_len(c)) for c in text)
+
+
+class AsciiFilter(LineFilter):
+    """Converts each line of output to ASCII, including frames, titles and external names."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments in ASCII."""
+        return [Segment(to_ascii(text), style, control) for text, style, control in segments]
+
+
+# Pictures in characters: two pixels in a cell as half blocks, or brightness where there are none
+# -----------------------------------------------------------------------------------------------
+
+_HALF_BLOCK = "▀"
+_RAMP = " .:-=+*#%@"
+"""Characters by brightness, where there are no half blocks."""
+
+
+def half_blocks(pixels: "Image", *, ascii_only: bool) -> list[Content]:
+    """Return the lines of an RGB image: a column of cells for each column of pixels, a line for two rows."""
+    return [_line(pixels, top, ascii_only) for top in range(0, pixels.height, 2)]
+
+
+def _line(pixels: "Image", top: int, ascii_only: bool) -> Content:
+    upper, lower = (
+        [pixels.getpixel((x, min(y, pixels.height - 1))) for x in range(pixels.width)] for y in (top, top + 1)
+    )
+    if ascii_only:
+        brightness = [sum(map(_brightness, pair)) / 2 for pair in zip(upper, lower, strict=True)]
+        return Content("".join(_RAMP[int(value * (len(_RAMP) - 1) / 255)] for value in brightness))
+    styles = (f"{_hex(one)} on {_hex(other)}" for one, other in zip(upper, lower, strict=True))
+    return Content.assemble(*((_HALF_BLOCK * len(list(cells)), style) for style, cells in groupby(styles)))
+
+
+def _rgb(pixel: object) -> tuple[int, int, int]:
+    assert isinstance(pixel, tuple), "of an RGB image"
+    red, green, blue = pixel
+    return red, green, blue
+
+
+def _brightness(pixel: object) -> float:
+    return sum(_rgb(pixel)) / 3
+
+
+def _hex(pixel: object) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*_rgb(pixel))

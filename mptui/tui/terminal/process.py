@@ -1,10 +1,4 @@
-"""The parent process of the terminal UI, which restores the terminal however its child ends.
-
-A process that is killed, or ended by native code, can't restore the terminal: the shell would have no echo,
-the alternate screen, and mouse reports as input. Imports only modules that load fast.
-
-The child tells the parent by a pipe: records that begin with their kind and end with a zero byte.
-"""
+"""The terminal of a process: streams, supervisor, driver, and calls to a person who looks elsewhere."""
 
 import contextlib
 import os
@@ -13,12 +7,261 @@ import signal
 import sys
 import termios
 import time
-from collections.abc import Callable
+import traceback
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
-from types import FrameType
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
+from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+
+from mptui.errors import ConfigError
+from mptui.io.files import open_regular
+from mptui.io.streams import lossy_stream
+from mptui.processes.start import leave_session
 from mptui.text import clean
+
+# Calls a person who looks at another window: the terminal's bell, or its notification by OSC 9 or OSC 777
+# --------------------------------------------------------------------------------------------------------
+# OSC 9 is iTerm2's, OSC 777 rxvt-unicode's; kitty, Ghostty and WezTerm read both, foot the latter. tmux
+# rings the bell itself, and passes the others on in a sequence of its own, where `allow-passthrough` is on
+# (tmux(1)).
+
+CHOICE = "MPTUI_NOTIFY"
+"""Variable that names the ways to call, separated by commas; unset: none."""
+
+_LONGEST = 200
+
+
+def _bell(_: str) -> str:
+    return "\a"
+
+
+def _osc9(words: str) -> str:
+    # after the prefix, no text looks like a command of ConEmu's, which begin with a digit
+    return f"\x1b]9;mptui: {words}\a"
+
+
+def _osc777(words: str) -> str:
+    return f"\x1b]777;notify;mptui;{words.replace(';', ',')}\a"
+
+
+WAYS = {"bell": _bell, "osc9": _osc9, "osc777": _osc777}
+
+
+def fault_of_choice(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return what is wrong with the choice of the person; None: nothing."""
+    unknown = [name for name in _chosen(environ) if name not in WAYS]
+    if not unknown:
+        return None
+    near = get_close_matches(unknown[0], WAYS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(WAYS)}"
+    return clean(f"{CHOICE}: {unknown[0]}: no way to notify; {hint}", 200)
+
+
+def sequences(words: str, environ: Mapping[str, str]) -> str:
+    """Return what calls a person with `words` on the terminal of this environment; "" without a choice."""
+    words = clean(words, _LONGEST)
+    called = [WAYS[name](words) for name in _chosen(environ) if name in WAYS]
+    if "TMUX" in environ:
+        called = [each if each == "\a" else _through_tmux(each) for each in called]
+    return "".join(called)
+
+
+def call_person(app: App[object], words: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Call a person with `words`, in the ways that they chose."""
+    called = sequences(words, environ)
+    if called and app._driver is not None:  # as Textual's bell
+        app._driver.write(called)
+
+
+def _chosen(environ: Mapping[str, str]) -> list[str]:
+    names = (name.strip() for name in environ.get(CHOICE, "").split(","))
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def _through_tmux(sequence: str) -> str:
+    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+
+
+# A driver for Textual that also handles an unannounced stop of the process
+# -------------------------------------------------------------------------
+# `kill -STOP` and a batch system's suspend give no notice, so Textual stays in application mode while
+# stopped. At SIGCONT it starts application mode again: a second input thread takes half of the keys, and at
+# the end the terminal attributes of the screen are restored instead of the original ones.
+#
+# Textual also does so within the signal handler, which deadlocks if it has interrupted a write to the queue
+# that it writes to. So both handlers only schedule a call on the event loop.
+#
+# What a terminal sends is not always what Textual expects: a paste from a program with another encoding, a
+# mouse report of the oldest kind, whose columns are bytes. None of it may end the screen.
+
+_LOOK_S = 0.1
+_MOST_BYTES = 4096
+
+
+class SteadyDriver(LinuxDriver):
+    """Reads any bytes; leaves application mode before starting it again, on the event loop."""
+
+    def run_input_thread(self) -> None:
+        """Read keys until the application ends. What is no UTF-8 becomes U+FFFD; nothing here raises."""
+        parser, decoder = XTermParser(self._debug), getincrementaldecoder("utf-8")("replace")
+        while not self.exit_event.is_set():
+            try:
+                data = self._read()
+                if data == b"":  # the terminal is gone: the end of the program comes by a signal
+                    self.exit_event.wait(_LOOK_S)
+                for event in (*parser.feed(decoder.decode(data)), *parser.tick()) if data else parser.tick():
+                    self.process_message(event)
+            except Exception:  # noqa: BLE001 - of one key; the others are read on
+                traceback.print_exc()  # to the log
+                parser = XTermParser(self._debug)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return columns and lines of the terminal itself: COLUMNS and LINES may be of another one."""
+        try:
+            columns, lines = os.get_terminal_size(self.fileno)
+        except OSError:
+            columns = lines = 0
+        return (columns, lines) if columns and lines else super()._get_terminal_size()
+
+    def _read(self) -> bytes | None:
+        """Return what has been typed; None if nothing was in `_LOOK_S`, b"" if the terminal is gone."""
+        try:
+            ready, _, _ = select.select([self.fileno], [], [], _LOOK_S)
+            return os.read(self.fileno, _MOST_BYTES) if ready else None
+        except OSError:
+            return b""
+
+    def _sigtstp_application(self, *_given: object) -> None:
+        self._leave_word(super()._sigtstp_application)
+
+    def _sigcont_application(self, *_given: object) -> None:
+        self._leave_word(self._continue)
+
+    def _leave_word(self, action: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(action)
+
+    def _continue(self) -> None:
+        # set by Textual's own handler of SIGTSTP, which leaves application mode before it stops
+        if self._auto_restart and not self._must_signal_resume:
+            self.suspend_application_mode()
+        super()._sigcont_application()
+
+
+# Checks for a terminal, and reserves it for the screen
+# -----------------------------------------------------
+
+_STANDARD = (1, 2)
+
+
+def check_terminal() -> None:
+    """Check that there is a terminal to draw on.
+
+    Raises:
+        ConfigError: Input, output or error is not a terminal, or the terminal is dumb.
+    """
+    hint = "use `mptui run`, which needs no terminal"
+    for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
+        if stream is None or not stream.isatty():
+            raise ConfigError(f"the terminal UI needs a terminal, but its {name} isn't one", hint=hint)
+    if os.environ.get("TERM", "dumb") == "dumb":
+        raise ConfigError("the terminal UI needs more than a dumb terminal (TERM)", hint=hint)
+
+
+def has_terminal() -> bool:
+    """Whether there is a terminal to draw on."""
+    try:
+        check_terminal()
+    except ConfigError:
+        return False
+    return True
+
+
+class Terminal:
+    """Context in which only the screen writes to the terminal.
+
+    Libraries (cuDNN, image decoders, worker processes) write to file descriptors 1 and 2, which would corrupt
+    a frame. So the screen uses copies of them, and 1 and 2 are redirected to a log.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        tell_log(str(log.absolute()))
+        self._copies: list[int] = []
+        self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        self.lost = False
+
+    def __enter__(self) -> "Terminal":
+        """Redirect other output, and reserve the terminal for the screen."""
+        self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._copies = [os.dup(number) for number in _STANDARD]
+        out, err = (lossy_stream(copy) for copy in self._copies)
+        sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+        self._redirect()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Restore the streams; the descriptors too, unless the terminal is gone."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+        tell_left()
+        if not self.lost:
+            for copy, number in zip(self._copies, _STANDARD, strict=True):
+                os.dup2(copy, number)
+
+    def log_to(self, path: Path) -> None:
+        """Append other output to `path`; drop it if the file can't be opened.
+
+        May be called from any thread, and before the context is entered.
+        """
+        self._log = path
+        tell_log(str(path.absolute()))
+        if self._copies:
+            self._redirect()
+
+    def _redirect(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            log = open_regular(self._log, flags)
+        except OSError:
+            log = os.open(os.devnull, os.O_WRONLY)
+        for number in _STANDARD:
+            os.dup2(log, number)
+        os.close(log)
+
+    def hang_up(self) -> None:
+        """Release the terminal, which may be gone: redirect all its descriptors to `os.devnull`.
+
+        Safe in a signal handler, also while a write to a stalled terminal hangs.
+        """
+        self.lost = True
+        leave_session()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, *self._copies):
+            os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+# The parent process of the terminal UI, which restores the terminal however its child ends
+# -----------------------------------------------------------------------------------------
+# A process that is killed, or ended by native code, can't restore the terminal: the shell would have no
+# echo, the alternate screen, and mouse reports as input. Imports only modules that load fast.
+#
+# The child tells the parent by a pipe: records that begin with their kind and end with a zero byte.
 
 # Resets attributes, turns line wrap on; turns sync, resize, focus, paste and mouse reports off; leaves the
 # keyboard protocol and the alternate screen; shows the cursor.
@@ -33,7 +276,6 @@ SUSPENDED_ALONE = b"mptui is suspended, and the run goes on in its own process; 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-_MOST_BYTES = 4096
 _PARTS, _LOGS, _LEAVES, _ALONE = b"p", b"l", b"q", b"a"
 """Kinds of records: the child goes on in the background, with words for the person; the file that has what
 libraries print; the child has left the screen, and restored the terminal itself; "y" if the run is in another

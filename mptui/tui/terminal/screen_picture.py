@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from PIL import Image, ImageDraw, ImageFont
 from rich.cells import cell_len
 
-from mptui.data.core.png_files import png_bytes
-from mptui.tui.terminal.ascii import to_ascii
+from mptui.data.pictures import png_bytes
+from mptui.tui.terminal.graphics import to_ascii
 
 WIDTH, HEIGHT = 12, 24
 """Pixels of a cell."""

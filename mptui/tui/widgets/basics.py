@@ -1,13 +1,22 @@
-"""Base class of panels: frame, title, and repaint only after a change."""
+"""What all panels are made of: frame, columns, bars, gauges, cells, the top line, a failure."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
+from textual.app import ComposeResult
+from textual.containers import Center, Middle, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from mptui import text as fmt
+from mptui.events import DeviceSample, RunFinished
 from mptui.runs.view.run_view import RunView
-from mptui.text import clean
+from mptui.text import clean, clean_lines
+from mptui.tui.keys import bindings
+
+# Base class of panels: frame, title, and repaint only after a change
+# -------------------------------------------------------------------
 
 Lines = Sequence[Content]
 
@@ -80,3 +89,162 @@ def row(
     return Content.assemble(
         (label.ljust(label_width), "$quiet"), value.rjust(width), "  " if str(rest) else "", rest
     )
+
+
+# A thin horizontal bar
+# ---------------------
+
+
+def bar(fraction: float | None, width: int, style: str = "$text-accent") -> Content:
+    """Return a bar of `width` cells, filled to `fraction`; only its track for None and NaN."""
+    known = 0.0 if fraction is None or math.isnan(fraction) else fraction
+    halves = round(2 * width * min(max(known, 0.0), 1.0))
+    filled = "━" * (halves // 2) + "╸" * (halves % 2)
+    return Content.assemble((filled, style), ("─" * (width - len(filled)), "$frame"))
+
+
+# Cells of a table
+# ----------------
+
+
+def fit(content: Content | str, width: int, *, right: bool = False) -> Content:
+    """Cut or pad a content to `width` cells of the terminal, of which wide characters take two."""
+    cut = (Content(content) if isinstance(content, str) else content).truncate(width, ellipsis=True)
+    missing = width - cut.cell_length
+    return cut.pad_left(missing) if right else cut.pad_right(missing)
+
+
+# The column of panels on the right of the live screen
+# ----------------------------------------------------
+
+
+class Column(Vertical):
+    """Panels one below the other; if they don't fit, the focus and the keys scroll them."""
+
+    BINDINGS = bindings("column")
+
+
+# The live screen of a run that failed before its first step
+# ----------------------------------------------------------
+
+
+class Failure(Middle):
+    """Shows error and remedy in the middle of the screen.
+
+    Args:
+        ended: The end of the run.
+        leads: The keys to continue.
+    """
+
+    DEFAULT_CSS = """
+    Failure {
+        height: 1fr;
+        VerticalScroll {
+            width: 76;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            padding: 1 2;
+            scrollbar-size: 1 1;
+            border: round $error;
+            border-title-color: $text-error;
+        }
+        Static { height: auto; }
+    }
+    """
+
+    def __init__(self, ended: RunFinished, leads: str) -> None:
+        super().__init__()
+        self._ended, self._leads = ended, leads
+
+    def compose(self) -> ComposeResult:
+        """Lay out the message, the hint and the keys."""
+        ended = self._ended
+        blocks = [
+            Content.styled(clean_lines(ended.message or ended.status), "bold"),
+            Content(clean_lines(ended.hint)),
+            Content.styled(self._leads, "$quiet"),
+        ]
+        with Center(), VerticalScroll() as box:
+            box.border_title = "✗ the run did not start"
+            yield Static(Content("\n\n").join(block for block in blocks if block), markup=False)
+
+
+# Formats device samples, for the cards of the first screen and the panel of the live screen
+# ------------------------------------------------------------------------------------------
+
+LABEL, FIGURE = 10, 14
+
+
+def gauge(label: str, fraction: float | None, figure: str, room: int, *, label_width: int = LABEL) -> Content:
+    """Return a line with a quiet label, a bar of `room` cells, and a figure aligned right."""
+    return Content.assemble((label.ljust(label_width), "$quiet"), bar(fraction, room), figure.rjust(FIGURE))
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """Return the fraction `part / whole`; None if one is unknown."""
+    return part / whole if part is not None and whole else None
+
+
+def busy(sample: DeviceSample) -> str:
+    """Format the utilisation."""
+    return fmt.UNKNOWN if sample.utilisation is None else f"{100 * sample.utilisation:.0f} %"
+
+
+def busy_with_own(sample: DeviceSample) -> str:
+    """Format the utilisation, with this process's share if known: `93 % (ours 50 %)`."""
+    own = sample.utilisation_own
+    return busy(sample) + ("" if own is None else f" (ours {100 * own:.0f} %)")
+
+
+def power(sample: DeviceSample) -> str:
+    """Format power and its limit."""
+    if sample.power_w is None:
+        return fmt.UNKNOWN
+    if not sample.power_limit_w:
+        return f"{sample.power_w:.0f} W"
+    limit = f"{sample.power_limit_w:.0f}"
+    return f"{sample.power_w:{len(limit)}.0f} of {limit} W"
+
+
+def heat(sample: DeviceSample) -> str:
+    """Format the temperature."""
+    return f"{fmt.UNKNOWN if sample.temperature_c is None else f'{sample.temperature_c:.0f}'} °C"
+
+
+def clock(sample: DeviceSample) -> str:
+    """Format the clock rate."""
+    return f"{fmt.count(sample.sm_clock_mhz)} MHz"
+
+
+def throttle(sample: DeviceSample) -> Content:
+    """Describe the throttling."""
+    if sample.throttle:
+        return Content.styled(f"throttled: {', '.join(sample.throttle)}", "$text-warning")
+    return Content.styled("no throttling" if sample.sm_clock_mhz is not None else "", "$quiet")
+
+
+# The first line of the screens before a run: the program's name and a message
+# ----------------------------------------------------------------------------
+
+
+class TopLine(Static):
+    """One line: the name on the left, a message on the right."""
+
+    DEFAULT_CSS = "TopLine { height: 1; padding: 0 1; text-wrap: nowrap; }"
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._said = Content("")
+
+    def say(self, words: Content) -> None:
+        """Show another message."""
+        self._said = words
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Lay the line out in the new width."""
+        name = Content.styled("mptui", "bold $text-accent")
+        said = self._said.truncate(max(0, self.content_size.width - name.cell_length - 2), ellipsis=True)
+        gap = self.content_size.width - name.cell_length - said.cell_length
+        self.update(Content.assemble(name, " " * max(2, gap), said), layout=False)

@@ -1,8 +1,11 @@
-"""The chart widget, which repaints only changed lines."""
+"""The chart widget: several together, zoom and cursor; only changed lines are painted."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.segment import Segment
 from textual import events
 from textual.content import Content
@@ -11,14 +14,28 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from mptui.registry.tasks import DEFAULT_TASK, TASKS
+from mptui.runs.listing.forks import Curves
 from mptui.runs.view.history import History
-from mptui.runs.view.view_state import Mark
-from mptui.tui.keys.bindings import bindings
+from mptui.runs.view.run_view import RunView
+from mptui.runs.view.state import Mark
+from mptui.runs.view.words import (
+    DEVICE,
+    FROM_ZERO,
+    GRADIENT_NORM,
+    LOSS,
+    LR,
+    TRAIN,
+    VALIDATION,
+    is_noisy,
+    is_percent,
+)
+from mptui.tui.keys import bindings
 from mptui.tui.themes import style_on
-from mptui.tui.widgets.chart.canvas import Mode
-from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
-from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Planned, Plot, Run
+from mptui.tui.widgets.plot import GUTTER, PARTS, Drawing, Mode, Planned, Plot, Run, Series, StepWindow
+
+# The chart widget, which repaints only changed lines
+# ---------------------------------------------------
 
 PAN = 0.2
 """Share of the shown steps that a turn of the wheel moves."""
@@ -255,3 +272,201 @@ def _window_words(window: StepWindow | None) -> str:
     if window.end is None:
         return f"last {window.span:,.0f} steps"
     return f"steps {max(0.0, window.end - window.span):,.0f} to {window.end:,.0f}"
+
+
+# The charts of a screen, which show the same steps and have the same cursor
+# --------------------------------------------------------------------------
+
+
+def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
+    """Return the charts to draw: the chosen ones first, then the default ones."""
+    name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
+    primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
+    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, GRADIENT_NORM, "speed", DEVICE]))
+
+
+class ChartSet:
+    """Charts by importance.
+
+    Args:
+        charts: The widgets, the most important first.
+    """
+
+    def __init__(self, charts: Sequence[Chart]) -> None:
+        self._charts = charts
+        self._window: StepWindow | None = None
+        self._pinned: float | None = None
+        self._behind: Curves = {}
+        self._shown: tuple[RunView, Sequence[str]] | None = None
+
+    def show(self, view: RunView, names: Sequence[str]) -> None:
+        """Show the metrics of these names, as far as there are charts."""
+        self._shown = view, names
+        for number, chart in enumerate(self._charts):
+            name = names[number] if number < len(names) else ""
+            _show(chart, view, name, self._behind.get(name, {}), is_first=number == 0)
+
+    def put_behind(self, curves: Curves) -> None:
+        """Draw the curves of the parent of a fork behind those of the same charts."""
+        if curves is not self._behind:
+            self._behind = curves
+            if self._shown is not None:
+                self.show(*self._shown)
+
+    def zoom(self, last: float, closer: bool, centre: float | None = None) -> None:
+        """Show fewer or more of the steps to `last`, around `centre` or the cursor."""
+        centre = self._pinned if centre is None else centre
+        self._look_at(zoomed(self._window, last, closer, centre))
+
+    def pan(self, last: float, share: float) -> None:
+        """Show later steps by a share of those shown, or earlier ones if it is negative."""
+        self._look_at(panned(self._window, last, share))
+
+    def whole(self) -> None:
+        """Show all steps."""
+        self._look_at(None)
+
+    def pin(self, step: float | None) -> None:
+        """Put the cursor at a step, which keeps it while the axis grows; None: remove it."""
+        self._pinned = step
+        for chart in self._charts:
+            chart.pin(step)
+
+    def remove_cursor(self) -> bool:
+        """Remove the cursor; return whether there was one."""
+        self._pinned = None
+        removed = [chart.remove_cursor() for chart in self._charts]
+        return any(removed)
+
+    def toggle_log(self) -> None:
+        """Toggle the value axes between linear and logarithmic."""
+        for chart in self._charts:
+            chart.toggle_log()
+
+    def toggle_smoothing(self) -> None:
+        """Toggle smoothing of noisy curves."""
+        for chart in self._charts:
+            chart.toggle_smoothing()
+
+    def _look_at(self, window: StepWindow | None) -> None:
+        self._window = window
+        for chart in self._charts:
+            chart.look_at(window)
+
+
+def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
+    histories = view.histories.get(name, {})
+    both = any(label.endswith(TRAIN) for label in histories)
+    chart.entitle(view.title_of(name))
+    chart.show(
+        [
+            Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
+            for label, history in histories.items()
+        ]
+        + [
+            Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=True)
+            for label, history in behind.items()
+        ],
+        marks=tuple(view.marks) if is_first else (),
+        skips=view.skips if is_first else None,
+        best=view.best.get(name),
+        percent=is_percent(name),
+        from_zero=name in FROM_ZERO,
+        planned=[(step, rate) for step, rate in view.planned_lr] if name == LR else (),
+    )
+
+
+# Positions of a chart's cursor: steps for which a curve has a value, one per column
+# ----------------------------------------------------------------------------------
+
+
+def nearest(plot: Plot, cell: int, width: int) -> float | None:
+    """Return the step nearest to column `cell` of `width`; None if no curve has a value."""
+    steps, cells = _places(plot, width)
+    return float(steps[np.abs(cells - cell).argmin()]) if steps.size else None
+
+
+def moved(plot: Plot, cursor: float | None, columns: int, width: int) -> float | None:
+    """Return the step `columns` positions after `cursor` (before, if negative); without one, the latest."""
+    steps, _ = _places(plot, width)
+    if not steps.size:
+        return None
+    place = steps.size - 1
+    if cursor is not None:
+        here = int(np.searchsorted(steps, cursor))
+        # between two positions, e.g. after the axis has grown, the next one is the one to the right
+        between = columns > 0 and (here == steps.size or steps[here] != cursor)
+        place = min(max(here + columns - between, 0), steps.size - 1)
+    return float(steps[place])
+
+
+def _places(plot: Plot, width: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Return the last step of each column that has one, and these columns."""
+    x0, x1 = plot.steps
+    every = np.full((len(plot.own) + 1, width), np.nan)
+    for row, each in zip(every, plot.own, strict=False):
+        row[:] = each.history.steps(x0, x1, width)
+    latest = np.fmax.reduce(every, axis=0)
+    cells = np.flatnonzero(np.isfinite(latest))
+    return latest[cells], cells
+
+
+# Zoom and pan: the windows of steps that charts show
+# ---------------------------------------------------
+
+SMALLEST = 10
+"""Smallest number of steps of a window."""
+
+_ROUND = (1, 2, 5, 10)
+
+
+def zoomed(
+    window: StepWindow | None, last: float, closer: bool, centre: float | None = None
+) -> StepWindow | None:
+    """Return the next closer or wider window.
+
+    Args:
+        window: The window now.
+        last: Last step of the run.
+        closer: Whether to show fewer steps.
+        centre: The step that keeps its place; None: the window keeps its end.
+    """
+    span = last if window is None else window.span
+    rounder = _below(span) if closer else _above(span)
+    if rounder >= last:
+        return None
+    rounder = max(SMALLEST, rounder)
+    end = None if window is None else window.end
+    if centre is not None:
+        old_end = last if end is None else end
+        end = centre + (old_end - centre) * rounder / span
+    return placed(StepWindow(rounder, end), last)
+
+
+def panned(window: StepWindow | None, last: float, share: float) -> StepWindow | None:
+    """Return the window moved by a share of its span, to later steps if positive."""
+    if window is None:
+        return None
+    end = last if window.end is None else window.end
+    return placed(StepWindow(window.span, end + share * window.span), last)
+
+
+def placed(window: StepWindow, last: float) -> StepWindow:
+    """Return a window within the run; one that reaches the last step follows it."""
+    if window.end is None or window.end >= last:
+        return StepWindow(window.span)
+    return StepWindow(window.span, round(max(window.end, window.span)))
+
+
+def _below(span: float) -> float:
+    """Return the largest round number (1, 2 or 5 times 10^n) of at most two thirds of `span`."""
+    power = 10.0 ** math.floor(math.log10(max(span, SMALLEST)))
+    return next(
+        one * unit for unit in (power, power / 10) for one in reversed(_ROUND) if one * unit <= span * 2 / 3
+    )
+
+
+def _above(span: float) -> float:
+    """Return the smallest round number that is more than `span`."""
+    power = 10.0 ** math.floor(math.log10(max(span, SMALLEST)))
+    return next(one * power for one in _ROUND if one * power > span)

@@ -1,18 +1,33 @@
-"""Lines of the table of devices: headings, a line for each device, and their sums."""
+"""Devices on screens: a card for one, a table of several."""
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Click
+from textual.geometry import Region
+from textual.message import Message
+from textual.widgets import Static
 
-from mptui import format as fmt
+from mptui import text as fmt
 from mptui.events import DeviceProcess, DeviceSample
 from mptui.text import clean
-from mptui.tui.widgets import gauges
-from mptui.tui.widgets.bars import bar
-from mptui.tui.widgets.cells import fit
+from mptui.tui.look import DeviceReading
+from mptui.tui.widgets import basics
+from mptui.tui.widgets.basics import bar, fit
+
+if TYPE_CHECKING:
+    from mptui.hardware.advice import Recommendation
+    from mptui.hardware.devices import Device, Machine
+
+
+# Lines of the table of devices: headings, a line for each device, and their sums
+# -------------------------------------------------------------------------------
 
 _GAP = 2
 _SIGNS = 2
@@ -168,10 +183,10 @@ def _shaped(shape: _Shape, names: int, memory: int, power: int) -> list[_Column]
     bars = shape.bar + 1 if shape.bar else 0
 
     def busy(row: DeviceRow) -> Content:
-        return _with_bar(row.sample.utilisation, gauges.busy(row.sample).rjust(5), shape.bar)
+        return _with_bar(row.sample.utilisation, basics.busy(row.sample).rjust(5), shape.bar)
 
     def used(row: DeviceRow) -> Content:
-        share = gauges.share(row.sample.memory_used, row.sample.memory_total)
+        share = basics.share(row.sample.memory_used, row.sample.memory_total)
         return _with_bar(share, _memory(row.sample).rjust(memory), shape.bar)
 
     def past(row: DeviceRow) -> Content:
@@ -285,3 +300,304 @@ def _sum(values: Iterable[float | None]) -> int | None:
     """Return the sum of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return round(sum(known)) if known else None
+
+
+# A device as a card: identity, load, who is on it, precisions and recommendation
+# -------------------------------------------------------------------------------
+
+_BAR_GAP = "   "
+_LABEL, _FIGURE = 7, 18
+_TWO_COLUMNS = 60
+"""Width in cells from which two gauges share a line."""
+_FRAME = 2
+"""Cells of the border on two sides, and of the padding."""
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+_LEAST_HISTORY, _MOST_HISTORY = 2, 10
+"""Height in lines of a history."""
+_HISTORIES: Mapping[str, Callable[[DeviceSample], float | None]] = {
+    "busy, one sample a second": lambda sample: sample.utilisation,
+    "memory in use": lambda sample: basics.share(sample.memory_used, sample.memory_total),
+    "power, of its limit": lambda sample: basics.share(sample.power_w, sample.power_limit_w),
+}
+"""Title -> share of 1, in the order in which they are shown where there is room."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardDevice:
+    """What a card shows: a device, the recommendation for it, and its machine."""
+
+    device: "Device"
+    advice: "Recommendation"
+    machine: "Machine"
+
+
+class DeviceCard(Static):
+    """One device with all details, and its history where there is room."""
+
+    DEFAULT_CSS = """
+    DeviceCard {
+        display: none;
+        padding: 0 1;
+        border: round $accent;
+        border-title-color: $text-accent;
+        border-title-style: bold;
+        border-subtitle-color: $quiet;
+        &.-marked { border-title-color: $text-success; }
+        &.-bare { border: none; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._of: CardDevice | None = None
+        self._reading = DeviceReading(DeviceSample(name=""))
+        self._reason: str | None = None
+        self._alone = False
+        self._shown = Content("")
+
+    def open(self, of: CardDevice, *, marked: bool, alone: bool) -> None:
+        """Show a device; `alone`: with gauges, as no table shows its load."""
+        self._of, self._alone, self.display = of, alone, True
+        self.set_class(marked, "-marked")
+        title = clean(f"{of.device.torch_name}  {of.device.name}", 60)
+        self.border_title = Content(f"✓ {title}" if marked else title)
+
+    def show(self, reading: DeviceReading, reason: str | None) -> None:
+        """Show the latest sample, or why there is none, and why it is the default device."""
+        self._reading, self._reason = reading, reason
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Redraw if something has changed."""
+        width, height = self.content_size
+        if self._of is None or width <= 0:
+            return
+        lines = _most_important(self._lines(self._of, width), width, height)
+        left = height - _height(lines, width)
+        content = Content("\n").join([*lines, *self._more(width, left)])
+        if not content.is_same(self._shown):
+            self._shown = content
+            self.update(content, layout=False)
+
+    def on_resize(self) -> None:
+        """Lay out in the new size."""
+        self.redraw()
+
+    def needed(self, width: int) -> int:
+        """Return the height in which a card of this width has room for all but the history."""
+        if self._of is None:
+            return 0
+        width -= 2 * _FRAME
+        return _FRAME + _height([line for _, line in self._lines(self._of, width)], width)
+
+    def _lines(self, of: CardDevice, width: int) -> list[tuple[int, Content]]:
+        """Return the lines, each with its rank: the highest is left out first."""
+        from mptui.hardware.describe import describe
+
+        told = describe(of.device, of.advice, of.machine)
+        sample, problem = self._reading.sample, self._reading.problem
+        usable = of.device.usable
+        tone = "$quiet" if usable else "$text-warning"
+        load = _live(sample, width) if self._alone else [_figures(sample)]
+        warning = Content.styled(clean(problem or "") if of.device.kind != "cpu" else "", "$text-warning")
+        ranked = [
+            (5, Content.styled(clean(told.identity), "$quiet")),
+            *((4, line) for line in load),
+            (1, warning),
+            (3, self._company(of.device)),
+            (6, _formats(told.formats)),
+            (0, _use(clean(told.use))),
+            (2, Content(clean(told.start))),
+            (7, Content.styled(clean(self._reason or ""), "$quiet")),
+            *((8 if usable else 1, Content.styled(clean(note), tone)) for note in told.notes),
+        ]
+        return [(rank, line) for rank, line in ranked if line.plain]
+
+    def _company(self, device: "Device") -> Content:
+        """Describe throttling, and other processes on the device."""
+        from mptui.hardware.describe import others_on
+
+        words = clean(others_on(_processes(self._reading, device)))
+        others = Content.styled(words, "$quiet" if words.startswith("no ") else "$text-warning")
+        return Content(_BAR_GAP).join(
+            part for part in (basics.throttle(self._reading.sample), others) if part.plain
+        )
+
+    def _more(self, width: int, height: int) -> list[Content]:
+        """Return what fills `height` lines: all processes if there are several, and histories."""
+        processes = self._reading.sample.processes or []
+        lines = _people(processes, width) if len(processes) > 1 else []
+        lines = lines if len(lines) <= height else []
+        for title, part in _HISTORIES.items():
+            shares = [share for sample in self._reading.past if (share := part(sample)) is not None]
+            rows = min(height - len(lines) - 1, _MOST_HISTORY)
+            if shares and rows >= _LEAST_HISTORY:
+                lines += [Content.styled(title, "$quiet"), *_area(shares[-width:], width, rows)]
+        return lines
+
+
+def _processes(reading: DeviceReading, device: "Device") -> Sequence[DeviceProcess] | None:
+    """Return the processes of the latest sample, else those that were there when the device was detected."""
+    if reading.sample.processes is not None or device.gpu is None:
+        return reading.sample.processes
+    return device.gpu.processes
+
+
+def _most_important(ranked: list[tuple[int, Content]], width: int, height: int) -> list[Content]:
+    """Return the lines that fit into `height`, in their order; at least one."""
+    lines = list(ranked)
+    while len(lines) > 1 and _height([line for _, line in lines], width) > height:
+        lines.remove(max(lines, key=lambda line: line[0]))
+    return [line for _, line in lines]
+
+
+def _height(lines: Sequence[Content], width: int) -> int:
+    return sum(len(line.wrap(width)) for line in lines)
+
+
+def _live(sample: DeviceSample, width: int) -> list[Content]:
+    """Return gauges of all values that the device reports, two per line if they fit."""
+    columns = 2 if width >= _TWO_COLUMNS else 1
+    room = (width - (columns - 1) * len(_BAR_GAP)) // columns - _LABEL - _FIGURE
+    memory = f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB"
+
+    def gauge(label: str, fraction: float | None, figure: str) -> Content:
+        return basics.gauge(label, fraction, figure.rjust(_FIGURE), room, label_width=_LABEL)
+
+    bars = [
+        gauge("memory", basics.share(sample.memory_used, sample.memory_total), memory),
+        gauge("busy", sample.utilisation, basics.busy_with_own(sample)),
+    ]
+    if sample.power_w is not None:
+        share = basics.share(sample.power_w, sample.power_limit_w)
+        bars.append(gauge("power", share, basics.power(sample)))
+    lines = [Content(_BAR_GAP).join(bars[at : at + columns]) for at in range(0, len(bars), columns)]
+    if sample.temperature_c is None:
+        return lines
+    heat = Content(f"{basics.heat(sample)}{_BAR_GAP}{basics.clock(sample)}")
+    if columns == 2 and len(bars) % 2:
+        return [*lines[:-1], Content.assemble(lines[-1], _BAR_GAP, heat)]
+    return [*lines, heat]
+
+
+def _figures(sample: DeviceSample) -> Content:
+    """Return in one line what the table has no room for."""
+    if sample.power_w is None and sample.temperature_c is None:
+        own = sample.utilisation_own
+        return Content("" if own is None else f"busy {basics.busy_with_own(sample)}")
+    return Content(_BAR_GAP.join([basics.power(sample), basics.heat(sample), basics.clock(sample)]))
+
+
+def _people(processes: Sequence[DeviceProcess], width: int) -> list[Content]:
+    """Return a line for each process: memory, PID, user and program."""
+    lines = []
+    for each in processes:
+        who = clean(f"{each.user or fmt.UNKNOWN}  {each.command or fmt.UNKNOWN}")
+        line = Content(f"{fmt.size(each.memory):>10}  {each.pid:>8}  {who}")
+        lines.append(line.truncate(width, ellipsis=True))
+    return [Content.styled(f"{'memory':>10}  {'pid':>8}  on this device", "$quiet"), *lines]
+
+
+def _area(shares: Sequence[float], width: int, rows: int) -> list[Content]:
+    """Return fractions of 1 as columns, `rows` lines high, the last at the right of `width` cells."""
+    top = len(_HEIGHTS) - 1
+    levels = [max(1, round(min(max(share, 0.0), 1.0) * rows * top)) for share in shares]
+    lines = [
+        "".join(_HEIGHTS[min(max(level - top * row, 0), top)] for level in levels)
+        for row in reversed(range(rows))
+    ]
+    return [Content.styled(line.rjust(width), "$text-accent") for line in lines]
+
+
+def _gib(value: int | None) -> str:
+    return fmt.UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
+
+
+def _formats(formats: tuple[str, ...]) -> Content:
+    return Content(_BAR_GAP).join(
+        Content.styled(words, "$text-success" if words.endswith(" native") else "$quiet") for words in formats
+    )
+
+
+def _use(words: str) -> Content:
+    head, colon, reason = words.partition(":")
+    return Content.assemble((head, "bold"), (colon + reason, ""))
+
+
+# The table of devices; the one under the cursor is opened below it
+# -----------------------------------------------------------------
+
+
+class DeviceTable(Vertical):
+    """A line for each device, and one of sums; the lines scroll where not all fit."""
+
+    DEFAULT_CSS = """
+    DeviceTable {
+        display: none;
+        height: auto;
+        Static { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        VerticalScroll { scrollbar-size: 1 1; }
+        VerticalScroll Static { height: auto; }
+    }
+    """
+
+    class Pressed(Message):
+        """A line was clicked."""
+
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heading, self._lines, self._sums = (Static(markup=False) for _ in range(3))
+        self._scroll = VerticalScroll(self._lines, can_focus=False)
+        self._rows: Sequence[DeviceRow] = ()
+        self._chosen = 0
+
+    def compose(self) -> ComposeResult:
+        """Lay out headings, devices and sums."""
+        yield self._heading
+        yield self._scroll
+        yield self._sums
+
+    def show(self, rows: Sequence[DeviceRow], chosen: int) -> None:
+        """Show devices with their latest samples; unchanged lines are not repainted."""
+        self._rows, self._chosen = rows, chosen
+        width = (
+            self.content_size.width
+            - self._scroll.scrollbar_size_vertical * self._scroll.show_vertical_scrollbar
+        )
+        if width <= 0 or not rows:
+            return
+        lines = table_lines(rows, chosen, width)
+        _put(self._heading, lines.heading)
+        _put(self._lines, Content("\n").join(lines.rows))
+        _put(self._sums, lines.sums or Content(""))
+
+    def fit(self, height: int) -> int:
+        """Keep to `height` lines: sums are left out first, then devices scroll. Return the lines in use."""
+        several = sum(row.is_gpu for row in self._rows) > 1
+        self._sums.display = several and len(self._rows) + 2 <= height
+        others = 1 + self._sums.display
+        lines = min(len(self._rows), max(1, height - others))
+        self._scroll.styles.height = lines
+        self.call_after_refresh(self._scroll.scroll_to_region, Region(0, self._chosen, 1, 1), animate=False)
+        return lines + others
+
+    def on_resize(self) -> None:
+        """Lay the lines out in the new width."""
+        self.show(self._rows, self._chosen)
+
+    def on_click(self, event: Click) -> None:
+        """Choose the device of the line under the mouse."""
+        place = event.get_content_offset(self._lines)
+        if place is not None and self._scroll.region.contains_point(event.screen_offset):
+            self.post_message(self.Pressed(place.y))
+
+
+def _put(line: Static, content: Content) -> None:
+    """Show a content if it differs from the one that is shown."""
+    before = line.content
+    if not isinstance(before, Content) or not content.is_same(before):
+        line.update(content, layout=content.plain.count("\n") != str(before).count("\n"))

@@ -1,15 +1,45 @@
-"""The mixed-precision panel: number format and loss scaling."""
+"""The panels of the live screen, and the table that says what each needs."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from textual.content import Content
 
-from mptui import format as fmt
-from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
-from mptui.runs.view.labels import GRADIENT_NORM
+from mptui import text as fmt
+from mptui.events import DeviceSample, ImagesGenerated
+from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.bars import bar
-from mptui.tui.widgets.panel import Lines, Panel, row
+from mptui.runs.view.words import GRADIENT_NORM, LogLine
+from mptui.tui.keys import bindings
+from mptui.tui.terminal.graphics import Graphics, graphics_of, half_blocks, on_whole_cells
+from mptui.tui.widgets.basics import (
+    FIGURE,
+    LABEL,
+    Lines,
+    Panel,
+    bar,
+    busy,
+    busy_with_own,
+    clock,
+    gauge,
+    heat,
+    joined,
+    power,
+    row,
+    share,
+    throttle,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# The mixed-precision panel: number format and loss scaling
+# ---------------------------------------------------------
 
 _ON, _OFF = "🚀", "📊"
 _MUCH = 0.01
@@ -122,3 +152,415 @@ def _health(view: RunView) -> Content:
         sign = "▲" if seen.lost >= _MUCH else "✓"
         return Content.styled(f"{sign} {share} of gradients lost", tone)
     return Content.styled("✓ no underflow", "$text-success")
+
+
+# The device panel: utilisation, memory, power, temperature, throttling
+# ---------------------------------------------------------------------
+
+
+class DevicePanel(Panel):
+    """The current load of the device; the title is its name."""
+
+    DEFAULT_CSS = "DevicePanel { height: 7; }"
+
+    def __init__(self) -> None:
+        super().__init__("device")
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out the panel."""
+        self.retitle(_title(view))
+        sample = view.device or DeviceSample(name="")
+        room = width - LABEL - FIGURE
+        return [
+            gauge("busy", sample.utilisation, busy(sample), room),
+            gauge(
+                "memory", share(sample.memory_used, sample.memory_total), fmt.size(sample.memory_used), room
+            ),
+            Content.styled(_memory(sample), "$quiet"),
+            gauge("power", share(sample.power_w, sample.power_limit_w), power(sample), room),
+            _state(sample),
+        ]
+
+
+def device_line(view: RunView) -> list[Content]:
+    """Return parts of one line for a small screen; throttling is never omitted."""
+    sample = view.device or DeviceSample(name="")
+    total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
+    memory = f"{fmt.size(sample.memory_used)}{total}"
+    figures = [
+        Content(each) for each in (f"busy {busy_with_own(sample):>5}", memory, power(sample), heat(sample))
+    ]
+    figures.insert(1 if sample.throttle else len(figures), throttle(sample))
+    return figures
+
+
+def _title(view: RunView) -> str:
+    if view.started is None:
+        return view.device.name if view.device and view.device.name else "device"
+    return f"{view.started.device}  {view.started.device_name}"
+
+
+def _state(sample: DeviceSample) -> Content:
+    """Format temperature, clock and throttling; for a CPU, which has none of these, the load by owner."""
+    if sample.utilisation is not None and sample.utilisation_own is not None:
+        others = max(0.0, sample.utilisation - sample.utilisation_own)
+        return Content(
+            f"busy with: ours {100 * sample.utilisation_own:3.0f} %   others {100 * others:3.0f} %"
+        )
+    return Content.assemble(f"{heat(sample)}   {clock(sample)}   ", throttle(sample))
+
+
+def _memory(sample: DeviceSample) -> str:
+    used, own, total = sample.memory_used, sample.memory_own, sample.memory_total
+    others = used - own if used is not None and own is not None else None
+    free = total - used if used is not None and total is not None else None
+    return f"  ours {_gib(own):>4}   others {_gib(others):>4}   free {_gib(free):>5} GiB"
+
+
+def _gib(value: int | None) -> str:
+    return fmt.UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
+
+
+# The panels of the live screen in one line each, for a narrow screen
+# -------------------------------------------------------------------
+
+
+class Folded(Panel):
+    """Shows one line for each panel that has one, without a frame."""
+
+    DEFAULT_CSS = "Folded { border: none; padding: 0 2; }"
+
+    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self._ascii_only = ascii_only
+        self._folded = [spec.folded for spec in PANELS.values() if spec.folded is not None]
+        self.styles.height = len(self._folded)
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Return the line of each panel."""
+        return [joined(folded(view, self._ascii_only), width) for folded in self._folded]
+
+
+# The log panel, with the newest lines at the bottom
+# --------------------------------------------------
+
+_STYLES = {
+    "plain": "",
+    "quiet": "$quiet",
+    "good": "$text-success",
+    "warn": "$text-warning",
+    "bad": "$text-error",
+}
+_INDENT = 10
+
+
+class LogPanel(Panel, can_focus=True):
+    """The last lines that fit; scrolls when focused."""
+
+    BINDINGS = bindings("log")
+    DEFAULT_CSS = "LogPanel { height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("log", id=id)
+        self._back = 0
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out the lines that fit, ending `_back` lines before the last."""
+        height = self.content_size.height
+        rows: list[Content] = []
+        for line in reversed(view.log):
+            rows[:0] = _laid_out(line, width)
+            if len(rows) >= height + self._back:
+                break
+        self._back = max(0, min(self._back, len(rows) - height))
+        end = len(rows) - self._back
+        return rows[max(0, end - height) : end]
+
+    def action_scroll_log(self, lines: int) -> None:
+        """Scroll up by `lines`, or down if negative."""
+        self._back = max(0, self._back + lines)
+        if self._view is not None:
+            self.show(self._view)
+
+
+def _laid_out(line: LogLine, width: int) -> list[Content]:
+    """Return the rows of a line: its time of day, with the wrapped text beside it."""
+    style = _STYLES[line.tone]
+    texts = Content(line.text).wrap(max(10, width - _INDENT)) or [Content("")]
+    times = [fmt.clock(line.time, seconds=True).ljust(_INDENT), *[" " * _INDENT] * (len(texts) - 1)]
+    return [
+        Content.assemble((moment, "$quiet"), (text.plain.rstrip(), style))
+        for moment, text in zip(times, texts, strict=True)
+    ]
+
+
+# The step panel: time per step, its parts, and the bottleneck of the run
+# -----------------------------------------------------------------------
+
+_BARS = {
+    "forward": ("$series-1", "█"),
+    "backward": ("$series-3", "▒"),
+    "optimizer": ("$series-4", "━"),
+    "data": ("$series-2", "░"),
+    "rest": ("$quiet", "─"),
+}
+"""Shown parts in the order of the bar -> their colours, and their signs where there are no colours."""
+
+_REST = ("copy", "wait", "logging", "saving", "other")
+_WHOLE = 5
+"""Number of lines of the complete panel."""
+
+_HOURS = 1e6
+"""Seconds from which the time of a part is invalid."""
+
+_VERDICTS = {
+    "compute": "bound by compute",
+    "data": "waiting for data {share}",
+    "copy": "bound by batch transfer: {share} of each step",
+    "launch": "bound by kernel launches: many small operations",
+    "optimizer": "bound by the optimizer: {share} of each step",
+    "saving": "bound by saving: {share} of the time",
+    "wait": "waiting for other ranks {share}",
+}
+
+
+class StepPanel(Panel):
+    """Shows the time per step, its parts, and the bottleneck."""
+
+    DEFAULT_CSS = "StepPanel { height: 7; }"
+
+    def __init__(self) -> None:
+        super().__init__("time per step")
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out the panel, in four lines if five don't fit."""
+        parts = _parts(view)
+        speed = _steps_speed(view) + _speed(view)
+        time = Content(_time(view) + speed.rjust(width - len(_time(view))))
+        signed = self.app.no_color
+        bar, legend = _bar(parts, width, signed), _legend(parts, tuple(_BARS), signed)
+        rows = ("forward", "backward"), ("optimizer", "data", "rest")
+        legends = [_legend(parts, names, signed) for names in rows]
+        verdict = Content("; ").join(_verdict(view))
+        if self.content_size.height >= _WHOLE:
+            return [time, bar, *legends, verdict]
+        if legend.cell_length <= width:
+            return [time, bar, legend, verdict]
+        return [time, *legends, verdict]
+
+
+def step_line(view: RunView) -> list[Content]:
+    """Return parts of one line for a small screen."""
+    return [Content(f"step {_time(view):>8}"), Content(_speed(view)), *_verdict(view)]
+
+
+def _seconds(view: RunView) -> float | None:
+    """Return the time per step, for the same steps as its parts."""
+    if parts := _parts(view):
+        return sum(parts.values())
+    return view.latest.step_time_s if view.latest else None
+
+
+def _time(view: RunView) -> str:
+    return fmt.milliseconds(_seconds(view))
+
+
+def _speed(view: RunView) -> str:
+    return f"{fmt.count(view.latest.samples_per_second if view.latest else None):>6} images/s"
+
+
+def _steps_speed(view: RunView) -> str:
+    seconds = _seconds(view)
+    return f"{fmt.figure(1 / seconds):>4} steps/s  " if seconds else ""
+
+
+def _parts(view: RunView) -> dict[str, float]:
+    """Return the seconds of each shown part; empty before the first measurement."""
+    split = view.latest.split if view.latest else {}
+    if not split or not all(0 <= seconds < _HOURS for seconds in split.values()):
+        return {}
+    shown = {part: split.get(part, 0.0) for part in _BARS if part != "rest"}
+    return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
+
+
+def _bar(parts: dict[str, float], width: int, signed: bool) -> Content:
+    total = sum(parts.values())
+    if not total:
+        return Content.styled("─" * width, "$frame")
+    ends, passed = [], 0.0
+    for seconds in parts.values():
+        passed += seconds
+        ends.append(round(passed / total * width))
+    spans = zip(_BARS.values(), [0, *ends], ends, strict=False)
+    shown = [((sign if signed else "━") * (end - start), tone) for (tone, sign), start, end in spans]
+    return Content.assemble(*shown)
+
+
+def _legend(parts: dict[str, float], names: tuple[str, ...], signed: bool) -> Content:
+    told: list[tuple[str, str]] = []
+    for name in names:
+        seconds = parts.get(name)
+        figure = fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
+        tone, sign = _BARS[name]
+        told += [(sign if signed else "━", tone), (f" {name} {figure:>4} ", "$quiet")]
+    return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
+
+
+def _verdict(view: RunView) -> list[Content]:
+    """Describe the bottleneck, and the rate that is possible without it."""
+    latest = view.latest
+    if latest is None or latest.bound_by not in _VERDICTS:
+        return [Content(fmt.UNKNOWN)]
+    total = sum(latest.split.values())
+    share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
+    words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]
+    other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
+    if (rate := latest.ceilings.get(other)) is not None:
+        words.append(f"{other} could {fmt.count(rate)}/s")
+    tone = "$quiet" if latest.bound_by == "compute" else "$text-warning"
+    return [Content.styled(each, tone) for each in words]
+
+
+# Base class of panels with a picture: two pixels in a cell, or those of the screen
+# ---------------------------------------------------------------------------------
+
+_MOST_PIXELS = 1 << 24
+
+
+class PicturePanel(Panel):
+    """Shows pictures in half blocks, or by the terminal's graphics.
+
+    Args:
+        title: Title of the panel.
+        ascii_only: Draw in ASCII.
+    """
+
+    def __init__(self, title: str, ascii_only: bool, *, id: str | None = None) -> None:
+        super().__init__(title, id=id)
+        self._ascii_only = ascii_only
+
+    @cached_property
+    def graphics(self) -> Graphics | None:
+        """The terminal's graphics; None: there are none."""
+        return None if self._ascii_only else graphics_of(self.app)
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Width and height in pixels of what a cell shows."""
+        return (1, 2) if self.graphics is None else self.graphics.cell
+
+    def show_pixels(self, pixels: "Image | None") -> None:
+        """Replace the picture in the terminal's graphics; None: by none."""
+        self.remove_children()
+        if self.graphics is not None and pixels is not None:
+            picture, size = on_whole_cells(pixels, self.graphics.cell)
+            shown = self.graphics.widget(picture)
+            shown.styles.width, shown.styles.height = size
+            self.mount(shown)
+
+    def blocks(self, pixels: "Image") -> list[Content]:
+        """Return a picture as lines, two rows of pixels in each."""
+        return half_blocks(pixels, ascii_only=self._ascii_only)
+
+
+def opened_picture(path: Path) -> "Image | None":
+    """Return a PNG file as RGB; None if it is missing, damaged, or larger than any of ours."""
+    from PIL import Image  # only such runs need it
+
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            return image.convert("RGB") if image.width * image.height <= _MOST_PIXELS else None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def fitted(image: "Image", width: int, height: int) -> "Image":
+    """Scale to fit; up by whole numbers only, so that pixels stay square."""
+    from PIL.Image import Resampling
+
+    scale = min(width / image.width, height / image.height)
+    if scale >= 1:
+        return image.resize((image.width * int(scale), image.height * int(scale)), Resampling.NEAREST)
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return image.resize(size, Resampling.BOX)
+
+
+# The images panel: what a diffusion model has made, in half blocks or by the terminal's graphics
+# -----------------------------------------------------------------------------------------------
+
+_FOLDER = "samples"
+
+
+class ImagesPanel(PicturePanel):
+    """Shows the last grid of images, scaled to the panel: two pixels in a cell, or those of the screen."""
+
+    DEFAULT_CSS = "ImagesPanel { min-height: 8; }"
+
+    def __init__(self, ascii_only: bool) -> None:
+        super().__init__("images", ascii_only)
+        self._drawn: tuple[object, Lines] = (None, ())
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Draw the picture, or name its file; it is read once for each size."""
+        event, rows = view.images, self.content_size.height
+        if event is None or view.started is None or rows < 1:
+            return []
+        key = (event.path, event.step, width, rows)
+        if self._drawn[0] != key:
+            # a name in a journal says nothing of other folders
+            path = Path(view.started.directory) / _FOLDER / Path(event.path).name
+            self._drawn = (key, self._picture(path, event, width, rows))
+        self.retitle(f"images of epoch {event.epoch}")
+        return self._drawn[1]
+
+    def _picture(self, path: Path, event: ImagesGenerated, width: int, rows: int) -> Lines:
+        image = opened_picture(path)
+        if image is None:
+            self.show_pixels(None)
+            return [Content.styled(event.path or "not written", "$quiet")]
+        across, down = self.cell
+        pixels = fitted(image, across * width, down * rows)
+        if self.graphics is None:
+            return self.blocks(pixels)
+        self.show_pixels(pixels)
+        return []
+
+
+# The panels in the right column of the live screen, from top to bottom
+# ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelSpec:
+    """A panel of the live screen. Its class sets its height, and `lines` its content.
+
+    Attributes:
+        build: Builds the panel, given `ascii_only`.
+        folded: Returns the parts of its line on a narrow screen, given the view and `ascii_only`; the last
+            parts are omitted if they don't fit. None: the panel has no such line.
+        page: Its page on a screen of fewer than 24 rows.
+    """
+
+    build: Callable[[bool], Panel]
+    folded: Callable[[RunView, bool], list[Content]] | None
+    page: Literal[2, 3] = 3
+
+
+PANELS: dict[str, PanelSpec] = {
+    "precision": PanelSpec(build=PrecisionPanel, folded=precision_line, page=2),
+    "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
+    "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
+    "images": PanelSpec(build=ImagesPanel, folded=None),
+}
+"""Name (also the widget's id) -> panel."""
+
+
+def build_panels(ascii_only: bool) -> list[Panel]:
+    """Build all panels, each with its name as id and the CSS class of its page."""
+    panels = []
+    for name, spec in PANELS.items():
+        panel = spec.build(ascii_only)
+        panel.id = name
+        panel.add_class(f"-of-page-{spec.page}", update=False)
+        panels.append(panel)
+    return panels

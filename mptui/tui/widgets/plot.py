@@ -1,31 +1,323 @@
-"""Draws a chart of histories as a grid of characters, with numpy only, independent of Textual.
+"""Draws a chart of histories as a grid of characters, with numpy only, independent of Textual."""
 
-Rows from the top: the legend or the values at the cursor, the plot, the step axis. Each cell has a character
-and a part (`PARTS`), whose colour is set by the theme.
-"""
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from mptui import format as fmt
-from mptui.runs.view.history import History, end_of_values
-from mptui.runs.view.labels import VALIDATION
-from mptui.runs.view.view_state import Mark
-from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
-from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
-from mptui.tui.widgets.chart.curve_shape import (
-    Floats,
-    Series,
-    StepWindow,
-    first_step,
-    last_step,
-    shape_of,
-)
+from mptui import text as fmt
+from mptui.runs.view.history import Columns, History, end_of_values
+from mptui.runs.view.state import Mark
+from mptui.runs.view.words import VALIDATION
+
+# Axes with round numbers: ticks, labels and ranges
+# -------------------------------------------------
+
+Floats = NDArray[np.float64]
+
+_LONGEST = 7
+"""Cells from which on a percentage has no space."""
+
+
+def nice_step(span: float, ticks: int) -> float:
+    """Return the round number (1, 2, 2.5 or 5 times 10^n) that divides `span` into about `ticks`."""
+    rough = span / max(1, ticks)
+    power: float = 10.0 ** math.floor(math.log10(rough))
+    return power * next(round_one for round_one in (1, 2, 2.5, 5, 10) if rough <= round_one * power * 1.0001)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A vertical axis from `low` to `high`; on a log axis, both are exponents of ten."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    log: bool = False
+    percent: bool = False
+
+    def rows(self, values: Floats, rows: int) -> NDArray[np.intp]:
+        """Return the dot row of each value, 0 on top; what has no place (NaN) lands on row 0."""
+        share = np.clip(np.nan_to_num(self._shares(values)), 0, 1)
+        row: NDArray[np.intp] = np.rint(share * (rows - 1)).astype(np.intp)
+        return row
+
+    def above(self, values: Floats) -> NDArray[np.bool_]:
+        """Return which values lie above the axis, by more than rounding."""
+        return np.asarray(self._shares(values) < -1e-6)
+
+    def _shares(self, values: Floats) -> Floats:
+        """Return the place of each value as a share of the axis, 0 on top."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            position = np.log10(values) if self.log else values
+            shares: Floats = (self.high - position) / (self.high - self.low)
+        return shares
+
+    def row(self, value: float, rows: int) -> int:
+        """Return the row of one value."""
+        return int(self.rows(np.array([value]), rows)[0])
+
+    def label(self, tick: float) -> str:
+        """Format a tick with as many digits as the ticks need to differ: `1.50`, `3k`, `2.5e-5`, `80 %`."""
+        if self.percent and (self.log or tick in (0, 1)):
+            return f"{100 * tick:.4g} %"
+        if tick == 0:
+            return "0"
+        if self.log:
+            return fmt.short(tick) if abs(tick) >= 1e-3 else _power(tick)
+        largest, step = max(map(abs, self.ticks)), self.ticks[-1] - self.ticks[0]
+        step = step / (len(self.ticks) - 1) if len(self.ticks) > 1 else largest
+        if self.percent:
+            label = f"{100 * tick:.{_digits(100 * step)}f} %"
+            return label if len(label) < _LONGEST else label.replace(" ", "")
+        if largest < 1e-3:
+            return _power(tick)
+        return fmt.short(tick) if largest >= 1e4 else f"{tick:.{_digits(step)}f}"
+
+
+def _power(value: float) -> str:
+    """Return a short text in powers of ten: `1e-5`, `2.5e-5`."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def _digits(step: float) -> int:
+    """Return the decimals of a round step: 0 for 5, 1 for 0.5, 2 for 0.25; at most 5."""
+    return next((digits for digits in range(5) if abs(round(step, digits) - step) < step / 1e6), 5)
+
+
+def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
+    """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks.
+
+    That of percentages stays within 0 % and 100 %, unless a value lies beyond.
+    """
+    least, most = (min(low, 0.0), max(high, 1.0)) if percent else (-math.inf, math.inf)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
+        margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
+        low, high = max(low - margin, least), min(high + margin, most)
+    step = nice_step(high - low, max(2, min(6, rows // 2)))
+    quarter = step / 4
+    first, last = math.floor(low / quarter + 1e-9) * quarter, math.ceil(high / quarter - 1e-9) * quarter
+    last = min(last, most)
+    numbers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
+    return Axis(first, last, tuple(round(i * step, 12) for i in numbers), percent=percent)
+
+
+def log_axis(low: float, high: float, percent: bool = False) -> Axis:
+    """Return a log axis over positive `low` to `high`, widened to 1, 2 or 5 times powers of ten."""
+    rounds = [
+        factor * 10.0**power
+        for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+        for factor in (1, 2, 5)
+    ]
+    start = max(i for i, tick in enumerate(rounds) if tick <= low * 1.0001)
+    stop = min(i for i, tick in enumerate(rounds) if tick >= high * 0.9999 and i > start)
+    ticks = rounds[start : stop + 1]
+    if len(ticks) > 7:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1.0")]
+    ends = math.log10(rounds[start]), math.log10(rounds[stop])
+    return Axis(*ends, tuple(ticks), log=True, percent=percent)
+
+
+def end_of_steps(last: float) -> float:
+    """Return the end of a step axis: `last` rounded up coarsely, so that the axis rarely changes."""
+    if last <= 0:
+        return 1.0
+    quantum = max(1.0, nice_step(last, 20))
+    return math.ceil(last / quantum) * quantum
+
+
+def step_ticks(first: float, last: float, width: int) -> list[tuple[float, str]]:
+    """Return round whole steps from `first` to `last` with distinct labels, one per about 12 cells."""
+    if last <= first:
+        return [(first, fmt.short(first))]
+    step = nice_step(max(1.0, (last - first) / max(1, width // 12)), 1)
+    step = max(1.0, 5.0 if step == 2.5 else step)
+    ticks = [i * step for i in range(math.ceil(first / step), math.floor(last / step) + 1)]
+    labels = list(map(fmt.short, ticks))
+    if len(set(labels)) < len(labels):
+        labels = [f"{tick:,.0f}" for tick in ticks]
+    return list(zip(ticks, labels, strict=True))
+
+
+# Converts masks of dots to braille, block or ASCII characters
+# ------------------------------------------------------------
+# A cell has `across` x `down` dots. Masks are bool arrays of (rows x down, columns x across).
+
+Mode = Literal["braille", "block", "ascii"]
+Mask = NDArray[np.bool_]
+Codes = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Packing of dots into cells: the weight of each dot, and the character of each sum."""
+
+    across: int
+    down: int
+    weights: NDArray[np.uint8]
+    characters: str
+
+    def cells(self, mask: Mask) -> NDArray[np.intp]:
+        """Pack a mask into one number per cell; 0 is empty."""
+        rows, columns = mask.shape[0] // self.down, mask.shape[1] // self.across
+        packed: NDArray[np.intp] = np.zeros((rows, columns), dtype=np.intp)
+        for y in range(self.down):
+            for x in range(self.across):
+                packed += mask[y :: self.down, x :: self.across] * int(self.weights[y, x])
+        return packed
+
+    def glyphs(self) -> Codes:
+        """Return the code points of the characters, by packed number."""
+        return np.array([ord(character) for character in self.characters], dtype=np.uint32)
+
+
+DOTS: dict[Mode, Dots] = {
+    "braille": Dots(
+        2,
+        4,
+        np.array([[1, 8], [2, 16], [4, 32], [64, 128]], dtype=np.uint8),
+        " " + "".join(chr(0x2800 + code) for code in range(1, 256)),
+    ),
+    "block": Dots(2, 2, np.array([[1, 2], [4, 8]], dtype=np.uint8), " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"),
+    "ascii": Dots(1, 1, np.array([[1]], dtype=np.uint8), " *"),
+}
+
+ASCII_MARKERS = "*o+x#%"
+"""Characters of the series in ASCII mode, which has one dot per cell."""
+
+
+def trace(top: NDArray[np.intp], bottom: NDArray[np.intp], drawn: Mask, rows: int) -> Mask:
+    """Fill `top` to `bottom` (dot rows, downwards) of each `drawn` column, and join neighbours to a line."""
+    top, bottom = top.copy(), bottom.copy()
+    joined = drawn[1:] & drawn[:-1]
+    before_top, before_bottom = top[:-1].copy(), bottom[:-1].copy()
+    top[1:] = np.where(joined & (top[1:] > before_bottom + 1), before_bottom + 1, top[1:])
+    bottom[1:] = np.where(joined & (bottom[1:] < before_top - 1), before_top - 1, bottom[1:])
+    y = np.arange(rows)[:, None]
+    return (y >= top) & (y <= bottom) & drawn
+
+
+# The shape of a curve: its line, smoothed where values are noisy, and the band of the values behind it
+# -----------------------------------------------------------------------------------------------------
+
+SMOOTHING = 0.8
+"""Weight of the moving average per dot column: high enough to show a trend, low enough to follow it."""
+
+ENOUGH = 4
+"""A band is drawn if at least one in so many columns has a value; over fewer, it would be made up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric to draw.
+
+    Attributes:
+        label: Its name in the legend.
+        history: Its values.
+        dashed: Whether the line is dashed.
+        noisy: Whether its line is the mean of a column, smoothed, with a band of all values behind it;
+            otherwise the line covers all values.
+        behind: Whether it is a quiet line behind the others, which alone determine the steps that are shown.
+    """
+
+    label: str
+    history: History
+    dashed: bool = False
+    noisy: bool = False
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """The steps that a chart shows: `span` of them up to `end`, or up to the latest step if it is None."""
+
+    span: float
+    end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurveShape:
+    """The lowest and highest value of the line in each column, and of the band; NaN: nothing is drawn."""
+
+    line: tuple[Floats, Floats]
+    band: tuple[Floats, Floats] | None = None
+
+    @property
+    def values(self) -> tuple[Floats, ...]:
+        """All values that are drawn."""
+        return (*self.line, *(self.band or ()))
+
+    def tops(self, seen: Columns) -> Floats:
+        """Return the highest point in each column that has values; NaN in others."""
+        top = (self.band or self.line)[1]
+        return np.where(np.isfinite(seen.low), top, np.nan)
+
+
+def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
+    """Return the curve of a series in these columns."""
+    low, high = bridged(seen.low, seen.broken), bridged(seen.high, seen.broken)
+    if not series.noisy:
+        return CurveShape((low, high))
+    mean = bridged(seen.mean, seen.broken)
+    if np.isfinite(seen.low).sum() * ENOUGH < seen.low.size:
+        return CurveShape((mean, mean))
+    line = smoothed(mean) if smooth else mean
+    return CurveShape((line, line), None if series.behind else (low, high))
+
+
+def bridged(values: Floats, broken: Mask) -> Floats:
+    """Interpolate over columns without values; non-finite values of the run stay gaps."""
+    known = np.isfinite(values)
+    if known.sum() < 2:
+        return values
+    at = np.flatnonzero(known)
+    columns = np.arange(values.size)
+    filled = np.interp(columns, at, values[at], left=np.nan, right=np.nan)
+    stretch = np.searchsorted(at, columns, side="right")
+    torn = np.zeros(at.size + 1, dtype=np.bool_)
+    torn[stretch[broken & ~known]] = True
+    joined: Floats = np.where(torn[stretch] & ~known, np.nan, filled)
+    return joined
+
+
+def smoothed(values: Floats) -> Floats:
+    """Return the moving average over the columns; gaps stay, and the average continues after them.
+
+    It is the mean of two exponential averages, forwards and backwards, so that it doesn't lag behind.
+    """
+    smooth = np.full(values.size, np.nan)
+    known = np.flatnonzero(np.isfinite(values))
+    smooth[known] = (_averaged(values[known]) + _averaged(values[known][::-1])[::-1]) / 2
+    return smooth
+
+
+def _averaged(values: Floats) -> Floats:
+    """Return the exponential average of each value and those before it."""
+    means = accumulate(values.tolist(), lambda mean, value: SMOOTHING * mean + (1 - SMOOTHING) * value)
+    return np.fromiter(means, np.float64, values.size)
+
+
+def last_step(series: Sequence[Series]) -> float:
+    """Return the last step for which any series has a value."""
+    return max((s.history.end_x for s in series if s.history.version), default=0.0)
+
+
+def first_step(series: Sequence[Series]) -> float:
+    """Return the first step, 0 unless early steps are unknown (late resume)."""
+    first = min((s.history.first_x for s in series if s.history.version), default=0.0)
+    return 0.0 if first < last_step(series) / 10 else first
+
+
+# Draws a chart of histories as a grid of characters, with numpy only, independent of Textual
+# -------------------------------------------------------------------------------------------
+# Rows from the top: the legend or the values at the cursor, the plot, the step axis. Each cell has a
+# character and a part (`PARTS`), whose colour is set by the theme.
 
 SERIES_COLOURS = 8
 PARTS = (

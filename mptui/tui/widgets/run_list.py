@@ -1,17 +1,27 @@
-"""Lines of the list of runs: the columns that fit, most important first."""
+"""Lists of runs: the columns that fit, most important first."""
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import Static
+from textual.widgets.option_list import Option
 
-from mptui import format as fmt
-from mptui.runs.listing.run_rows import RUNNING, RunRow
+from mptui import text as fmt
+from mptui.runs.listing.rows import RUNNING, RunRow
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
-from mptui.tui.widgets.cells import fit
+from mptui.tui.keys import KEYS, display
+from mptui.tui.widgets.basics import fit
+from mptui.tui.widgets.settings import KeyedList
+
+# Lines of the list of runs: the columns that fit, most important first
+# ---------------------------------------------------------------------
 
 _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
 _BAD = ("✗", "$text-error")
@@ -141,3 +151,103 @@ def summary_words(rows: Sequence[RunRow]) -> str:
     words += [f"{training:,} training"] if training else []
     words += [f"{failed - crashed:,} failed"] if failed > crashed else []
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
+
+
+# The newest runs, beside the devices on the first screen
+# -------------------------------------------------------
+
+
+class RecentRuns(Static):
+    """The newest runs, as many as fit."""
+
+    DEFAULT_CSS = """
+    RecentRuns {
+        text-wrap: nowrap;
+        padding: 0 1;
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+    }
+    """
+
+    def __init__(self, keymap: Mapping[str, str], *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+        key = next(key for key in KEYS if key.id == "app.runs")
+        self.border_subtitle = Content(f"{display(key, keymap)} all runs")
+        self._rows: Sequence[RunRow] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no runs to show."""
+        return not self._rows
+
+    def show(self, rows: Sequence[RunRow]) -> None:
+        """Show the newest of these runs."""
+        self._rows = rows
+        self.border_title = Content(f"recent runs · {summary_words(rows)}")
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Lay the lines out in the new size."""
+        width, height = self.content_size
+        if self._rows and width > 0:
+            lines = [heading(width), *(run_line(row, width) for row in self._rows[: max(0, height - 1)])]
+            self.update(Content("\n").join(lines), layout=False)
+
+
+# The list of runs with a cursor
+# ------------------------------
+
+
+class RunTable(Vertical):
+    """Runs under their headings; the cursor stays on its run when others come, go or are sorted."""
+
+    DEFAULT_CSS = """
+    RunTable {
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+        &:focus-within { border: round $accent; border-title-color: $text-accent; }
+        #headings { height: 1; padding: 0 1; text-wrap: nowrap; }
+        KeyedList, KeyedList:focus { border: none; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._rows: Sequence[RunRow] = ()
+        self._marked: Mapping[Path, int] = {}
+        self._order = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay out headings and lines."""
+        yield Static(id="headings", markup=False)
+        yield KeyedList(id="lines", markup=False)
+
+    @property
+    def chosen(self) -> RunRow | None:
+        """The run under the cursor."""
+        at = self.query_one(KeyedList).highlighted
+        return self._rows[at] if at is not None and at < len(self._rows) else None
+
+    def show(self, rows: Sequence[RunRow], marked: Mapping[Path, int], order: str) -> None:
+        """Show runs, with the numbers of those that are marked."""
+        before = self.chosen
+        self._rows, self._marked, self._order = rows, marked, order
+        self._draw()
+        places = {row.path: at for at, row in enumerate(rows)}
+        if before is not None and before.path in places:
+            self.query_one(KeyedList).highlighted = places[before.path]
+
+    def _draw(self) -> None:
+        width = self.content_size.width - 3  # padding, and the scrollbar
+        if width <= 0:
+            return
+        self.query_one("#headings", Static).update(heading(width, self._order))
+        self.query_one(KeyedList).replace(
+            [Option(run_line(row, width, self._marked.get(row.path)), id=row.name) for row in self._rows]
+        )
+
+    def on_resize(self) -> None:
+        """Lay the lines out in the new width."""
+        self._draw()

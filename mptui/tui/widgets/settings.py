@@ -1,17 +1,35 @@
-"""The two lists of the picker: profiles with digits, settings with sources."""
+"""Settings on screens: lists of profiles and settings, the outline, text fields."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.style import Style
-from textual.widgets import OptionList
+from textual.suggester import Suggester
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from mptui import text as fmt
 from mptui.config.keys import SETTINGS
+from mptui.config.resolve import Resolved
+from mptui.hardware.devices import Device
 from mptui.text import clean
-from mptui.tui.keys.bindings import bindings
-from mptui.tui.setup.selection import Value
-from mptui.tui.widgets.cells import fit
+from mptui.tui.keys import bindings
+from mptui.tui.selection import Fit, Picked, Value, in_words
+from mptui.tui.terminal.graphics import half_blocks
+from mptui.tui.widgets.basics import bar, fit, share
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# The two lists of the picker: profiles with digits, settings with sources
+# ------------------------------------------------------------------------
 
 DIGITS = 9
 _NAMES = (28, 24, 22)
@@ -155,3 +173,297 @@ def _origin(value: Value, room: int) -> str:
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
     both = source if value.default is None else clean(f"{source} ({value.default})".lstrip(), 80)
     return both if len(both) <= room else source
+
+
+# Summary of the selected run: network, precision, batch and memory
+# -----------------------------------------------------------------
+
+_LABEL = 11
+_BAR = 24
+_FAULT_LINES = 6
+_WIDE = 90
+_BRIEF = {"precision", "batch", "lr", "epochs"}
+
+
+class Outline(Static):
+    """The main values of the selected run, or why it is impossible."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+
+    def show(
+        self,
+        run: Resolved,
+        device: Device,
+        fit: Fit | str | None,
+        *,
+        ranks: int = 1,
+        samples: int | None = None,
+        brief: bool = False,
+    ) -> None:
+        """Show a run.
+
+        Args:
+            run: The run.
+            device: The device of one process.
+            fit: Its estimate, why there is none, or None: unknown yet.
+            ranks: Number of processes.
+            samples: Number of training samples; None: not known.
+            brief: Show only what settings decide, a line each.
+        """
+        width = self.content_size.width
+        words, memory = in_words(run, device, ranks, samples), _memory(fit, width)
+        if brief:
+            lines = [_outline_line(*each) for each in words if each[0] in _BRIEF]
+            short = [line.truncate(width, ellipsis=True) for line in (*lines, memory[0])]
+            self.update(Content("\n").join(short))
+            return
+        network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
+        lines = [Content.styled(clean(run.config.description), "$text-accent")]
+        lines += [line for each in (*network, *words) for line in _wrapped(_outline_line(*each), width)]
+        self.update(Content("\n").join([*lines, *memory]))
+
+    def refuse(self, fault: str) -> None:
+        """Show why the run is impossible."""
+        lines = [Content.styled(clean(line), "$text-error") for line in fault.splitlines()[:_FAULT_LINES]]
+        self.update(Content("\n").join(lines))
+
+
+def _outline_line(label: str, value: str, why: str) -> Content:
+    return Content.assemble(
+        (label.ljust(_LABEL), "$quiet"), (clean(value), "bold"), "  ", (clean(why), "$quiet")
+    )
+
+
+def _wrapped(line: Content, width: int) -> list[Content]:
+    """Wrap what follows the label of a line below itself."""
+    room = max(1, width - _LABEL)
+    first, *others = line[_LABEL:].wrap(room)
+    return [Content.assemble(line[:_LABEL], first), *(other.pad_left(_LABEL) for other in others)]
+
+
+def _network(fit: Fit) -> tuple[str, str]:
+    weights = fmt.short(float(f"{fit.parameters:.3g}"))
+    return fit.network, f"{weights} weights, images of {fit.side} px"
+
+
+def _memory(fit: Fit | str | None, width: int) -> list[Content]:
+    label = ("memory".ljust(_LABEL), "$quiet")
+    if fit is None:
+        return [Content.assemble(label, ("counting …", "$quiet")), Content("")]
+    if isinstance(fit, str):
+        return [Content.assemble(label, (f"✗ {clean(fit.splitlines()[0])}", "$text-warning")), Content("")]
+    style = "$quiet" if fit.free is None else "$text-success" if fit.fits else "$text-warning"
+    total, gauge = fit.footprint.total, Content("")
+    if width >= _WIDE:
+        gauge = Content.assemble(bar(share(total, fit.free), _BAR, style), "  ")
+    return [
+        Content.assemble(label, gauge, (fit.figure, "bold"), "  ", (fit.words, style)),
+        Content.styled(" " * _LABEL + _parts(fit, width - _LABEL), "$quiet"),
+    ]
+
+
+def _parts(fit: Fit, room: int) -> str:
+    """All parts where there is room, else the two largest and the rest."""
+    if len(text := _parts_text(fit.parts)) <= room:
+        return text
+    first, second, *others = sorted(fit.parts, key=lambda part: -part[1])
+    return _parts_text([first, second, ("rest", sum(size for _, size in others))])
+
+
+def _parts_text(parts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{word} {size / (1 << 30):.2g}" for word, size in parts)
+
+
+# Some pictures of a data set side by side
+# ----------------------------------------
+
+
+class SampleStrip(Static):
+    """As many pictures as fit, cut to squares of the strip's height, in half blocks.
+
+    Args:
+        ascii_only: Draw in ASCII.
+    """
+
+    def __init__(self, *, ascii_only: bool, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+        self._ascii_only = ascii_only
+        self._pictures: Sequence[Image] = ()
+
+    def show(self, pictures: "Sequence[Image]") -> None:
+        """Show these pictures, RGB."""
+        if pictures is not self._pictures:
+            self._pictures = pictures
+            self.on_resize()
+
+    def on_resize(self) -> None:
+        """Draw as many as there is room for now."""
+        width, rows = self.content_size
+        shown = self._pictures[: (width + 1) // (2 * rows + 1)] if rows else ()
+        drawn = [_square(picture, 2 * rows, self._ascii_only) for picture in shown]
+        self.update(
+            Content("\n").join(Content(" ").join(line) for line in zip(*drawn, strict=True)), layout=False
+        )
+
+
+def _square(picture: "Image", side: int, ascii_only: bool) -> list[Content]:
+    """Return the lines of the middle of a picture, `side` cells wide and half as high."""
+    from PIL import Image, ImageOps
+
+    return half_blocks(ImageOps.fit(picture, (side, side), Image.Resampling.BOX), ascii_only=ascii_only)
+
+
+# The list of settings with a search, for the picker and for a running run
+# ------------------------------------------------------------------------
+
+
+class SettingsPanel(Vertical):
+    """Settings under the headings of their tables: all, those with some words, or only changed ones."""
+
+    DEFAULT_CSS = """
+    SettingsPanel {
+        height: 1fr;
+        #search { display: none; height: 1; border: none; padding: 0 2; background: $panel; }
+        &.-searching #search { display: block; }
+    }
+    """
+
+    class Moved(Message):
+        """Another setting is under the cursor."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._title = ""
+        self._values: Sequence[Value] = ()
+        self._only_changed = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out the list and the words of the search."""
+        yield KeyedList(id="values")
+        hint = "words of a setting or of its meaning, such as: learning rate"
+        yield Input(placeholder=hint, compact=True, id="search")
+
+    @property
+    def chosen(self) -> Value | None:
+        """The setting under the cursor."""
+        key = self.query_one(KeyedList).highlighted_id
+        return next((value for value in self._values if value.key == key), None)
+
+    def show(self, title: str, values: Sequence[Value]) -> None:
+        """Show other settings; the cursor stays on its one."""
+        self._title, self._values = title, values
+        self._draw()
+
+    def search(self) -> None:
+        """Ask for words."""
+        self.add_class("-searching")
+        self.query_one(Input).focus()
+
+    def end_search(self) -> bool:
+        """Show all settings again; return whether there was a search."""
+        field = self.query_one(Input)
+        if not self.has_class("-searching") and not field.value:
+            return False
+        field.value = ""
+        self._to_list()
+        return True
+
+    def toggle_changed(self) -> None:
+        """Show only settings that are not the default, or all."""
+        self._only_changed = not self._only_changed
+        self._draw()
+
+    @on(Input.Changed)
+    def _searched(self, event: Input.Changed) -> None:
+        event.stop()
+        self._draw()
+
+    @on(Input.Submitted)
+    def _chosen(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._to_list()
+
+    def _to_list(self) -> None:
+        self.remove_class("-searching")
+        self.query_one(KeyedList).focus()
+
+    @on(OptionList.OptionHighlighted)
+    def _moved(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        self.post_message(self.Moved())
+
+    def on_resize(self) -> None:
+        """Lay the lines out in the new width."""
+        self._draw()
+
+    def _draw(self) -> None:
+        listed, field = self.query_one(KeyedList), self.query_one(Input)
+        words = field.value.lower().split()
+        shown = [
+            value for value in self._values if value.has(words) and (value.changed or not self._only_changed)
+        ]
+        before = listed.highlighted_id
+        # minus the frame, the padding of each line and the scroll bar
+        options = value_options(shown, self.size.width - 5)
+        listed.replace(options)
+        places = {option.id: place for place, option in enumerate(options)}
+        if before in places:
+            listed.highlighted = places[before]
+        listed.border_title = Content(self._title)
+        parts = [f"/{clean(field.value, 40)}"] if words else []
+        parts += ["changed only"] if self._only_changed else []
+        if len(shown) < len(self._values):
+            parts.append(f"{len(shown)} of {len(self._values)}")
+        listed.border_subtitle = Content(" · ".join(parts))
+        self.post_message(self.Moved())
+
+
+# The three text fields of the picker: model, data and epochs
+# -----------------------------------------------------------
+
+NAMES = ("model", "data", "epochs")
+
+
+class Fields(Horizontal):
+    """Model, data and epochs; each can be empty.
+
+    Args:
+        picked: Initial values.
+        models: Completes names of networks.
+        data: Completes names of sets and folders.
+    """
+
+    def __init__(self, picked: Picked, models: Suggester, data: Suggester) -> None:
+        super().__init__()
+        self._picked, self._models, self._data = picked, models, data
+
+    def compose(self) -> ComposeResult:
+        """Lay out the fields."""
+        picked = self._picked
+        hints = "by the data", "shapes, set, folder", "profile's"
+        texts = picked.model, picked.data, picked.epochs
+        for name, text, hint, suggester in zip(
+            NAMES, texts, hints, (self._models, self._data, None), strict=True
+        ):
+            field = Input(text, placeholder=hint, id=name, compact=True, suggester=suggester)
+            field.border_title = name
+            yield field
+
+    def taken_in(self, picked: Picked) -> Picked:
+        """Return the selection with the values of the fields."""
+        model, data, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in NAMES)
+        return replace(picked, model=model, data=data, epochs=epochs)
+
+    def show_epochs(self, text: str) -> None:
+        """Show the epochs of a saved profile; this doesn't count as an edit."""
+        field = self.query_one("#epochs", Input)
+        with field.prevent(Input.Changed):
+            field.value = text
+
+    def show_faults(self, faulty: set[str]) -> None:
+        """Mark the fields with a fault, and no others."""
+        for name in NAMES:
+            field = self.query_one(f"#{name}", Input)
+            field.set_class(name in faulty, "-fault")
+            field.border_title = f"✗ {name}" if name in faulty else name

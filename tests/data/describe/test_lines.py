@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.describe.document import reading_changes, reading_document
-from mptui.data.describe.findings import data_findings
-from mptui.data.describe.lines import reading_lines
-from mptui.registry.samples import SampleKind
+from mptui.data.describe import data_findings, reading_changes, reading_document, reading_lines
+from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, photo
 from tests.data.opening import opened
 

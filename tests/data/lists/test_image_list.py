@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from mptui.cli.main import _exit_code
-from mptui.data.core.types import IGNORE
-from mptui.data.formats.lists.read_table import read_table
+from mptui.data.layouts.table import read_table
+from mptui.data.types import IGNORE
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.images import photo
 from tests.data.opening import opened
 

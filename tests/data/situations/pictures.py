@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mptui.data.core.types import IGNORE
+from mptui.data.types import IGNORE
 from tests.data.images import save_oriented
 
 HEIGHT, WIDTH = 40, 48

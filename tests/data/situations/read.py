@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset
-from mptui.data.formats.splits import FileSplit, MaskedSplit
+from mptui.data.dataset import FileSplit, MaskedSplit
+from mptui.data.open import open_dataset
 
 
 def opened(path, kind, **settings):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .pictures import photos, put
 from .read import images_in, labelled, opened

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mptui.data.core.parts import joined_files
-from mptui.data.formats.splits import FileSplit, MaskedSplit
+from mptui.data.address import joined_files
+from mptui.data.dataset import FileSplit, MaskedSplit
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .read import opened
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .read import opened
 

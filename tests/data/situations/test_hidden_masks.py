@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.formats.folders.masks_by_pixels import mask_among
+from mptui.data.layouts.masks_by_pixels import mask_among
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .pictures import classes_of, photo_of, photos, put
 from .read import opened

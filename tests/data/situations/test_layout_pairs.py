@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.parts import joined_files
-from mptui.data.formats.open import files_of
+from mptui.data.address import joined_files
+from mptui.data.open import files_of
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.situations.packed import parquet, shard
 
 from .pictures import pairs, photos

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptui.data.core.types import IGNORE
+from mptui.data.types import IGNORE
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 
 from .pictures import classes_of, mask_of, pairs, photo_of, put, right_mask, turned_pairs
 from .read import opened

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.packed_sets import add, png
 from tests.data.situations.packed import NAMES, parquet, shard
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.situations.packed import parquet
 
 from .pictures import classes_of, pairs, photo_of, photos, put

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
+from mptui.registry.names import SampleKind
 from tests.data.packed_sets import pairs_to_tar
 from tests.data.situations.packed import parquet, shard
 

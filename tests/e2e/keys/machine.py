@@ -2,8 +2,7 @@
 
 import pytest
 
-from mptui.processes.child import function_of
-from mptui.processes.run_server import MAIN
+from mptui.processes.start import MAIN, function_of
 from mptui.tui.screens import detection
 from tests.hardware.fake_nvml import FakeNvml, h200
 from tests.tui.cockpits import quick_scan

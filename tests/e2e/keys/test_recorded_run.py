@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.codec import to_record
-from mptui.events import Alert
+from mptui.events import Alert, to_record
 from mptui.runs.store.directory import claim
+from mptui.runs.store.files import Records
 from mptui.runs.store.journal import NAME as JOURNAL
-from mptui.runs.store.writer import Records
 from tests.e2e.keys.walk import Walk
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
 from tests.tui.events import demo

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mptui.runs.listing.run_rows import ORDERS
+from mptui.runs.listing.rows import ORDERS
 from tests.e2e.keys.walk import Walk
 from tests.tui.events import demo, finished
 from tests.tui.test_runs_screen import a_run

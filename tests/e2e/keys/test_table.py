@@ -2,8 +2,8 @@
 
 import inspect
 
-from mptui.tui.keys.bindings import KEYS
-from mptui.tui.run_actions import RunActions
+from mptui.tui.app import RunActions
+from mptui.tui.keys import KEYS
 from tests.e2e.keys.walk import WALKS, keys_of
 from tests.tui.test_keys import OWNERS
 

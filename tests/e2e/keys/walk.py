@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from mptui.tui.keys.bindings import KEYS, Key, display, heard_on
+from mptui.tui.keys import KEYS, BoundKey, display, heard_on
 from tests.e2e.terminal import Terminal
 
 WALKS = {
@@ -32,7 +32,7 @@ Wanted = str | Callable[[], object]
 _BY_ID = {key.id: key for key in KEYS}
 
 
-def keys_of(walk: str) -> list[Key]:
+def keys_of(walk: str) -> list[BoundKey]:
     """Return the keys that a walk has to press."""
     return [key for key in KEYS if key.where in WALKS[walk] or key.id in WALKS[walk]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from mptui.data.core.batch import Batch
-from mptui.data.loading.loader import Loader
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader
 from mptui.engine.trainer import Trainer
 from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import Recorder, build_trainer, config, end, losses

@@ -6,9 +6,8 @@ import math
 import pytest
 import torch
 
-from mptui.engine.guards.detector import DivergenceDetector
-from mptui.engine.guards.far import ALERT_AFTER, DIVERGED_AFTER, FAR
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.engine.guards.detector import ALERT_AFTER, DIVERGED_AFTER, FAR, DivergenceDetector
+from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.trainer import Trainer
 from mptui.errors import DivergedError
 from mptui.events import Advice, Alert, Diagnosed, EpochFinished, Recovered, Step, Validated, Warned

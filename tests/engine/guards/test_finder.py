@@ -8,7 +8,7 @@ import torch
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.guards.batch_size_finder import largest
+from mptui.engine.guards.memory import largest
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
 from tests.engine.blots import CLASSES, Scene

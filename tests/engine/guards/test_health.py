@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.config.base_tables import GradScalerConfig
-from mptui.engine.precision.amp import ScaledPrecision
-from mptui.engine.precision.loss_scale_monitor import FALLS, SEARCH_STEPS, ScalerHealth
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.config.schema import GradScalerConfig
+from mptui.engine.guards.detector import FALLS, SEARCH_STEPS, ScalerHealth
+from mptui.engine.precision import ScaledPrecision
+from mptui.engine.reporting.reporter import StepRow
 from mptui.events import LossScale
 from tests.engine.guards.sick import Steep, gain_net
 from tests.engine.small import CPU, build_trainer, config, end, of

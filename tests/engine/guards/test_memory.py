@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mptui.config.base_tables import GuardsConfig, MemoryConfig
+from mptui.config.schema import GuardsConfig, MemoryConfig
+from mptui.engine import micro_batches
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.guards import oom, oom_errors
+from mptui.engine.guards import memory
 from mptui.engine.mailbox import Stopped
 from mptui.errors import MemoryExhaustedError
 from mptui.events import EpochFinished, Recovered, Step, Validated, Warned
@@ -227,7 +228,7 @@ def test_where_not_even_one_sample_fits_it_ends(tmp_path):
 
 
 def test_others_who_hold_the_memory_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(oom, "held_by_others", lambda: "python (pid 4117) has 70.0 GiB on this GPU")
+    monkeypatch.setattr(memory, "held_by_others", lambda: "python (pid 4117) has 70.0 GiB on this GPU")
     trainer, events = build(tmp_path)
     limit_memory(trainer, lambda: 4)
     finish(trainer)
@@ -263,8 +264,8 @@ def test_asked_to_stop_it_stops(tmp_path):
     ],
 )
 def test_what_drivers_say_in_words_counts(text):
-    assert oom_errors.is_out_of_memory(RuntimeError(text))
-    assert not oom_errors.is_out_of_memory(ValueError(text))
+    assert micro_batches.is_out_of_memory(RuntimeError(text))
+    assert not micro_batches.is_out_of_memory(ValueError(text))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ def test_what_drivers_say_in_words_counts(text):
     ],
 )
 def test_a_fault_that_a_smaller_batch_does_not_mend_is_not_one_of_memory(error):
-    assert not oom_errors.is_out_of_memory(error)
+    assert not micro_batches.is_out_of_memory(error)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_a_fault_that_a_smaller_batch_does_not_mend_is_not_one_of_memory(error):
 def test_an_error_with_several_causes_is_one_of_memory_if_the_device_is_nearly_full(
     monkeypatch, text, free, reserved, allocated, fraction, is_full
 ):
-    assert not oom_errors.is_out_of_memory(RuntimeError(text)), "there is no device"
+    assert not micro_batches.is_out_of_memory(RuntimeError(text)), "there is no device"
     for name, value in {
         "is_initialized": True,
         "mem_get_info": (free, 80),
@@ -313,7 +314,7 @@ def test_an_error_with_several_causes_is_one_of_memory_if_the_device_is_nearly_f
         "get_per_process_memory_fraction": fraction,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    assert oom_errors.is_out_of_memory(RuntimeError(text)) == is_full
+    assert micro_batches.is_out_of_memory(RuntimeError(text)) == is_full
 
 
 def test_a_fault_of_the_program_is_raised_at_once(tmp_path):

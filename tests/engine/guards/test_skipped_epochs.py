@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from mptui.errors import DivergedError
 from mptui.events import Advice, EpochFinished
-from mptui.runs.view.events.training_specs import epoch_lines
+from mptui.runs.view.specs import epoch_lines
 from mptui.tasks.own_loss import OwnTask
 from tests.engine.small import build_trainer, config, end, of
 

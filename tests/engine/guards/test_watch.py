@@ -5,7 +5,7 @@ import math
 import pytest
 
 from mptui.engine.guards.detector import FAULTS_IN_A_ROW, MANY, WITHIN, DivergenceDetector
-from mptui.engine.reporting.device_buffer import StepRow
+from mptui.engine.reporting.reporter import StepRow
 
 NAN, OVERFLOW, GOOD = "nan", "overflow", "good"
 

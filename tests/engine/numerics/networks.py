@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from mptui.engine.numerics.probe import Probe
-from mptui.engine.numerics.ranking import Ranking, rank
+from mptui.engine.numerics import Probe
+from mptui.engine.spectrum import Ranking, rank
 
 CPU = torch.device("cpu")
 CLASSES = 10

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from mptui.engine.numerics import tally
-from mptui.engine.numerics.spectrum import Spectrum
+from mptui.engine import spectrum
+from mptui.engine.spectrum import Spectrum
 
 EDGES = [
     *(0.0, -0.0, 2.0**-24, 2.0**-25, 2.0**-25 * (1 + 2.0**-20), -(2.0**-25) * (1 - 2.0**-20)),
@@ -23,8 +23,8 @@ def values(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def row_of(tensor: torch.Tensor, most: int | None = None) -> np.ndarray:
-    row = tally.new_rows(1, tensor.device)[0]
-    tally.add(row, tensor, most=most)
+    row = spectrum.new_rows(1, tensor.device)[0]
+    spectrum.add(row, tensor, most=most)
     return row.numpy()
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mptui.engine.numerics import tally
-from mptui.engine.numerics.probe import Probe
-from mptui.engine.reporting.late_reads import HostCopy
+from mptui.engine import spectrum
+from mptui.engine.numerics import Probe
+from mptui.engine.reporting.step_time import HostCopy
 from tests.engine.numerics.networks import network
 from tests.engine.numerics.rows import values
 
@@ -18,9 +18,9 @@ pytestmark = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_counts_are_those_of_the_cpu(dtype):
     tensor = values(0, dtype)
-    rows = [tally.new_rows(1, torch.device(device)) for device in ("cpu", "cuda")]
+    rows = [spectrum.new_rows(1, torch.device(device)) for device in ("cpu", "cuda")]
     for row in rows:
-        tally.add(row[0], tensor.to(row.device))
+        spectrum.add(row[0], tensor.to(row.device))
     assert torch.equal(rows[0], rows[1].cpu())
 
 

@@ -7,14 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mptui.codec import to_record
+from mptui.engine import numerics as engine_numerics
 from mptui.engine.mailbox import Command
-from mptui.engine.numerics import numerics_monitor
-from mptui.engine.numerics.numerics_monitor import LAYERS_REPORTED, NumericsMonitor
-from mptui.engine.numerics.probe import Probe
+from mptui.engine.numerics import LAYERS_REPORTED, NumericsMonitor, Probe
 from mptui.errors import DivergedError
-from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
-from mptui.runs.view.events.event_registry import event_of
+from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step, to_record
+from mptui.runs.view.specs import event_of
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
 from tests.engine.updates import HostReads
@@ -24,7 +22,7 @@ from tests.engine.updates import HostReads
 def _every_step(monkeypatch):
     """Probe every other step: the ones between are the reference."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(numerics_monitor.EVERY_S, mode, 0.0)
+        monkeypatch.setitem(engine_numerics.EVERY_S, mode, 0.0)
         monkeypatch.setitem(NUMERICS_BUDGET, mode, 1e9)
 
 
@@ -32,7 +30,7 @@ def _every_step(monkeypatch):
 def _once(monkeypatch):
     """Probe once, however slow the machine is."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(numerics_monitor.EVERY_S, mode, 1e9)
+        monkeypatch.setitem(engine_numerics.EVERY_S, mode, 1e9)
 
 
 def run(folder, mode, *, precision="fp32", model=None, **tables):

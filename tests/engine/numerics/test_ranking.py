@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from mptui.engine.numerics.probe import Probe
-from mptui.engine.numerics.ranking import rank
+from mptui.engine.numerics import Probe
+from mptui.engine.spectrum import rank
 from tests.engine.numerics.networks import CPU, Gain, Gate, look_at, network
 
 SEEDS = range(9)

@@ -5,14 +5,7 @@ import math
 import pytest
 import torch
 
-from mptui.engine.numerics.spectrum import (
-    HEADROOM,
-    HIGHEST_SCALE,
-    LOWEST_SCALE,
-    LayerGradients,
-    Spectrum,
-    best_scale,
-)
+from mptui.engine.spectrum import HEADROOM, HIGHEST_SCALE, LOWEST_SCALE, LayerGradients, Spectrum, best_scale
 from tests.engine.numerics.rows import counted, row_of
 
 

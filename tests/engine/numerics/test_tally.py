@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mptui.engine.numerics import tally
+from mptui.engine import spectrum as engine_spectrum
 from tests.engine.numerics.rows import counted, values
 
 NOT_FINITE = [float("inf"), float("-inf"), float("nan")]
@@ -65,23 +65,23 @@ def test_shifting_the_histogram_is_scaling_the_values(doublings):
 
 def test_several_tensors_count_as_one():
     tensor = values(2)
-    row = tally.new_rows(1, tensor.device)[0]
+    row = engine_spectrum.new_rows(1, tensor.device)[0]
     for part in tensor.split(777):
-        tally.add(row, part)
-    whole = tally.new_rows(1, tensor.device)[0]
-    tally.add(whole, tensor)
+        engine_spectrum.add(row, part)
+    whole = engine_spectrum.new_rows(1, tensor.device)[0]
+    engine_spectrum.add(whole, tensor)
     assert torch.equal(row, whole)
 
 
 def test_memory_of_any_layout_and_no_values_at_all():
     images = torch.randn(2, 3, 4, 5)
-    expected = tally.new_rows(1, images.device)[0]
-    tally.add(expected, images)
+    expected = engine_spectrum.new_rows(1, images.device)[0]
+    engine_spectrum.add(expected, images)
     for same in (images.to(memory_format=torch.channels_last), images.transpose(1, 3), images.double()):
-        row = tally.new_rows(1, images.device)[0]
-        tally.add(row, same)
+        row = engine_spectrum.new_rows(1, images.device)[0]
+        engine_spectrum.add(row, same)
         assert torch.equal(row, expected)
-    tally.add(expected, torch.empty(0, 3))
+    engine_spectrum.add(expected, torch.empty(0, 3))
     assert torch.equal(row, expected)
 
 
@@ -128,7 +128,7 @@ def test_a_sample_sees_each_channel_row_and_column_as_often_as_it_is_there(shape
 
 def test_a_sample_has_the_same_values_each_time():
     tensor = torch.randn(100_000)
-    first, second = (tally.new_rows(1, tensor.device)[0] for _ in range(2))
-    tally.add(first, tensor, most=1000)
-    tally.add(second, tensor.clone(), most=1000)
+    first, second = (engine_spectrum.new_rows(1, tensor.device)[0] for _ in range(2))
+    engine_spectrum.add(first, tensor, most=1000)
+    engine_spectrum.add(second, tensor.clone(), most=1000)
     assert torch.equal(first, second)

@@ -6,18 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.precision.amp import DTYPES
-from mptui.engine.torch_setup import StepSeeds
+from mptui.engine.precision import DTYPES
+from mptui.engine.progress import StepSeeds
 from mptui.errors import ConfigError
-from mptui.lab.learn import batch_norm, overflow, three_formats
-from mptui.lab.learn.autocast_rules import autocast_lesson
-from mptui.lab.learn.batch_norm import batch_norm_lesson
+from mptui.lab.learn import runs
 from mptui.lab.learn.exercises import EXERCISES, choices_of, exercise_named
-from mptui.lab.learn.lesson import text_of
-from mptui.lab.learn.loss_scaling import scaling_lesson
-from mptui.lab.learn.overflow import overflow_lesson
-from mptui.lab.learn.small_runs import STEPS, SmallRun
-from mptui.lab.learn.three_formats import training_lesson
+from mptui.lab.learn.formats import text_of
+from mptui.lab.learn.runs import (
+    STEPS,
+    SmallRun,
+    autocast_lesson,
+    batch_norm_lesson,
+    overflow_lesson,
+    scaling_lesson,
+    training_lesson,
+)
 from mptui.runs.planning.plan import Request
 
 
@@ -71,11 +74,11 @@ def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
     lesson = overflow_lesson(request(model__depth=1), lambda lesson: seen.append(len(lesson.steps)))
     assert seen == list(range(1, STEPS + 1))
     first = lesson.skipped[0]
-    assert first == overflow.AT_STEP
+    assert first == runs.AT_STEP
     assert all(math.isfinite(step.loss) for step in lesson.steps)
     assert not lesson.steps[-1].skipped
     # GradScaler halves the scale for each skipped step
-    assert lesson.steps[-1].loss_scale == 2.0 ** (overflow.TOO_HIGH - len(lesson.skipped))
+    assert lesson.steps[-1].loss_scale == 2.0 ** (runs.TOO_HIGH - len(lesson.skipped))
     plain = [math.isfinite(step.plain_loss) for step in lesson.steps]
     assert plain == [True] * first + [False] * (STEPS - first)
     for step in lesson.steps[: first - 1]:  # before that the two loops do the same
@@ -91,7 +94,7 @@ def test_the_skipped_step_poisons_the_statistics_of_the_plain_loop_only():
     assert (lesson.plain.poisoned, lesson.mptui.poisoned) == (lesson.plain.norms, 0)
     assert math.isnan(lesson.plain.evaluation_loss or 0.0)
     assert math.isfinite(lesson.mptui.evaluation_loss or math.nan)
-    assert lesson.plain.steps == STEPS > batch_norm.AT_STEP
+    assert lesson.plain.steps == STEPS > runs.AT_STEP
 
 
 def test_a_network_without_batch_norm_is_refused():
@@ -101,7 +104,7 @@ def test_a_network_without_batch_norm_is_refused():
 
 def test_the_same_training_in_each_format_begins_as_torchs_own():
     lesson = training_lesson(request(model__depth=1), lambda _: None)
-    assert all(len(run.losses) == three_formats.STEPS for run in lesson.runs.values())
+    assert all(len(run.losses) == runs.FORMAT_STEPS for run in lesson.runs.values())
     for name, run in lesson.runs.items():
         with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
             StepSeeds(small.job.config.training.seed, small.job.device).set(0, 0)

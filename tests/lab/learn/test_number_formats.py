@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import text_of
-from mptui.lab.learn.number_formats import FORMATS, FormatsLesson, parsed, represent
+from mptui.lab.learn.formats import FORMATS, FormatsLesson, parsed, represent, text_of
 
 WITH_DTYPE = [each for each in FORMATS if each.torch_name]
 EDGES = [

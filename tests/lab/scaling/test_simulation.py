@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from mptui.config.schema import RunConfig
-from mptui.lab.scaling.simulation import Simulation
-from mptui.lab.scaling.timeline import Bucket, Link, Segment, replicated_step_s, sharded_step_s
-from mptui.models.activation_checkpointing import blocks_of
+from mptui.lab.measure.scaling import Bucket, Link, Segment, Simulation, replicated_step_s, sharded_step_s
+from mptui.models.layers import blocks_of
 from mptui.models.zoo import build, parameter_count
 
 RANKS = 8

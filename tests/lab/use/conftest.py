@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.lab.use.export.export import SETTINGS, ExportRequest, export_run
+from mptui.lab.use.export import SETTINGS, ExportRequest, export_run
 from mptui.lab.use.trained import open_trained
 from tests.lab.use.runs import GENERATOR, class_pictures, train
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from mptui.processes.run_server import MAIN
+from mptui.processes.start import MAIN
 from mptui.runs.store.directory import read_summary
 from tests.program import DEADLINE_S, run_to_end, server
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.lab.use.evaluation.evaluation import evaluate_run
+from mptui.lab.use.evaluate import evaluate_run
 from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_summary
 from tests.data.situations.pictures import pairs

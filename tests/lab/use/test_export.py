@@ -11,12 +11,11 @@ from safetensors import safe_open
 from mptui.cli.main import app
 from mptui.errors import ConfigError, DiskError, MptuiError
 from mptui.io.written_files import LIST
-from mptui.lab.use.export import export as exports
-from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compare
-from mptui.lab.use.export.file_formats import EXPORT_FORMATS
+from mptui.lab.use import export as exports
+from mptui.lab.use.export_formats import BATCH_SIZES, EXPORT_FORMATS, LOADED, Agreement, compare
 from mptui.lab.use.trained import open_trained
-from mptui.models.latent.vae_folder import read_layout, read_vae
-from mptui.models.latent.vae_layout import CONFIG, WEIGHTS
+from mptui.models.latents import read_layout, read_vae
+from mptui.models.vae_layout import CONFIG, WEIGHTS
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build
 

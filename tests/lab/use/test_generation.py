@@ -12,7 +12,7 @@ from PIL import Image
 import mptui
 from mptui.cli.main import app
 from mptui.errors import ConfigError
-from mptui.lab.use.generation import GenerationRequest, make_images
+from mptui.lab.use.sample import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
 from tests.lab.use.runs import GENERATOR, train
 from tests.program import run_to_end

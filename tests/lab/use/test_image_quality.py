@@ -7,11 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.formats.combined import CutSplit
+from mptui.data.dataset import CutSplit
 from mptui.errors import ConfigError
-from mptui.lab.use.evaluation.evaluation_data import open_samples
-from mptui.lab.use.image_quality import image_quality, open_features
-from mptui.lab.use.precision_recall import precision_recall
+from mptui.lab.use.evaluate import open_samples, precision_recall
+from mptui.lab.use.sample import image_quality, open_features
 from mptui.lab.use.trained import open_trained
 from tests.program import run_to_end
 

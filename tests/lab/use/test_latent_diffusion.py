@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.transforms.diffusion_noise import Noising
+from mptui.data.noise import Noising
 from mptui.errors import ConfigError, DataError
-from mptui.lab.use.evaluation.evaluation import evaluate_run
-from mptui.lab.use.export.export import SETTINGS, ExportRequest, export_run
-from mptui.lab.use.generation import GenerationRequest, make_images
+from mptui.lab.use.evaluate import evaluate_run
+from mptui.lab.use.export import SETTINGS, ExportRequest, export_run
+from mptui.lab.use.sample import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
-from mptui.models.latent.vae_layout import CONFIG
+from mptui.models.vae_layout import CONFIG
 from mptui.runs.planning.build import LoaderMaker
 from mptui.runs.store.directory import read_summary
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mptui.errors import ConfigError
-from mptui.lab.use.evaluation import precision_comparison as compared
-from mptui.lab.use.evaluation.evaluation import evaluate_run
-from mptui.lab.use.evaluation.precision_comparison import compare_precisions, precision_names
+from mptui.lab.use import precisions as compared
+from mptui.lab.use.evaluate import evaluate_run
+from mptui.lab.use.precisions import compare_precisions, precision_names
 from mptui.lab.use.trained import open_trained
 
 has_torchao = importlib.util.find_spec("torchao") is not None

@@ -9,16 +9,22 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.core.class_colours import palette
-from mptui.data.formats.masks.class_file import CLASS_FILE
+from mptui.data.masks import CLASS_FILE
+from mptui.data.pictures import palette
 from mptui.errors import DataError
 from mptui.io.written_files import OutputFiles
-from mptui.lab.use.evaluation.evaluation import evaluate_run
-from mptui.lab.use.prediction.inputs import find_inputs
-from mptui.lab.use.prediction.masks import mask_of
-from mptui.lab.use.prediction.predict import PredictionRun
-from mptui.lab.use.prediction.predictor import Predictor, loader_of, probabilities
-from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
+from mptui.lab.use.evaluate import evaluate_run
+from mptui.lab.use.predict import (
+    CsvTable,
+    JsonLines,
+    PredictionRun,
+    Predictor,
+    RowList,
+    find_inputs,
+    loader_of,
+    mask_of,
+    probabilities,
+)
 from mptui.lab.use.trained import open_trained
 from tests.data.images import photo, save_oriented
 
@@ -124,7 +130,7 @@ def test_a_mask_is_the_argmax_of_logits_interpolated_to_the_size_of_the_image():
 def test_masks_of_few_pixels_at_a_time_are_the_same(monkeypatch):
     scores_KHW = torch.randn(3, 8, 8)
     whole = mask_of(scores_KHW, (40, 30))
-    monkeypatch.setattr("mptui.lab.use.prediction.masks._NUMBERS_AT_ONCE", 500)
+    monkeypatch.setattr("mptui.lab.use.predict._NUMBERS_AT_ONCE", 500)
     assert torch.equal(mask_of(scores_KHW, (40, 30)), whole)
 
 

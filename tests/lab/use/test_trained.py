@@ -5,9 +5,8 @@ import shutil
 import pytest
 import torch
 
-from mptui.data.transforms.normalization import IMAGENET
-from mptui.engine.checkpoint.files import read_checkpoint
-from mptui.engine.checkpoint.named import read_named
+from mptui.data.transforms import IMAGENET
+from mptui.engine.checkpoint.files import read_checkpoint, read_named
 from mptui.errors import RunDirectoryError
 from mptui.lab.use.trained import open_trained
 

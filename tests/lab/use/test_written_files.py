@@ -11,7 +11,7 @@ from PIL import Image
 
 from mptui.errors import ConfigError
 from mptui.io.written_files import LIST, OutputFiles, written_files
-from mptui.lab.use.prediction.mask_files import mask_names
+from mptui.lab.use.predict import mask_names
 from tests.program import run_to_end
 
 

@@ -6,8 +6,8 @@ import time
 
 from mptui.errors import ConfigError
 from mptui.events import Warned
-from mptui.runs.remote import control_socket
-from mptui.runs.remote.control_server import ControlServer
+from mptui.runs.remote import control
+from mptui.runs.remote.control import ControlServer
 from mptui.runs.store.journal import Journal
 
 DEADLINE_S = 60
@@ -49,7 +49,7 @@ class Run:
 
 class Client:
     def __init__(self, run):
-        self.socket = control_socket.connect(run.path, DEADLINE_S)
+        self.socket = control.connect(run.path, DEADLINE_S)
         self.file = self.socket.makefile("rb")
 
     def line(self):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mptui.runs.remote import control_socket
+from mptui.runs.remote import control
 from mptui.runs.store.journal import NAME
 from tests.runs.control.clients import DEADLINE_S, mode
 
@@ -59,18 +59,18 @@ def test_a_disk_that_holds_no_sockets_has_one_elsewhere(begin, short, monkeypatc
 
 
 def test_another_user_is_refused(run, monkeypatch):
-    monkeypatch.setattr(control_socket, "peer_uid", lambda _: os.geteuid() + 1)
+    monkeypatch.setattr(control, "peer_uid", lambda _: os.geteuid() + 1)
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(DEADLINE_S)
         stranger.connect(str(run.path / "control.sock"))
         assert stranger.recv(100) == b""
     with pytest.raises(PermissionError):  # nor does a client connect to another user's socket
-        control_socket.connect(run.path, DEADLINE_S)
+        control.connect(run.path, DEADLINE_S)
 
 
 def test_the_other_end_is_told_by_the_system(run):
-    with control_socket.connect(run.path, DEADLINE_S) as connection:
-        assert control_socket.peer_uid(connection) == os.geteuid()
+    with control.connect(run.path, DEADLINE_S) as connection:
+        assert control.peer_uid(connection) == os.geteuid()
 
 
 def test_what_a_killed_run_left_is_taken_over(begin, short, connect):
@@ -79,7 +79,7 @@ def test_what_a_killed_run_left_is_taken_over(begin, short, connect):
     code = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os._exit(9)"
     subprocess.run([sys.executable, "-c", code, str(path / "control.sock")], check=False)
     with pytest.raises(ConnectionRefusedError):
-        control_socket.connect(path, DEADLINE_S)
+        control.connect(path, DEADLINE_S)
     assert connect(begin(path)).line()["hello"] == 1
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from mptui.events import CommandAnswered
-from mptui.runs.remote import control_server
-from mptui.runs.remote.control_server import COMMANDS_A_SECOND
+from mptui.runs.remote import control
+from mptui.runs.remote.control import COMMANDS_A_SECOND
 from tests.runs.control.clients import DEADLINE_S, wait_for
 
 
@@ -104,7 +104,7 @@ def test_a_held_key_does_not_end_its_connection(run, connect):
 def test_invalid_lines_now_and_then_do_not_end_a_connection(run, connect):
     client = connect(run)
     client.line()
-    for second in range(2 * control_server.FAULTS_LIMIT):
+    for second in range(2 * control.FAULTS_LIMIT):
         run.now = float(second)
         client.say({"command": "rm"})
         assert "unknown command" in client.line()["error"]
@@ -159,7 +159,7 @@ def test_what_is_no_setting_reaches_no_session(run, connect, argument):
 
 
 def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
-    monkeypatch.setattr(control_server, "CLIENTS_LIMIT", 40)
+    monkeypatch.setattr(control, "CLIENTS_LIMIT", 40)
     clients = [connect(run) for _ in range(40)]
     for client in clients:
         assert client.line()["hello"]
@@ -174,7 +174,7 @@ def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
 
 
 def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypatch):
-    monkeypatch.setattr(control_server, "DEAF_S", 0.05)
+    monkeypatch.setattr(control, "DEAF_S", 0.05)
     real: socket.socket = run.server._listener
     refusals: list[int] = []
 

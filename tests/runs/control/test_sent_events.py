@@ -5,7 +5,7 @@ import json
 import threading
 
 from mptui.events import Warned
-from mptui.runs.remote import control_server
+from mptui.runs.remote import control
 from mptui.runs.store.journal import NAME
 
 
@@ -84,7 +84,7 @@ def test_a_client_that_reads_nothing_is_dropped_and_nobody_waits(run, connect):
 
 
 def test_more_events_than_can_wait_send_all_to_the_journal(run, connect, monkeypatch):
-    monkeypatch.setattr(control_server, "WAITING_LIMIT", 5)
+    monkeypatch.setattr(control, "WAITING_LIMIT", 5)
     client = connect(run)
     assert client.line()["hello"]
     with run.server._lock:  # the thread can't take events meanwhile

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from mptui.engine.checkpoint import async_saver
+from mptui.engine.checkpoint import saver
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Step, Warned
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
-from mptui.runs.store import claim, lock
+from mptui.runs.store import lock
 from mptui.runs.store.directory import CHECKPOINTS, create_run
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import QUIET
@@ -60,8 +60,8 @@ class Holder:
 def hold_up(tmp_path, monkeypatch):
     """Return a function that trains until another process keeps the run locked and a save has failed."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setattr(claim, "DIRECTORY_WAIT_S", 0.1)
-    monkeypatch.setattr(async_saver, "RETRY_S", (0.05, 0.1))
+    monkeypatch.setattr(lock, "DIRECTORY_WAIT_S", 0.1)
+    monkeypatch.setattr(saver, "RETRY_S", (0.05, 0.1))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     run = create_run(tmp_path, "test", "unet", "run")
     session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
@@ -94,7 +94,7 @@ def warnings(events):
 def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
     session, seen, holder = hold_up(stopped)
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 5 * claim.DIRECTORY_WAIT_S)
+    wait_for(lambda: time.monotonic() > began + 5 * lock.DIRECTORY_WAIT_S)
     assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
     holder.end()
     assert session.wait(DEADLINE_S)
@@ -106,7 +106,7 @@ def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
 
 
 def test_a_stop_says_that_the_lock_is_waited_for_and_what_is_lost(hold_up, monkeypatch):
-    monkeypatch.setattr(async_saver, "LAST_WAIT_S", 0.5)
+    monkeypatch.setattr(saver, "LAST_WAIT_S", 0.5)
     session, seen, _ = hold_up(stopped=True)
     assert session.wait(DEADLINE_S)
     assert session.result.exit_code == DiskError.exit_code

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mptui.io.marker import mark_run
-from mptui.runs.remote import control_socket
+from mptui.io.own_files import mark_run
+from mptui.runs.remote import control as remote_control
 from mptui.runs.store.directory import claim
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import PRIVATE, is_open_in
@@ -47,12 +47,12 @@ def test_a_link_to_the_socket_of_another_run_is_not_followed(tmp_path, monkeypat
     for run in (mine, other):
         run.mkdir()
     held = claim(mine)
-    control = control_socket.listen(mine)
+    control = remote_control.listen(mine)
     try:
-        (other / control_socket.NAME).symlink_to(control.path)
-        control_socket.connect(mine, 5).close()
+        (other / remote_control.NAME).symlink_to(control.path)
+        remote_control.connect(mine, 5).close()
         with pytest.raises(PermissionError, match="another run"):
-            control_socket.connect(other, 5)
+            remote_control.connect(other, 5)
     finally:
         control.remove()
         held.release()

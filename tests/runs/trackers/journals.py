@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from mptui.config.base_tables import LoggingConfig
-from mptui.config.schema import RunConfig
+from mptui.config.schema import LoggingConfig, RunConfig
 from mptui.events import RunFinished
 from mptui.registry.trackers import chosen_trackers
 from mptui.testing import tracker

@@ -7,8 +7,7 @@ import pytest
 
 from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.store.journal import NAME as JOURNAL
-from mptui.runs.trackers.feeder import scalars_of
-from mptui.runs.trackers.tracker_state import NAME, TrackerState, feeding_lock, token_of
+from mptui.runs.trackers.feeder import NAME, TrackerState, feeding_lock, scalars_of, token_of
 from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers.journals import feed, step
 

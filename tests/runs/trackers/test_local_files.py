@@ -9,9 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mptui.events import Step
 from mptui.registry.trackers import TRACKERS
 from mptui.runs.store.journal import read_journal
-from mptui.runs.trackers import csv_file
-from mptui.runs.trackers.tensorboard_files import FOLDER
-from mptui.runs.trackers.tracker_state import TrackerState
+from mptui.runs.trackers import local_files
+from mptui.runs.trackers.feeder import TrackerState
+from mptui.runs.trackers.local_files import FOLDER
 from mptui.testing import TrackerContract
 from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers.journals import feed
@@ -19,9 +19,9 @@ from tests.tui.events import run_started
 
 
 def csv_of(run):
-    with (run / csv_file.NAME).open(newline="") as file:
+    with (run / local_files.NAME).open(newline="") as file:
         header, *rows = csv.reader(file)
-    assert tuple(header) == csv_file.COLUMNS
+    assert tuple(header) == local_files.COLUMNS
     return [(float(time), int(step), name, float(value)) for time, step, name, value in rows]
 
 
@@ -64,7 +64,7 @@ class TestTensorBoard(TrackerContract):
 def test_a_file_is_written_anew_when_it_or_its_state_was_removed(tmp_path, removed):
     write(tmp_path, *course(1, 3))
     feed(tmp_path, trackers=["csv"])
-    (tmp_path / (csv_file.NAME if removed == "file" else "trackers.json")).unlink()
+    (tmp_path / (local_files.NAME if removed == "file" else "trackers.json")).unlink()
     write(tmp_path, *course(4, 5))
     feed(tmp_path, trackers=["csv"])
     assert csv_of(tmp_path) == scalars_in(tmp_path)
@@ -83,7 +83,7 @@ def test_no_link_is_followed(tmp_path):
     write(tmp_path / "run", *course(1, 2))
     outside = tmp_path / "outside"
     outside.write_text("mine")
-    (tmp_path / "run" / csv_file.NAME).symlink_to(outside)
+    (tmp_path / "run" / local_files.NAME).symlink_to(outside)
     ((kind, _, message),) = feed(tmp_path / "run", trackers=["csv"])
     assert kind == "failed"
     assert "not a regular file" in message

@@ -10,11 +10,10 @@ import psutil
 import pytest
 
 from mptui.errors import ConfigError, RunDirectoryError, TrackerError
-from mptui.processes.child import start
+from mptui.processes.start import start
 from mptui.registry.trackers import TRACKERS
-from mptui.runs.trackers import tracker_process
-from mptui.runs.trackers.sending import send_missing
-from mptui.runs.trackers.tracker_process import RunTrackers
+from mptui.runs.trackers import feeder
+from mptui.runs.trackers.feeder import RunTrackers, send_missing
 from mptui.testing.tracker import course, scalars_in, write
 from tests.runs.trackers import toys
 from tests.runs.trackers.journals import config, end
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.slow  # each starts an interpreter or two
 def _toys(monkeypatch):
     for name, spec in toys.TOYS.items():
         monkeypatch.setitem(TRACKERS, name, spec)
-    monkeypatch.setattr(tracker_process, "FEEDER", toys.CALL)
+    monkeypatch.setattr(feeder, "FEEDER", toys.CALL)
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def is_alive(pid):
 
 
 def test_blocked_and_failing_trackers_stop_no_other_and_lose_nothing(tmp_path, monkeypatch, server):
-    monkeypatch.setattr(tracker_process, "END_S", 0.5)
+    monkeypatch.setattr(feeder, "END_S", 0.5)
     warned = []
     trackers = RunTrackers(tmp_path, lambda *warning: warned.append(warning))
     write(tmp_path, *course(1, 9))
@@ -98,7 +97,7 @@ def test_blocked_and_failing_trackers_stop_no_other_and_lose_nothing(tmp_path, m
 
 def sync_in_background(run, *names):
     """Feed as `mptui sync` does, without waiting."""
-    return tracker_process.TrackerProcess(run, config(trackers=list(names)), "once")._process
+    return feeder.TrackerProcess(run, config(trackers=list(names)), "once")._process
 
 
 def test_a_killed_process_is_told_once_and_a_resume_goes_on_exactly(tmp_path):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from mptui.registry.trackers import TRACKERS
-from mptui.runs.trackers.tracker_state import token_of
-from mptui.runs.trackers.weights_and_biases import STEP
+from mptui.runs.trackers.feeder import token_of
+from mptui.runs.trackers.services import STEP
 from mptui.testing import TrackerContract
 from mptui.testing.tracker import course, write
 from tests.runs.trackers.journals import end, feed, step

@@ -8,12 +8,11 @@ import socket
 import sys
 from pathlib import Path
 
-from mptui.config.base_tables import LoggingConfig
-from mptui.config.schema import RunConfig
+from mptui.config.schema import LoggingConfig, RunConfig
 from mptui.registry.trackers import TRACKERS, TrackerSpec
-from mptui.runs.trackers import feeder, tracker_process
-from mptui.runs.trackers.growing_file import GrowingFile
-from mptui.runs.trackers.tracker_process import RunTrackers
+from mptui.runs.trackers import feeder
+from mptui.runs.trackers.feeder import RunTrackers
+from mptui.runs.trackers.local_files import GrowingFile
 
 CALL = "tests.runs.trackers.toys:main"
 PORT = "TOY_PORT"
@@ -101,7 +100,7 @@ def main():
 def run_with_toys():
     """Be the process of a run that has a blocked tracker: prints the process that feeds it, and waits."""
     TRACKERS.update(TOYS)
-    tracker_process.FEEDER = CALL
+    feeder.FEEDER = CALL
     trackers = RunTrackers(Path(sys.argv[1]), lambda *_: None)
     trackers.start(RunConfig(logging=LoggingConfig(trackers=["blocked"])))
     assert trackers._process is not None

@@ -1,1 +1,0 @@
-"""Files that people write settings in: TOML, or YAML."""

@@ -1,1 +1,0 @@
-"""Converts datasets to prepared sets."""

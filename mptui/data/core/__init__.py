@@ -1,1 +1,0 @@
-"""Types, batches and random numbers shared by the modules of `mptui.data`."""

@@ -1,1 +1,0 @@
-"""Decodes image files and masks."""

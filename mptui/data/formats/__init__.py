@@ -1,1 +1,0 @@
-"""Formats of datasets: class folders, images with masks, packed, prepared and torchvision sets, shapes."""

@@ -1,1 +1,0 @@
-"""Sets by name: the built-in shapes and those of torchvision."""

@@ -1,1 +1,0 @@
-"""Data sets of the person's own: their samples, read in data workers, and their halves."""

@@ -1,1 +1,0 @@
-"""Loads samples as batches on the device: order, workers, shared memory, caches."""

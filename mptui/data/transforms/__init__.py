@@ -1,1 +1,0 @@
-"""Transforms of images and masks: crops, resizing, color, noise."""

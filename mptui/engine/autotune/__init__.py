@@ -1,1 +1,0 @@
-"""Settings chosen by measurement."""

@@ -1,1 +1,0 @@
-"""torch.compile: cost-benefit policy, handling in the loop, code cache."""

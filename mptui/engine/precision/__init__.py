@@ -1,1 +1,0 @@
-"""Mixed precision: autocast, gradient scaling, layers kept in fp32."""

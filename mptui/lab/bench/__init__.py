@@ -1,1 +1,0 @@
-"""Ablations: the effect of each setting, measured in alternating rounds."""

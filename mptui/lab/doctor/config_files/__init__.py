@@ -1,1 +1,0 @@
-"""Configuration files of other programs: YAML, TOML, JSON and literals of Python."""

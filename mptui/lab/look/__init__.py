@@ -1,1 +1,0 @@
-"""What a person looks at before a run: the data as they are understood."""

@@ -1,0 +1,1 @@
+"""Measurements that train for a while and compare: bench, tune, parity, scaling, memory, precision."""

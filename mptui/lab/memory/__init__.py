@@ -1,1 +1,0 @@
-"""The memory of a training on any card: `mptui memory`."""

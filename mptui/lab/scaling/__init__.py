@@ -1,1 +1,0 @@
-"""How a training scales to several processes: simulated, for sizes that nobody has here."""

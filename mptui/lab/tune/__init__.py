@@ -1,1 +1,0 @@
-"""Searches for the fastest settings for a machine, a model and its data."""

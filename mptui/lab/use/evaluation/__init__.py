@@ -1,1 +1,0 @@
-"""Measures a trained run on a set, and names its worst samples."""

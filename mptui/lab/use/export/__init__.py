@@ -1,1 +1,0 @@
-"""`mptui export`: a trained network as a file for use elsewhere, checked against the run."""

@@ -1,1 +1,0 @@
-"""Variational autoencoders, and the latents that a diffusion model learns."""

@@ -1,1 +1,0 @@
-"""Pictures of validations in the run directory."""

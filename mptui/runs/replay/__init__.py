@@ -1,1 +1,0 @@
-"""The view of a run at an earlier moment, from its journal."""

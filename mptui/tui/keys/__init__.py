@@ -1,1 +1,0 @@
-"""Keys: the table of bindings, remapping, sequential dispatch."""

@@ -1,1 +1,0 @@
-"""What the screens of settings share, and the settings of a running run."""

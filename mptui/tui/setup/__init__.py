@@ -1,1 +1,0 @@
-"""The state of the first two screens: devices, data, models, memory."""

@@ -1,1 +1,0 @@
-"""Sources of the live screen: they deliver events and receive commands."""

@@ -1,1 +1,0 @@
-"""Widgets that show pictures, and what a network predicts of them."""

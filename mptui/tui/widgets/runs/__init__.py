@@ -1,1 +1,0 @@
-"""The list of runs, and what runs are compared by."""
