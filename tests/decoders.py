@@ -28,7 +28,6 @@ _PRELOAD = (
     "mptui.data.prepare",
     "mptui.data.worker",
     "mptui.data.scan",
-    "mptui.data.scan",
     "tests.data.samples",
     "tests.decoders",
 )

@@ -33,10 +33,10 @@ def main():
     processes_start.start = _Keeper  # type: ignore[assignment]
     keeper = ForkServer(())
     processes_start.start = _Fork  # type: ignore[assignment]
-    subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[assignment]
+    subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[attr-defined, assignment]
     run = partial(_isolated_run, keeper)
-    isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[assignment]
-    machine.start = partial(_probe, keeper)  # type: ignore[attr-defined]  # type: ignore[attr-defined]
+    isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[attr-defined, assignment]
+    machine.start = partial(_probe, keeper)  # type: ignore[attr-defined]
     function_of(MAIN)()
 
 
@@ -96,7 +96,7 @@ class _Keeper:
             for output in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            processes_start.end_with_parent = _end_with_parent  # type: ignore[attr-defined]
+            processes_start.end_with_parent = _end_with_parent
             sys.argv = [call, "0"]
             function_of(call)()
         finally:

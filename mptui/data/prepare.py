@@ -116,7 +116,7 @@ class Small:
 
 def shrinking(settings: Settings) -> Work[Small]:
     """Return the work of resizing and encoding samples."""
-    return Work("mptui.data.prepare", settings.to_json(), Small.from_json, Small)
+    return Work("mptui.data.prepare:main", settings.to_json(), Small.from_json, Small)
 
 
 def shrink(sample: Sample, settings: Settings) -> Small:

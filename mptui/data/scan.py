@@ -247,8 +247,8 @@ Found = TypeVar("Found")
 class Work(Generic[Found]):
     """The work of the child processes."""
 
-    module: str
-    """Module whose `main` answers each line [told, samples] of stdin with a JSON list, a value per sample."""
+    call: str
+    """`module:function` that answers each line [told, samples] of stdin with JSON, a value per sample."""
     told: Any
     """Argument sent with each chunk; ready for JSON."""
     found: Callable[[Any], Found]
@@ -259,7 +259,7 @@ class Work(Generic[Found]):
 
 def looking(*, whole: bool, stored: bool = False) -> Work[SampleCheck]:
     """Return the work of checking samples: whole, or headers; as they are stored, or as 8-bit RGB."""
-    return Work("mptui.data.scan", [whole, stored], SampleCheck.from_json, SampleCheck)
+    return Work("mptui.data.scan:main", [whole, stored], SampleCheck.from_json, SampleCheck)
 
 
 class ScanCancelledError(Exception):
@@ -320,7 +320,7 @@ class CheckProcess(Generic[Found]):
 
     def _started(self) -> subprocess.Popen[str]:
         # The child ends with this process in any case, as its stdin closes.
-        call = f"{self._work.module}:main"
+        call = self._work.call
         return start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -648,10 +648,12 @@ def measure(
     starts = range(0, len(paths), _CHUNK)
 
     def chunks() -> Iterator[list[Sample]]:
-        for start in starts:
-            yield [(path, None) for path in paths[start : start + _CHUNK]]
+        for first in starts:
+            yield [(path, None) for path in paths[first : first + _CHUNK]]
 
-    work = Work(__name__, [form.bands, form.dtype], lambda values: BandSums(*values), _unread)
+    work = Work(
+        "mptui.data.scan:measure_bands", [form.bands, form.dtype], lambda values: BandSums(*values), _unread
+    )
     pixels = 0
     sums, squares = ([Fraction(0)] * form.bands for _ in range(2))
     done = 0

@@ -34,8 +34,8 @@ _MOST_FRAMES = 12
 _DOORS = {
     ("own_code.py", "call"): "in a call of it by mptui",
     ("trainer.py", "_step"): "in its forward pass",
-    ("fp32_region.py", "in_fp32"): "in its forward pass",
-    ("amp.py", "backward"): "in the backward pass of its loss",
+    ("precision.py", "in_fp32"): "in its forward pass",
+    ("precision.py", "backward"): "in the backward pass of its loss",
 }
 """File and function of mptui that run a person's code, or what it has computed -> what they do."""
 

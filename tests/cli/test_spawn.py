@@ -8,7 +8,7 @@ import pytest
 
 BEGIN = """
 import os, signal, sys, time
-from mptui.cli.train.processes import begin
+from mptui.cli.train.processes import begin_process
 
 number, moment = int(sys.argv[1]), sys.argv[2]
 fork = os.fork
@@ -26,7 +26,7 @@ def train(ready, as_json, quiet):
 
 os.fork = fork_and_signal
 parent = os.getpid()
-code = begin(train, detach=False, isolate=True, as_json=False, quiet=False, resumes=False)
+code = begin_process(train, detach=False, isolate=True, as_json=False, quiet=False, resumes=False)
 if os.getpid() == parent and moment == "after":
     os.kill(parent, number)
 sys.exit(code)

@@ -129,4 +129,4 @@ def test_every_interpreter_is_started_without_the_current_folder():
     starts = {
         str(path.relative_to(room)) for path in room.rglob("*.py") if "sys.executable" in path.read_text()
     }
-    assert starts == {"processes/child.py", "runs/launch/launcher.py"}
+    assert starts == {"processes/start.py", "runs/launch/launcher.py"}

@@ -220,10 +220,10 @@ def test_a_run_that_takes_too_long_is_given_up(lab):
 
 def test_a_run_ends_with_the_process_that_asked_for_it():
     code = (
-        "import os; from mptui.lab.bench import measure; from mptui.runs.planning.plan import Request\n"
-        "measure._PRELOAD = ()  # its server forks at once\n"
+        "import os; from mptui.lab.measure import core; from mptui.runs.planning.plan import Request\n"
+        "core._PRELOAD = ()  # its server forks at once\n"
         f"request = Request(None, {SMALL!r}, (), os.environ)\n"
-        f"measure.Measurer(os.environ).measure(request, {{}}, measure.Effort({DEADLINE_S}))"
+        f"core.Measurer(os.environ).measure(request, {{}}, core.Effort({DEADLINE_S}))"
     )
     parent = Program(code, call="tests.program:execute")
     deadline = time.monotonic() + DEADLINE_S

@@ -22,10 +22,10 @@ from pathlib import Path
 from mptui.cli.train.host import told_wait
 from mptui.cli.train.signals import Signals
 from mptui.errors import MptuiError
-from mptui.runs.launch import agent
+from mptui.runs.launch import launcher
 from mptui.runs.launch.launcher import train_in_group
 from mptui.runs.launch.group_options import Group
-agent.STOPPED_S = 0.3
+launcher.STOPPED_S = 0.3
 run, code, group = json.loads(sys.argv.pop(1))
 signals = Signals()
 try:

@@ -31,7 +31,7 @@ _OTHER_SHAPE = 0.05
 _PART = re.compile(r"[-_. ]+[^-_. ]*\Z")
 _NUMBER = re.compile(r"[0-9]+")
 _LOOKS: Work[PixelLook] = Work(
-    "mptui.data.scan", None, lambda values: PixelLook(*values), lambda *_: PixelLook()
+    "mptui.data.scan:look_at_pixels", None, lambda values: PixelLook(*values), lambda *_: PixelLook()
 )
 
 

@@ -1,0 +1,59 @@
+"""What CONTRIBUTING.md names is there: each file, and each name of the code."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_LINES = [*enumerate((ROOT / "CONTRIBUTING.md").read_text().splitlines(), 1)]
+_ELSEWHERE = {"nn.Module", "torch.optim.Optimizer", "multiprocessing", "dev", "if"}
+"""Names of torch and Python, and of pyproject.toml."""
+_EXAMPLES = {"seconds_idle", "still_s", "on_progress", "tell", "images_BCHW"}
+"""Names that the house style gives as examples of what to write, and what not."""
+
+
+def quoted(line):
+    """Return the words of a line in backquotes."""
+    return re.findall(r"`([^`]+)`", line)
+
+
+def is_path(word):
+    return re.fullmatch(r"[\w./-]+(\.(py|md|toml)|/|/run)", word) is not None
+
+
+def folders_of(line):
+    """Return where the paths of a line are: a row of the table of rooms has those of its room."""
+    room = re.match(r"\| `(\w+/)` \|", line)
+    return [ROOT, ROOT / "mptui", *([ROOT / "mptui" / room[1]] if room else ())]
+
+
+def test_each_path_is_there():
+    missing = [
+        f"line {number}: {word}"
+        for number, line in _LINES
+        for word in filter(is_path, quoted(line))
+        if not any((folder / word).exists() for folder in folders_of(line))
+    ]
+    assert not missing
+
+
+def test_each_name_is_defined():
+    code = "\n".join(path.read_text() for room in ("mptui", "tests") for path in ROOT.glob(f"{room}/**/*.py"))
+    defined = set(re.findall(r"^ *(?:async )?(?:def|class) (\w+)", code, re.MULTILINE))
+    defined.update(re.findall(r"^ *(?:self\.)?(\w+)(?:: [^=\n]+)? = ", code, re.MULTILINE))
+    defined.update(
+        re.findall(r'^ *"(\w+): ', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    )  # marks of tests
+    defined.update(path.name for path in (ROOT / "mptui").iterdir())
+    names = {
+        word
+        for _, line in _LINES
+        for word in quoted(line)
+        if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", word) and not is_path(word) and not word.startswith("mptui")
+    }
+
+    def is_defined(name):
+        if name.endswith("_"):  # the beginning of several names
+            return any(each.startswith(name) for each in defined)
+        return defined.issuperset(name.split("."))
+
+    assert not [name for name in sorted(names - _ELSEWHERE - _EXAMPLES) if not is_defined(name)]
