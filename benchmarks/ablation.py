@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import common
-from mptui.lab.measure.core import BASELINE, EVERYTHING, ROUNDS, Span, ratio, total
+from mptui.lab.measure.core import BASELINE, EVERYTHING, ROUNDS, SampleSpan, ratio, total
 
 SUBJECTS = {
     "resnet18": ("--model", "resnet18", "--set", "data.image_size=64", "--batch-size", "32"),
@@ -77,8 +77,8 @@ def _merged(name: str, parts: Sequence[Document]) -> Document:
     """Merges one row from all parts that contain it."""
     found = [(part, row) for part in parts for row in _counted(part) if row["name"] == name]
     first, last = found[0][1], found[-1][1]
-    ours: list[Span] = []
-    theirs: list[Span] = []
+    ours: list[SampleSpan] = []
+    theirs: list[SampleSpan] = []
     for part, row in found:
         other = next((each for each in part["variants"] if each["name"] == row["against"]), row)
         pairs = list(
@@ -101,10 +101,10 @@ def _merged(name: str, parts: Sequence[Document]) -> Document:
     }
 
 
-def _spans(row: Document, part: Document) -> list[Span]:
+def _spans(row: Document, part: Document) -> list[SampleSpan]:
     """Returns the measured spans of a row; parts of earlier versions lack their seconds."""
     seconds = row.get("seconds", [part["seconds"]] * len(row["rounds"]))
-    return [Span(rate * each, each) for rate, each in zip(row["rounds"], seconds, strict=True)]
+    return [SampleSpan(rate * each, each) for rate, each in zip(row["rounds"], seconds, strict=True)]
 
 
 def _median(values: Sequence[float | None]) -> float | None:

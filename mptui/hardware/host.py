@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import psutil
-
 from mptui.text import clean
 
 # The host's processor and memory, and how much of both this process may use
@@ -152,6 +150,8 @@ def user_and_command(pid: int, nvml_name: str | None) -> tuple[str | None, str |
     """
     if not nvml_name:
         return None, None
+    import psutil
+
     program = clean(PurePath(nvml_name).name, _LONGEST)
     try:
         process = psutil.Process(pid)

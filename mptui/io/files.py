@@ -213,6 +213,11 @@ def base_folder(variable: str, default: str, environ: Mapping[str, str] = os.env
     return (home if home.is_absolute() else Path(os.devnull)) / default
 
 
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for state other than settings, which may not exist."""
+    return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
+
+
 # Reads a path that a person typed, pasted or dropped on the terminal, as it is meant
 # -----------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.classifiers import Pretrained
-from mptui.models.latents import latent_shape
 from mptui.models.layers import RGB_BANDS, adapt_first_convolution, guard_convolutions
+from mptui.models.vae import latent_shape
 from mptui.models.weights import limit_head, load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
 from mptui.registry.names import PREFIX, timm_names

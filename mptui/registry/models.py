@@ -85,7 +85,7 @@ def _diffusion_unet(
     vae: str | None = None,
 ) -> "nn.Module":
     from mptui.models.diffusion_unet import DiffusionUNet
-    from mptui.models.latents import latent_shape
+    from mptui.models.vae import latent_shape
 
     channels, side, _ = (3, side, side) if vae is None else latent_shape(vae, side)
     return DiffusionUNet(

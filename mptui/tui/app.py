@@ -19,22 +19,17 @@ from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
 from mptui.errors import MptuiError
-from mptui.io.files import read_regular, replace_file
-from mptui.lab.learn.exercises import LearnChoices
+from mptui.io.files import read_regular, replace_file, state_folder
 from mptui.processes.start import LOG
 from mptui.runs.listing.forks import fork_run, kept_checkpoints
 from mptui.runs.listing.rows import RunList
-from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store.directory import CONFIG, is_trained, status_of
 from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, heard_on, load_keymap
-from mptui.tui.screens.learn import LearnScreen
-from mptui.tui.screens.live import LiveScreen
+from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
-from mptui.tui.selection import state_folder
-from mptui.tui.sources import RunSource
 from mptui.tui.terminal import process
 from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii
 from mptui.tui.terminal.process import SteadyDriver, Terminal, fault_of_choice
@@ -42,6 +37,8 @@ from mptui.tui.themes import DARK, THEMES
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
+    from mptui.lab.learn.exercises import LearnChoices
+    from mptui.runs.remote.feed import AttachedRun
     from mptui.tui.screens.fork import ForkChoice
     from mptui.tui.screens.runs import RunsScreen
 
@@ -53,11 +50,13 @@ ENDING_S = 5.0
 """Seconds that an ended run may take to release its directory."""
 
 
-def open_attached(source: AttachedRun) -> int:
+def open_attached(source: "AttachedRun") -> int:
     """Show a run on this terminal; return its exit code if it ended in the meantime, else 0.
 
     If a signal ended the screen, return 128 + its number.
     """
+    from mptui.tui.screens.live import LiveScreen
+
     process.tell_alone(True)
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
@@ -82,11 +81,13 @@ def open_attached(source: AttachedRun) -> int:
 # ---------------------------------
 
 
-def open_lessons(choices: LearnChoices, first: str) -> int:
+def open_lessons(choices: "LearnChoices", first: str) -> int:
     """Show the exercises on this terminal, `first` first; return the exit code.
 
     If a signal ended the screen, return 128 + its number.
     """
+    from mptui.tui.screens.learn import LearnScreen
+
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LearnScreen(choices, first, keymap=keymap.keys, ascii_only=ascii_only)

@@ -12,6 +12,7 @@ from textual import on, work
 
 from mptui.events import RunFinished
 from mptui.hardware.host import keep_freed_memory
+from mptui.io.files import state_folder
 from mptui.processes.start import LOG, launcher
 from mptui.runs.listing.rows import RunList
 from mptui.runs.session.shutdown import end_now, worker_left
@@ -21,9 +22,8 @@ from mptui.text import shell_word
 from mptui.tui import work as tui_work
 from mptui.tui.app import TerminalApp, catch_signals, person_keymap, theme_at_start
 from mptui.tui.keys import KEYS_WAIT, Keymap
+from mptui.tui.run_source import RunSource
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.selection import state_folder
-from mptui.tui.sources import RunSource
 from mptui.tui.terminal import process
 from mptui.tui.terminal.graphics import needs_ascii
 from mptui.tui.terminal.process import Part, Terminal

@@ -21,7 +21,7 @@ from mptui.errors import ConfigError
 from mptui.events import RunStarted
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import USABLE, Device
-from mptui.io.files import base_folder, expanded, read_regular, replace_file
+from mptui.io.files import expanded, read_regular, replace_file, state_folder
 from mptui.registry.models import model_names, task_of_model
 from mptui.registry.names import SampleKind
 from mptui.registry.own_code import is_own
@@ -96,11 +96,6 @@ def _shown(value: object) -> str:
 _NAMES = ("profile", "model", "data", "epochs")
 _LONGEST = 4096
 _LARGEST = 1 << 16
-
-
-def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for state other than settings, which may not exist."""
-    return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

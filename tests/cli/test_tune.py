@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from mptui.cli.main import app
 from mptui.config.resolve import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
-from mptui.lab.measure.core import MeasureError, Measurer, ShortRunResult, Span, StoppedError
+from mptui.lab.measure.core import MeasureError, Measurer, SampleSpan, ShortRunResult, StoppedError
 from tests.forks import FORKING
 from tests.program import Program
 
@@ -63,7 +63,7 @@ def measured_until(monkeypatch, runs):
         if len(asked) > runs:
             raise StoppedError
         return ShortRunResult(
-            Span(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
+            SampleSpan(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
         )
 
     monkeypatch.setattr(Measurer, "measure", measure)
@@ -123,7 +123,7 @@ def test_a_profile_that_is_there_is_told_before_anything_is_measured(places, tmp
 def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_path, monkeypatch):
     def measure(self, request, settings, effort):
         return ShortRunResult(
-            Span(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
+            SampleSpan(90.0 if settings["speed.channels_last"] else 100.0, 1.0), 2**20, 0.1, 2.0, 0.0, 1000
         )
 
     monkeypatch.setattr(Measurer, "measure", measure)

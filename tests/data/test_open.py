@@ -158,7 +158,7 @@ def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monk
         "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
     )
     monkeypatch.syspath_prepend(site)
-    checker = CheckProcess(replace(looking(whole=True), module="deadly_check"))
+    checker = CheckProcess(replace(looking(whole=True), call="deadly_check:main"))
     try:
         found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)])
     finally:

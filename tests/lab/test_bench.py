@@ -13,8 +13,8 @@ from mptui.lab.measure.core import (
     AblationRun,
     Effort,
     MeasureError,
+    SampleSpan,
     ShortRunResult,
-    Span,
     switches,
     variants,
 )
@@ -79,7 +79,7 @@ def test_every_other_round_is_in_the_opposite_order():
 
     def noted(request, settings, effort):
         asked.append(settings["name"])
-        return ShortRunResult(Span(100.0, 1.0), None, None, None, 0.0)
+        return ShortRunResult(SampleSpan(100.0, 1.0), None, None, None, 0.0)
 
     found = [v for v in variants([]) if v.name == "baseline"]
     a, b, c = (type(found[0])(name, name, {"name": name}, None if name == "a" else "a") for name in "abc")
@@ -109,7 +109,11 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
             for key, gain in truth.items():
                 rate *= gain if settings[key] else 1.0
             return ShortRunResult(
-                Span(rate * (0.5 if settings["precision.mode"] == "bf16" else 1), 1.0), None, None, None, 0.0
+                SampleSpan(rate * (0.5 if settings["precision.mode"] == "bf16" else 1), 1.0),
+                None,
+                None,
+                None,
+                0.0,
             )
 
         lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=noisy)
@@ -124,7 +128,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
 def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
     def measured(request, settings, effort):
         return ShortRunResult(
-            Span(100.0, 1.0), None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0
+            SampleSpan(100.0, 1.0), None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0
         )
 
     found = [
@@ -145,7 +149,7 @@ def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
     def measured(request, settings, effort):
         if settings["speed.fused"]:
             raise MeasureError("out of memory")
-        return ShortRunResult(Span(100.0, 1.0), 5, 1.0, 2.0, 0.0)
+        return ShortRunResult(SampleSpan(100.0, 1.0), 5, 1.0, 2.0, 0.0)
 
     found = [s for s in switches(RunConfig(), device(), cpus=1, precision="fp32") if s.name == "fused"]
     lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
@@ -174,7 +178,7 @@ class Machine:
             self.now += effort.limit_s
             raise MeasureError("no result")
         self.now += needed
-        return ShortRunResult(Span(100.0, 1.0), None, self.first_step_s, 2.0, 0.0)
+        return ShortRunResult(SampleSpan(100.0, 1.0), None, self.first_step_s, 2.0, 0.0)
 
 
 COMPILE_S = {"off": 0.0, "default": 100.0}
@@ -241,7 +245,7 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     def measured(request, settings, effort):
         if settings["precision.mode"] == "fp16":
             raise MeasureError("its first step took more than 1.0 s, and so on for a while")
-        return ShortRunResult(Span(next(rates), 1.0), 2**30, 12.5, 2.0, 0.0)
+        return ShortRunResult(SampleSpan(next(rates), 1.0), 2**30, 12.5, 2.0, 0.0)
 
     lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
     monkeypatch.setattr(lab, "_measure", measured)

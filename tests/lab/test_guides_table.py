@@ -8,7 +8,7 @@ from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.lab.measure.bench import SUBJECTS, beside_claims, formats, request_of
-from mptui.lab.measure.core import MeasureError, Measurer, ShortRunResult, Span
+from mptui.lab.measure.core import MeasureError, Measurer, SampleSpan, ShortRunResult
 from mptui.runs.planning.plan import plan_run
 
 GAINS = {"fp32": 1.0, "fp16": 1.8, "bf16": 0.4}
@@ -28,7 +28,7 @@ def made_up(monkeypatch):
         name, mode = request.flags["model.name"][1], settings["precision.mode"]
         if (name, mode) == ("vit_l_16", "fp16"):
             raise MeasureError("out of memory", 5)
-        return ShortRunResult(Span(100 * GAINS[mode], 1.0), int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
+        return ShortRunResult(SampleSpan(100 * GAINS[mode], 1.0), int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     monkeypatch.setitem(sys.modules, "transformers", None)  # not installed, wherever this runs

@@ -10,7 +10,7 @@ from mptui.cli.main import app
 from mptui.cli.measure import bench
 from mptui.errors import ConfigError
 from mptui.lab.measure.bench import efficiency, variants
-from mptui.lab.measure.core import AblationRun, Effort, MeasureError, ShortRunResult, Span
+from mptui.lab.measure.core import AblationRun, Effort, MeasureError, SampleSpan, ShortRunResult
 from mptui.runs.planning.plan import Request
 from tests.forks import FORKING, words
 from tests.program import run_to_end
@@ -27,7 +27,7 @@ def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_eff
         if settings["processes"] == 4:
             raise MeasureError("out of memory")
         rate, wait = {1: (100.0, 0.1), 2: (150.0, 0.2)}[settings["processes"]]
-        return ShortRunResult(Span(rate, 1.0), None, None, None, wait)
+        return ShortRunResult(SampleSpan(rate, 1.0), None, None, None, wait)
 
     lab = AblationRun(
         Request(None, {}, (), {}), variants([1, 2, 4], 8), effort=Effort(1.0, loss_at=0), measure=measure

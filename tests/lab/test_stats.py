@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.measure.core import ROUNDS, Span, ratio, rounds_text, total
+from mptui.lab.measure.core import ROUNDS, SampleSpan, ratio, rounds_text, total
 
 TRIALS = 400
 
@@ -31,13 +31,13 @@ def astray(chance, spread):
 def measured(truth, noise, number, count=ROUNDS, spread=0.015, drift=0.0):
     """Return rates of two sides, A B, B A and so on, on a machine that drifts by up to `drift` each time."""
     chance = random.Random(number)
-    sides: tuple[list[Span], list[Span]] = ([], [])
+    sides: tuple[list[SampleSpan], list[SampleSpan]] = ([], [])
     level = 0.0
     for turn in range(count):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
             level += chance.uniform(-drift, drift) - drift / 4  # and slows down as it heats up
             rate = 100 * math.exp(level + noise(chance, spread)) * (truth if side == 0 else 1)
-            sides[side].append(Span(rate, 1.0))
+            sides[side].append(SampleSpan(rate, 1.0))
     return ratio(*sides)
 
 
@@ -93,7 +93,7 @@ def test_the_interval_holds_the_ratio_and_narrows_with_more_rounds():
 
 
 def test_one_round_says_nothing_for_sure():
-    once = ratio([Span(20.0, 1.0)], [Span(10.0, 1.0)])
+    once = ratio([SampleSpan(20.0, 1.0)], [SampleSpan(10.0, 1.0)])
 
     assert once.value == pytest.approx(2)
     assert once.verdict == "same"
@@ -102,7 +102,7 @@ def test_one_round_says_nothing_for_sure():
 
 def test_sides_that_were_not_measured_as_often_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        ratio([Span(1.0, 1.0)], [Span(1.0, 1.0), Span(2.0, 1.0)])
+        ratio([SampleSpan(1.0, 1.0)], [SampleSpan(1.0, 1.0), SampleSpan(2.0, 1.0)])
     with pytest.raises(ValueError, match="no rounds"):
         ratio([], [])
 
@@ -113,7 +113,7 @@ def test_one_round_is_called_one_and_too_few():
 
 
 def test_a_total_weighs_each_span_by_its_time():
-    assert total([Span(100, 1.0), Span(10, 9.0)]).rate == 11.0
+    assert total([SampleSpan(100, 1.0), SampleSpan(10, 9.0)]).rate == 11.0
 
 
 def stalled(number, *, every, stall, step, span_s=3.0, count=ROUNDS):
@@ -125,7 +125,7 @@ def stalled(number, *, every, stall, step, span_s=3.0, count=ROUNDS):
         while seconds < span_s:
             taken += 1
             seconds += step + (stall if chance.random() < 1 / every else 0.0)
-        spans.append(Span(taken, seconds))
+        spans.append(SampleSpan(taken, seconds))
     return spans
 
 
@@ -136,7 +136,7 @@ def test_what_stalls_now_and_then_is_as_slow_as_it_is_in_the_long_run(every, sta
     found = [
         ratio(
             stalled(number, every=every, stall=stall, step=step),
-            [Span(3.0 / 0.05, 3.0)] * ROUNDS,
+            [SampleSpan(3.0 / 0.05, 3.0)] * ROUNDS,
         )
         for number in range(TRIALS)
     ]

@@ -11,17 +11,17 @@ from mptui.engine.memory.ledger import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.lab.measure import tune
-from mptui.lab.measure.core import ShortRunResult, Span, ratio
+from mptui.lab.measure.core import SampleSpan, ShortRunResult, ratio
 from mptui.lab.measure.tune import Entry, Option, Tunable, TunedSetting, TuneFinding
 from mptui.runs.planning.plan import Plan, Request, filled
 
 GIB = 1 << 30
-PHOTOS = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000, classes=10)
-NO_WAIT = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000, classes=10)
+PHOTOS = ShortRunResult(SampleSpan(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000, classes=10)
+NO_WAIT = ShortRunResult(SampleSpan(100.0, 1.0), GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000, classes=10)
 
 
 def spans(*rates):
-    return [Span(rate, 1.0) for rate in rates]
+    return [SampleSpan(rate, 1.0) for rate in rates]
 
 
 def device(kind="cuda", **formats):
@@ -63,7 +63,7 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
         return [axis.name for axis in sorted(found, key=lambda axis: -axis.worth)]
 
     assert order(NO_WAIT)[0] == "precision.mode"
-    starving = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000, classes=10)
+    starving = ShortRunResult(SampleSpan(100.0, 1.0), GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000, classes=10)
     assert set(order(starving)[:3]) == {"data.cache", "data.workers", "data.prefetch"}
 
 
@@ -104,7 +104,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
     assert values(axes_of(tunable(device(), free=four_times))["training.batch_size"]) == ["128", "256"]
     assert values(axes_of(tunable(device(), free=four_times - 1))["training.batch_size"]) == ["128"]
     assert "training.batch_size" not in axes_of(tunable(device(), free=twice - 1))
-    small = ShortRunResult(Span(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=60, classes=10)
+    small = ShortRunResult(SampleSpan(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=60, classes=10)
     assert "training.batch_size" not in axes_of(tunable(device()), small)
     assert "training.batch_size" not in axes_of(tunable(device(), profile=None))
     asked = {"training.batch_size": ("--batch-size", 64)}

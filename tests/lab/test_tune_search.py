@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mptui.lab.measure.core import MeasureError, ShortRunResult, Span, StoppedError
+from mptui.lab.measure.core import MeasureError, SampleSpan, ShortRunResult, StoppedError
 from mptui.lab.measure.tune import Option, Patience, Search, TunedSetting
 
 RUN_S = 3.0
@@ -64,7 +64,7 @@ class FakeMachine:
         for each in settings.items():
             rate *= self.gains.get(each, 1.0)
         found = next((self.losses[each] for each in settings.items() if each in self.losses), 2.0)
-        return ShortRunResult(Span(rate, 1.0), None, 0.5, found if loss else None, 0.0)
+        return ShortRunResult(SampleSpan(rate, 1.0), None, 0.5, found if loss else None, 0.0)
 
 
 def propose(best, first):

@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mptui.errors import ConfigError
-from mptui.models.latents import read_layout, read_vae
-from mptui.models.vae import Autoencoder
+from mptui.models.vae import Autoencoder, read_layout, read_vae
 from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout
 
 SMALL = VaeLayout.of_width(4, 2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.runs.listing.forks import STEPS, VALUES, ForkParent, difference, fork_words
+from mptui.runs.listing.difference import STEPS, VALUES, ForkParent, difference, fork_words
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, run_started, step_event
 

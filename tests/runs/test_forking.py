@@ -10,9 +10,9 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import Step
+from mptui.runs.listing.difference import difference
 from mptui.runs.listing.forks import (
     FORKED_FROM,
-    difference,
     find_checkpoint,
     fork_run,
     kept_checkpoints,

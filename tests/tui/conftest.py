@@ -8,7 +8,7 @@ from mptui.errors import MptuiError
 from mptui.registry.models import find_model
 from mptui.registry.names import BUILT_IN
 from mptui.tui import work
-from mptui.tui.look import preview, preview_here
+from mptui.tui.data_preview import preview, preview_here
 from tests.tui.stage import Stage
 
 

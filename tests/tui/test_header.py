@@ -3,7 +3,7 @@
 import pytest
 
 from mptui.events import Alert, Paused, PhaseChanged
-from mptui.runs.listing.forks import ForkWords
+from mptui.runs.listing.difference import ForkWords
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.header import headline

@@ -31,10 +31,9 @@ from mptui.tui.screens.pictures import PicturesScreen
 from mptui.tui.screens.ranks import RanksScreen
 from mptui.tui.screens.run_settings import RunSettingsScreen
 from mptui.tui.screens.runs import RunsScreen
-from mptui.tui.widgets.basics import Column
+from mptui.tui.widgets.basics import Column, KeyedList
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.panels import LogPanel
-from mptui.tui.widgets.settings import KeyedList
 
 OWNERS = {
     "live": LiveScreen,

@@ -10,10 +10,11 @@ from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
 from mptui.engine.memory.tape import UncountableError
+from mptui.io.files import state_folder
 from mptui.runs.planning.plan import Request
 from mptui.tui import work
 from mptui.tui.screens.picker import PickerScreen
-from mptui.tui.selection import Fit, load_last, save_last, state_folder
+from mptui.tui.selection import Fit, load_last, save_last
 from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from mptui.config.resolve import data_flags, resolve
 from mptui.errors import DataError
-from mptui.tui.look import preview, preview_here
+from mptui.tui.data_preview import preview, preview_here
 from mptui.tui.widgets.settings import SampleStrip
 from tests.data.images import class_folders, photo
 from tests.hardware.machines import GIB, T4, cpu

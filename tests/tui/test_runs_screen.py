@@ -15,7 +15,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import to_record
 from mptui.io.files import read_regular
 from mptui.io.own_files import mark_run
-from mptui.runs.listing.forks import RunCurves
+from mptui.runs.listing.difference import RunCurves
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
 from mptui.runs.listing.rows import ORDERS, RunList, chosen_rows
 from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 from rich.cells import cell_len
 
+from mptui.tui import share
 from mptui.tui.app import keep_theme, theme_at_start
-from mptui.tui.terminal import screen_picture
-from mptui.tui.terminal.screen_picture import HEIGHT, WIDTH, picture_of
+from mptui.tui.share import HEIGHT, WIDTH, picture_of
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live
 from tests.tui.test_runs_screen import a_run
@@ -17,8 +17,8 @@ from tests.tui.test_runs_screen import a_run
 @pytest.fixture(params=["fonts of the machine", "no fonts"])
 def _fonts(request, monkeypatch):
     if request.param == "no fonts":
-        monkeypatch.setattr(screen_picture, "_FONTS", (("no-such-font.ttf", "no-such-font.ttf"),))
-    caches = (screen_picture._font, screen_picture._mask)
+        monkeypatch.setattr(share, "_FONTS", (("no-such-font.ttf", "no-such-font.ttf"),))
+    caches = (share._font, share._mask)
     for cached in caches:
         cached.cache_clear()
     yield

@@ -60,7 +60,7 @@ def data(
     `mptui run --data DATA` with the same settings.
     """
     from mptui.data.describe import data_findings, document
-    from mptui.lab.look import read_data, write_new
+    from mptui.lab.doctor.data import read_data, write_new
 
     for file in (out, picture):
         if file is not None:

@@ -59,8 +59,7 @@ def memory(
     its classes. See docs/memory.md.
     """
     from mptui.engine.memory.tape import UncountableError
-    from mptui.lab.look import count_classes
-    from mptui.lab.measure.memory import ledger_of
+    from mptui.lab.measure.memory import count_classes, ledger_of
     from mptui.runs.planning.plan import import_own_code, plan_run, within_budget
 
     plan = plan_run(o.request_of(ctx, profile), machine=_machine_with(card))

@@ -79,7 +79,7 @@ def simulate(
     over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
     """
     from mptui.engine.memory.tape import UncountableError
-    from mptui.lab.look import count_classes
+    from mptui.lab.measure.memory import count_classes
     from mptui.lab.measure.scaling import Link, Simulation
     from mptui.runs.planning.plan import import_own_code, plan_run
 

@@ -21,7 +21,7 @@ from mptui.data.layouts.split_words import TEST, TRAIN, VAL, folder_words, split
 from mptui.data.layouts.table import (
     ENDINGS,
     Columns,
-    Table,
+    TextTable,
     find_columns,
     is_named_label,
     read_table,
@@ -152,7 +152,7 @@ def targets_in(folder: str, kind: SampleKind) -> Iterator[tuple[str, dict[str, s
         yield path, {image: target for image, target in pairs if target}
 
 
-def _lists_in(folder: str) -> Iterator[tuple[str, Table, Columns]]:
+def _lists_in(folder: str) -> Iterator[tuple[str, TextTable, Columns]]:
     """Yield the lists in a folder that have labels or masks and whose images are there: their first lines."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))
@@ -217,7 +217,7 @@ def _offered(folder: str) -> Iterator[str]:
 class _Rows:
     """The rows of a table, by split, and those that are left out."""
 
-    def __init__(self, table: Table, columns: Columns, kind: SampleKind) -> None:
+    def __init__(self, table: TextTable, columns: Columns, kind: SampleKind) -> None:
         self._table, self._columns, self._kind = table, columns, kind
         self.halves = {name: _Half() for name in ("train", "val", "test")}
         self.problems: list[Problem] = []
@@ -319,21 +319,21 @@ def _splits_of_folders(files: Iterable[str | None], root: str) -> dict[str, str]
     return splits if TRAIN in found and len(found) > 1 and "" not in found else {}
 
 
-def _phrase(table: Table, columns: Columns, val: _Half, test: _Half) -> str:
+def _phrase(table: TextTable, columns: Columns, val: _Half, test: _Half) -> str:
     other = "val" if val.images else "test"
     if columns.split is None:
         return f"folders of the list's images: train and {other}"
     return f"column {clean_name(table.header[columns.split])} of the list: train and {other}"
 
 
-def _warnings(table: Table, columns: Columns, rows: _Rows) -> Iterator[str]:
+def _warnings(table: TextTable, columns: Columns, rows: _Rows) -> Iterator[str]:
     if unused := list(unread(table, columns)):
         yield f"columns of the list that are not read: {some(unused)}"
     if rows.root != os.path.dirname(os.path.abspath(table.path)):
         yield f"the images of the list are in folders beside its own, in {clean_name(rows.root)}"
 
 
-def _nothing(table: Table, columns: Columns, rows: _Rows) -> DataError:
+def _nothing(table: TextTable, columns: Columns, rows: _Rows) -> DataError:
     what = "no usable image for training"
     if rows.problems:
         what += f": {clean_name(rows.problems[0].path)}: {rows.problems[0].reason}"
@@ -344,7 +344,7 @@ def _nothing(table: Table, columns: Columns, rows: _Rows) -> DataError:
     )
 
 
-def _class_file(table: Table, train: _Half) -> Path | None:
+def _class_file(table: TextTable, train: _Half) -> Path | None:
     """Return the file of the masks' classes: beside the list, or in the folder of all images and masks."""
     common = os.path.commonpath([train.images[0], train.images[-1], *train.targets[:1], *train.targets[-1:]])
     folders: Sequence[str] = (os.path.dirname(table.path), common)

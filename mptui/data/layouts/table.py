@@ -26,7 +26,7 @@ _DELIMITERS = ",;\t"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """A table of text.
 
     Attributes:
@@ -44,7 +44,7 @@ class Table:
         return f"{clean_name(os.path.basename(self.path))}, line {row + 2}"
 
 
-def read_table(path: str, rows: int | None = None) -> Table:
+def read_table(path: str, rows: int | None = None) -> TextTable:
     """Read a table, or its first rows.
 
     Args:
@@ -57,7 +57,7 @@ def read_table(path: str, rows: int | None = None) -> Table:
     """
     if path.lower().endswith(".parquet"):
         header, lines = text_columns(path, rows)
-        return Table(path, header, lines)
+        return TextTable(path, header, lines)
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
         first = text.partition("\n")[0]
@@ -87,7 +87,7 @@ def read_table(path: str, rows: int | None = None) -> Table:
                 hint="Put a value that has a comma between double quotes.",
             )
         line += [""] * (len(header) - len(line))
-    return Table(path, header, lines[1:])
+    return TextTable(path, header, lines[1:])
 
 
 # Finds which columns of a table are the image, its label or mask, and its split
@@ -152,16 +152,16 @@ class Columns:
         return SampleKind.IMAGE if self.label is None and not self.one_hot else SampleKind.CLASS
 
 
-def with_header(table: Table) -> Table:
+def with_header(table: TextTable) -> TextTable:
     """Return a table of two columns whose first line is a sample as one with the names of its columns."""
     first = table.header
     if len(first) != 2 or not _is_image(first[0]):
         return table
     second = "mask" if _is_image(first[1]) else "label"
-    return Table(table.path, ["image", second], [first, *table.rows])
+    return TextTable(table.path, ["image", second], [first, *table.rows])
 
 
-def find_columns(table: Table) -> Columns | None:
+def find_columns(table: TextTable) -> Columns | None:
     """Find the columns of a list; None: the table is no list of images.
 
     Raises:
@@ -213,12 +213,12 @@ def find_columns(table: Table) -> Columns | None:
     return Columns(image, split=split, split_of=split_of)
 
 
-def is_named_label(table: Table, columns: Columns) -> bool:
+def is_named_label(table: TextTable, columns: Columns) -> bool:
     """Whether the label of a list is so by the name of its column; a mask and columns of 0 and 1 are."""
     return columns.label is None or _plain(table.header[columns.label]) in _plain_all(_LABEL)
 
 
-def unread(table: Table, columns: Columns) -> Iterator[str]:
+def unread(table: TextTable, columns: Columns) -> Iterator[str]:
     """Yield the names of the columns that are not read, without those that number the lines."""
     read = {columns.image, columns.label, columns.mask, columns.split, *columns.one_hot}
     for place, name in enumerate(table.header):
@@ -243,7 +243,7 @@ def _only(places: Sequence[int]) -> int | None:
     return places[0] if len(places) == 1 else None
 
 
-def _image_column(table: Table, names: Sequence[str]) -> int | None:
+def _image_column(table: TextTable, names: Sequence[str]) -> int | None:
     """Return the column of the images: that of a usual name, unless another alone holds files of images."""
     named = _first(names, _IMAGE)
     if named is not None and _holds_images(table, named):
@@ -254,13 +254,13 @@ def _image_column(table: Table, names: Sequence[str]) -> int | None:
     return named if (found := _only(said)) is None else found
 
 
-def _holds_images(table: Table, place: int) -> bool:
+def _holds_images(table: TextTable, place: int) -> bool:
     cells = [row[place] for row in table.rows if row[place]]
     return bool(cells) and all(map(_is_image, cells))
 
 
 def _split_column(
-    table: Table, names: Sequence[str], others: set[int | None]
+    table: TextTable, names: Sequence[str], others: set[int | None]
 ) -> tuple[int | None, Mapping[str, str]]:
     """Return the column of the split, and what its words mean.
 
@@ -291,7 +291,7 @@ def _says_label(name: str) -> bool:
     return any(word in _LABEL for word in re.findall(r"[a-z]+", name.lower()))
 
 
-def _one_of(table: Table, labels: list[int]) -> int:
+def _one_of(table: TextTable, labels: list[int]) -> int:
     """Return the column of labels; of two that say the same, as a number and as a word, that of words.
 
     Raises:
@@ -315,7 +315,7 @@ def _one_of(table: Table, labels: list[int]) -> int:
     return first
 
 
-def _are_one_hot(table: Table, places: Sequence[int]) -> bool:
+def _are_one_hot(table: TextTable, places: Sequence[int]) -> bool:
     if len(places) < 2:
         return False
     for row in table.rows:
@@ -339,7 +339,7 @@ def _is_image(cell: str) -> bool:
     return os.path.splitext(cell)[1].lower() in EXTENSIONS
 
 
-def _refused(table: Table, what: str, hint: str) -> DataError:
+def _refused(table: TextTable, what: str, hint: str) -> DataError:
     return DataError(f"{clean_name(table.path)}: {what}", hint=hint)
 
 
@@ -350,7 +350,7 @@ _SHARED = 0.5
 """Share of the parts of joined labels that occur in other labels, too, from which parts are labels."""
 
 
-def refuse_several_labels(table: Table, place: int) -> None:
+def refuse_several_labels(table: TextTable, place: int) -> None:
     """Check that each cell of a column is one label.
 
     Parts of cells are labels if half of them occur in several different cells; between blanks, where names

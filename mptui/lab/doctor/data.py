@@ -1,16 +1,21 @@
-"""Checks the data of a run by the same scan."""
+"""Checks the data of a run by the same scan; opens a set as a run would, and writes what is made of it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.describe import data_findings, reading_lines
 from mptui.data.open import open_dataset
+from mptui.data.scan import OnProgress
 from mptui.data.types import Dataset
-from mptui.errors import MptuiError
-from mptui.io.files import expanded
+from mptui.errors import DiskError, MptuiError
+from mptui.io.files import expanded, replace_file
 from mptui.io.read_speed import READERS, measure_read_speed
+from mptui.io.written_files import disk_hint
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
-from mptui.runs.planning.plan import Plan
-from mptui.text import size
+from mptui.registry.tasks import DEFAULT_TASK
+from mptui.runs.planning.plan import Plan, Request, resolve_request
+from mptui.text import clean_name, size
 
 _MOST_NAMED = 20
 _SLOW_BYTES, _SLOW_FILES = 100 << 20, 1000
@@ -102,3 +107,54 @@ def _disk(plan: Plan) -> Iterator[Finding]:
         yield advice("data", "read speed", f"{what}from the disk: slow", do)
     else:
         yield ok("data", "read speed", f"{what}from the disk")
+
+
+# Opens a set as a run with the same settings would, and writes what is made of it
+# --------------------------------------------------------------------------------
+
+_SIDE = 64
+"""Side of the built-in images in pixels."""
+
+
+def read_data(request: Request, on_progress: OnProgress) -> tuple[Dataset, DataConfig]:
+    """Open the set of a request, as the kind that it has if no network is named; return it and its settings.
+
+    Raises:
+        ConfigError: A setting is wrong, or the person's own code is not trusted.
+        DataError: The data is missing, empty, unreadable, or can be read in several ways.
+    """
+    resolved = resolve_request(request)
+    config = resolved.config
+    return dataset_of(config, resolved.task or DEFAULT_TASK, on_progress), config.data
+
+
+def dataset_of(config: RunConfig, task: str, on_progress: OnProgress) -> Dataset:
+    """Open the set of a run.
+
+    Raises:
+        ConfigError, DataError: As `read_data`.
+    """
+    return open_dataset(
+        config.data,
+        kind=config.model.reads(task),
+        side=int(config.data.image_size or _SIDE),
+        seed=config.split_seed,
+        on_progress=on_progress,
+        should_stop=lambda: False,
+        on_warning=lambda _: None,  # they are in the dataset
+    )
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        DiskError: It can't be written.
+    """
+    try:
+        replace_file(path, content, mode=0o666)
+    except OSError as error:
+        raise DiskError(
+            f"{clean_name(str(path))}: {(error.strerror or str(error)).lower()}",
+            hint=disk_hint(error, path, "choose another folder"),
+        ) from error

@@ -451,7 +451,7 @@ _BOOLEANS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class OtherTraining:
     """The settings by topic; of several, the first that concerns training."""
 
     settings: ConfigFile
@@ -499,7 +499,7 @@ class Training:
 _SAYS: dict[Topic, Said] = {"fp16": "fp16", "bf16": "bf16", "amp": "16 bit"}
 
 
-def read_training(settings: ConfigFile) -> Training:
+def read_training(settings: ConfigFile) -> OtherTraining:
     """Find the settings of a configuration that concern training."""
     topics: dict[Topic, list[ConfigValue]] = {}
     for setting in settings.values:
@@ -508,7 +508,7 @@ def read_training(settings: ConfigFile) -> Training:
             continue  # for display or products, not a number format
         if topic is not None:
             topics.setdefault(topic, []).append(setting)
-    return Training(settings, {topic: _about_training(found) for topic, found in topics.items()})
+    return OtherTraining(settings, {topic: _about_training(found) for topic, found in topics.items()})
 
 
 def _topic(setting: ConfigValue) -> Topic | None:

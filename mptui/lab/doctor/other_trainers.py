@@ -18,9 +18,9 @@ from mptui.lab.doctor.foreign_files import (
     Accelerate,
     ConfigFile,
     ConfigValue,
+    OtherTraining,
     Said,
     Topic,
-    Training,
     Value,
     as_bool,
     as_format,
@@ -41,7 +41,7 @@ _HIGH_LR_ADAM = 1e-3
 _SWITCHES: tuple[Topic, ...] = ("amp", "fp16", "bf16")
 
 
-def compare(training: Training, accelerate: Accelerate | None) -> list[Finding]:
+def compare(training: OtherTraining, accelerate: Accelerate | None) -> list[Finding]:
     """Compare the two files; agreement is reported per setting.
 
     A file that contradicts itself is not compared with another. Without `accelerate`, only the training file
@@ -61,7 +61,7 @@ def compare(training: Training, accelerate: Accelerate | None) -> list[Finding]:
     ]
 
 
-def _faults(training: Training) -> Iterator[Finding]:
+def _faults(training: OtherTraining) -> Iterator[Finding]:
     """Report values with an unintended meaning."""
     settings = training.settings
     for topic in _SWITCHES:
@@ -85,7 +85,7 @@ def _faults(training: Training) -> Iterator[Finding]:
             )
 
 
-def _contradictions(training: Training) -> list[Finding]:
+def _contradictions(training: OtherTraining) -> list[Finding]:
     """Report conflicting precision settings within one file."""
     settings, found = training.settings, []
     for topic in _SWITCHES:
@@ -120,7 +120,7 @@ def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, fix: s
     )
 
 
-def _precision(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
+def _precision(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
     ours, theirs = training.precision, accelerate.precision
     setting = accelerate.setting("mixed_precision")
     if theirs is None:
@@ -140,7 +140,7 @@ def _precision(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
         yield _conflict(training, accelerate, ours, theirs)
 
 
-def _aligned(training: Training, theirs: Said) -> Iterator[Finding]:
+def _aligned(training: OtherTraining, theirs: Said) -> Iterator[Finding]:
     yield ok(AREA, "precision", "Configuration is properly aligned!")
     if theirs == "no":
         yield ok(AREA, "amp", "AMP: disabled, in both (fp32)")
@@ -151,7 +151,7 @@ def _aligned(training: Training, theirs: Said) -> Iterator[Finding]:
         yield ok(AREA, "fp16", "FP16: enabled" if fp16 else "FP16: disabled (managed by AMP)")
 
 
-def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Said) -> Finding:
+def _conflict(training: OtherTraining, accelerate: Accelerate, ours: Said, theirs: Said) -> Finding:
     """Report conflicting precision settings; the fix adapts the training file to Accelerate's."""
     file, setting = accelerate.settings, accelerate.setting("mixed_precision")
     found = [s for topic in (*_SWITCHES, "dtype") for s in training.topics.get(topic, [])]
@@ -172,7 +172,7 @@ def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Sa
     )
 
 
-def _fixes(training: Training, wanted: Said) -> Iterator[str]:
+def _fixes(training: OtherTraining, wanted: Said) -> Iterator[str]:
     """Yield the lines of the training file that make it agree with Accelerate."""
     settings = training.settings
     on = {"amp": wanted != "no", "fp16": wanted == "fp16", "bf16": wanted == "bf16"}
@@ -221,7 +221,7 @@ def _quoted(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
     return f"{quote}{value}{quote}" if quote in "\"'" else value
 
 
-def _rate(training: Training) -> Iterator[Finding]:
+def _rate(training: OtherTraining) -> Iterator[Finding]:
     setting, rate = training.first("lr"), training.number("lr")
     if setting is None:
         return
@@ -260,7 +260,7 @@ def _as_yaml_float(text: str) -> str:
     return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{sign}{exponent}"
 
 
-def _clipping(training: Training) -> list[Finding]:
+def _clipping(training: OtherTraining) -> list[Finding]:
     clip = training.number("clip")
     if clip is not None and clip > 0:
         return [ok(AREA, "clip", f"Gradient clipping: {clip:g}")]
@@ -271,16 +271,16 @@ def _clipping(training: Training) -> list[Finding]:
     return [advice(AREA, "clip", what, do)]
 
 
-def _differing_clips(training: Training, accelerate: Accelerate) -> list[Finding]:
+def _differing_clips(training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
     return _differing("clip", training, accelerate, ("deepspeed_config", "gradient_clipping"))
 
 
-def _differing_windows(training: Training, accelerate: Accelerate) -> list[Finding]:
+def _differing_windows(training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
     return _differing("accumulate", training, accelerate, ("deepspeed_config", "gradient_accumulation_steps"))
 
 
 def _differing(
-    topic: Topic, training: Training, accelerate: Accelerate, keys: tuple[str, ...]
+    topic: Topic, training: OtherTraining, accelerate: Accelerate, keys: tuple[str, ...]
 ) -> list[Finding]:
     """Report a number that differs between the files."""
     ours, theirs = training.first(topic), accelerate.setting(*keys)
@@ -295,7 +295,7 @@ def _differing(
     return [error(AREA, topic, what, _line(settings, ours, str(theirs.value)))]
 
 
-def _compile(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
+def _compile(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
     backend = accelerate.setting("dynamo_config", "dynamo_backend")
     setting = training.first("compile")
     if setting is None or backend is None or not as_bool(setting.value) or str(backend.value).upper() == "NO":

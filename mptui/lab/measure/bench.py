@@ -21,8 +21,8 @@ from mptui.lab.measure.core import (
     MeasureError,
     Measurer,
     Row,
+    SampleSpan,
     ShortRunResult,
-    Span,
     Variant,
     reply,
 )
@@ -350,7 +350,7 @@ def _measured(
         times.append(loop.run(block))
     return asdict(
         ShortRunResult(
-            span=Span(sizes["batch_size"] * block * len(times), sum(times)),
+            span=SampleSpan(sizes["batch_size"] * block * len(times), sum(times)),
             peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
             first_step_s=first_step_s,
             loss=mean(losses) if losses else None,
@@ -473,7 +473,7 @@ class GroupMeasurer:
             raise MeasureError("the run ended before it was measured")
         memory, time = summary["memory"], summary["time"]
         return ShortRunResult(
-            span=Span(batch * steps, batch * steps / summary["samples_per_second"]),
+            span=SampleSpan(batch * steps, batch * steps / summary["samples_per_second"]),
             peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
             first_step_s=time["first_step_s"],
             loss=None,

@@ -195,7 +195,7 @@ class RunListener:
         self._training_since: float | None = None
         self._stepped = False
         self.epoch_steps = self.classes = 0
-        self.span = Span(0.0, 0.0)
+        self.span = SampleSpan(0.0, 0.0)
 
     def handle(self, event: Event) -> None:
         """Handle an event of the run."""
@@ -211,7 +211,9 @@ class RunListener:
         if self._is_warm_up(event) or event.samples_per_second is None or event.step_time_s is None:
             return
         seconds = event.step_time_s * event.steps
-        self.span = Span(self.span.samples + event.samples_per_second * seconds, self.span.seconds + seconds)
+        self.span = SampleSpan(
+            self.span.samples + event.samples_per_second * seconds, self.span.seconds + seconds
+        )
         self._waited_s += (event.data_wait_fraction or 0.0) * seconds
 
     def _is_warm_up(self, event: Step) -> bool:
@@ -261,7 +263,7 @@ def rounds_text(rounds: int) -> str:
     return f"{rounds} round{'s' if rounds > 1 else ''}{sure}"
 
 
-class Span(NamedTuple):
+class SampleSpan(NamedTuple):
     """Samples that were trained on, and the seconds that this took, with whatever held them up."""
 
     samples: float
@@ -273,10 +275,10 @@ class Span(NamedTuple):
         return self.samples / self.seconds
 
 
-def total(spans: Iterable[Span]) -> Span:
+def total(spans: Iterable[SampleSpan]) -> SampleSpan:
     """Return the sum of spans, whose rate weighs each by its time: a stall counts as long as it was."""
     samples, seconds = zip(*spans, strict=True)
-    return Span(sum(samples), sum(seconds))
+    return SampleSpan(sum(samples), sum(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ class Ratio:
         return {"value": self.value, **ends}
 
 
-def ratio(ours: Sequence[Span], theirs: Sequence[Span]) -> Ratio:
+def ratio(ours: Sequence[SampleSpan], theirs: Sequence[SampleSpan]) -> Ratio:
     """Return the ratio of our total rate to theirs; the two sides of a round were measured in turn.
 
     The interval is Yuen's for the trimmed mean of the logarithms, without the lowest and highest fifth (K.
@@ -390,7 +392,7 @@ class ShortRunResult:
         run_s: Wall time of the whole run, without the start of its process.
     """
 
-    span: Span
+    span: SampleSpan
     peak_bytes: int | None
     first_step_s: float | None
     loss: float | None
@@ -522,7 +524,7 @@ class Measurer:
             raise
         if "error" in answer:
             raise MeasureError(answer["error"], answer["code"])
-        return ShortRunResult(**{**answer, "span": Span(*answer["span"])})
+        return ShortRunResult(**{**answer, "span": SampleSpan(*answer["span"])})
 
     def _ask(self, server: ForkServer, call: str, asked: str, limit_s: float | None) -> dict[str, Any]:
         until = None if limit_s is None else time.monotonic() + limit_s

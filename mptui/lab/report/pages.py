@@ -10,7 +10,7 @@ from mptui import __version__
 from mptui import text as fmt
 from mptui.lab.report.pictures import CurveLine, exponents_html, figure_of, timeline_html
 from mptui.lab.report.report import RunReport
-from mptui.runs.listing.forks import curves_of
+from mptui.runs.listing.difference import curves_of
 from mptui.runs.view.words import LOSS
 from mptui.text import clean, markdown
 

@@ -19,8 +19,7 @@ from mptui.events import finite_json
 from mptui.lab.use.evaluate import Course, EvaluationData
 from mptui.lab.use.preprocessing_code import code_of, words_of
 from mptui.lab.use.trained import Trained
-from mptui.models.latents import read_layout, read_vae
-from mptui.models.vae import Autoencoder
+from mptui.models.vae import Autoencoder, read_layout, read_vae
 from mptui.models.vae_layout import CONFIG, WEIGHTS
 from mptui.registry.names import SampleKind
 from mptui.runs.planning.build import LoaderMaker

@@ -12,7 +12,7 @@ from mptui.data.noise_schedule import TIMESTEPS
 from mptui.data.transforms import LONGEST, Geometry
 from mptui.data.types import RGB, PixelFormat
 from mptui.lab.use.trained import Trained
-from mptui.models.latents import read_layout
+from mptui.models.vae import read_layout
 from mptui.registry.names import SampleKind
 from mptui.registry.tasks import DIFFUSION
 

@@ -13,7 +13,6 @@ from mptui import text as fmt
 from mptui.errors import RunDirectoryError
 from mptui.io.files import read_regular
 from mptui.runs.listing.forks import parent_of
-from mptui.runs.store import journal
 from mptui.runs.store.directory import (
     CONFIG,
     CRASHED,
@@ -28,8 +27,6 @@ from mptui.runs.store.directory import (
     started_of,
     status_of,
 )
-from mptui.runs.store.index import read_run
-from mptui.runs.view.state import EPOCHS_KEPT
 from mptui.runs.view.words import metric_words
 from mptui.text import clean
 
@@ -118,6 +115,8 @@ def _side_by_side(tables: Sequence[Mapping[str, Any]], missing: object) -> dict[
 
 def _silence(run: Path) -> float:
     try:
+        from mptui.runs.store import journal  # needs NumPy
+
         return time.time() - os.stat(run / journal.NAME).st_mtime  # noqa: PTH116 - as the journal's writer does
     except OSError:
         return 0.0
@@ -168,6 +167,9 @@ def _figures(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _curves(run: Path) -> dict[str, list[float]]:
     """Return losses and metrics by epoch; for very many epochs, means of neighbouring ones."""
+    from mptui.runs.store.index import read_run  # needs NumPy, and the list of runs does not
+    from mptui.runs.view.state import EPOCHS_KEPT
+
     try:
         by_epoch = read_run(run).by_epoch
     except OSError:

@@ -32,8 +32,8 @@ from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.events import PhaseChanged, RunStarted, Warned
 from mptui.models import zoo
-from mptui.models.latents import latent_shape
 from mptui.models.layers import blocks_of, has_batch_norm, layers_named
+from mptui.models.vae import latent_shape
 from mptui.models.weights import check_file
 from mptui.models.zoo import build, input_shape, parameter_count
 from mptui.registry.models import PRETRAINED

@@ -20,7 +20,7 @@ from mptui.io.own_files import is_run, make_run
 from mptui.io.written_files import disk_hint
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import PRIVATE, Claim, is_held
-from mptui.runs.view.run_view import cleaned_json
+from mptui.runs.view.words import cleaned_json
 from mptui.text import clean, some
 
 # The run directory: its name and its files

@@ -18,7 +18,7 @@ from mptui.io.records import as_time, reader_of
 from mptui.runs.store import journal
 from mptui.runs.store.journal import read_events
 from mptui.runs.view.history import History, SavedHistory, SavedTimeline, Timeline
-from mptui.runs.view.run_view import RunView, cleaned
+from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import (
     EPOCHS_KEPT,
     LOG_LINES,
@@ -32,7 +32,7 @@ from mptui.runs.view.state import (
     Pace,
     PlainState,
 )
-from mptui.runs.view.words import LogLine, Tone
+from mptui.runs.view.words import LogLine, Tone, cleaned
 from mptui.text import clean
 
 # index.json: the view of a run at a position of its journal, so that readers don't need all of it

@@ -85,7 +85,7 @@ _MERGES = (np.fmin, np.fmax, np.add, np.add, np.add)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class CurveColumns:
     """A history resampled to columns; NaN in columns without a finite value.
 
     `broken` marks columns in which a value was NaN or infinite.
@@ -166,10 +166,10 @@ class History:
         self.end_x = self.last_x = x
         self.version += 1
 
-    def columns(self, x0: float, x1: float, width: int) -> Columns:
+    def columns(self, x0: float, x1: float, width: int) -> CurveColumns:
         """Resample the steps from `x0` to `x1` (both included) to `width` columns."""
         self._seal()
-        seen = Columns(
+        seen = CurveColumns(
             np.full(width, np.nan),
             np.full(width, np.nan),
             np.full(width, np.nan),

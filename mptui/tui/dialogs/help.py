@@ -9,8 +9,8 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widgets import Static
 
-from mptui.tui.dialogs.questions import Dialog
 from mptui.tui.keys import BoundKey, bindings, display, heard_on
+from mptui.tui.widgets.basics import Dialog
 
 _TITLES = {
     "app": "everywhere",

@@ -1,13 +1,12 @@
 """Dialogs that ask: yes or no, a text, a setting, the metrics to draw."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -18,35 +17,10 @@ from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.text import clean, clean_lines
 from mptui.tui.keys import KEYS, BoundKey, bindings, display
 from mptui.tui.selection import Value, explained
+from mptui.tui.widgets.basics import Dialog
 
 if TYPE_CHECKING:
     from mptui.engine.optim.schedule import RateChange
-
-
-# The frame that all dialogs have
-# -------------------------------
-
-Result = TypeVar("Result")
-
-
-class Dialog(ModalScreen[Result]):
-    """A box over the screen; a subclass yields it as its first container, and gives its width and padding."""
-
-    DEFAULT_CSS = """
-    Dialog {
-        align: center middle;
-        background: $background 70%;
-        & > Vertical, & > VerticalScroll {
-            max-width: 100%;
-            height: auto;
-            background: $surface;
-            border: round $accent;
-            border-title-color: $text-accent;
-            border-subtitle-color: $quiet;
-            scrollbar-size: 1 1;
-        }
-    }
-    """
 
 
 # A dialog that chooses the metrics to draw, with a search

@@ -12,7 +12,8 @@ from textual.widgets.option_list import Option
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
-from mptui.runs.listing.forks import STEPS, Curve, RunCurves, curves_of, difference, histories_of, parent_of
+from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
+from mptui.runs.listing.forks import parent_of
 from mptui.runs.listing.rows import compare
 from mptui.runs.store.directory import read_summary
 from mptui.runs.view.history import History
@@ -21,12 +22,10 @@ from mptui.runs.view.words import is_percent
 from mptui.text import clean
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.page import Page, TooSmall
-from mptui.tui.widgets.basics import TopLine, fit
+from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine, fit
 from mptui.tui.widgets.chart import Chart
-from mptui.tui.widgets.header import KeyBar
 from mptui.tui.widgets.plot import Mode, Series
 from mptui.tui.widgets.run_list import unstamped
-from mptui.tui.widgets.settings import KeyedList
 from mptui.tui.work import in_background
 
 # The comparison of runs: a curve of all over each other, and what differs between them

@@ -16,9 +16,8 @@ from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.look import DeviceReading, DeviceSamplers, MachineScan, scan_machine
 from mptui.tui.screens.page import WIDTHS, Page, TooSmall
-from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.basics import KeyBar, TopLine
 from mptui.tui.widgets.device_card import CardDevice, DeviceCard, DeviceRow, DeviceTable
-from mptui.tui.widgets.header import KeyBar
 from mptui.tui.widgets.run_list import RecentRuns
 from mptui.tui.work import in_background
 

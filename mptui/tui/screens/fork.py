@@ -12,9 +12,8 @@ from textual.widgets.option_list import Option
 
 from mptui.runs.listing.forks import KeptCheckpoint
 from mptui.text import clean
-from mptui.tui.dialogs.questions import Dialog
 from mptui.tui.keys import KEYS, bindings, display
-from mptui.tui.widgets.settings import KeyedList
+from mptui.tui.widgets.basics import Dialog, KeyedList
 
 PARENT_DOES = {
     "pause": "pauses until the fork has ended",

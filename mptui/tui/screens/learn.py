@@ -19,9 +19,8 @@ from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.questions import AskDialog
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import Page, TooSmall
-from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.basics import KeyBar, TopLine
 from mptui.tui.widgets.chart import Chart
-from mptui.tui.widgets.header import KeyBar
 from mptui.tui.widgets.plot import Series
 from mptui.tui.work import in_background
 

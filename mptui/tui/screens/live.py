@@ -15,7 +15,7 @@ from textual.message import Message
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
-from mptui.runs.listing.forks import ForkWords, ParentReader, fork_words
+from mptui.runs.listing.difference import ForkWords, ParentReader, fork_words
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.history import RunMoment
@@ -31,15 +31,15 @@ from mptui.tui.dialogs.questions import (
     SwitchProfileDialog,
 )
 from mptui.tui.keys import KEYS_WAIT, bindings
+from mptui.tui.run_source import RunSource
 from mptui.tui.screens.memory import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import WIDTHS, Page, TooSmall
 from mptui.tui.screens.pictures import PicturesScreen
 from mptui.tui.screens.ranks import RanksScreen
-from mptui.tui.sources import RunSource
-from mptui.tui.widgets.basics import Column, Failure, Panel
+from mptui.tui.widgets.basics import Column, Failure, KeyBar, Panel
 from mptui.tui.widgets.chart import Chart, ChartSet, charts_of
-from mptui.tui.widgets.header import OFFERS, AlertBar, Header, KeyBar
+from mptui.tui.widgets.header import OFFERS, AlertBar, Header
 from mptui.tui.widgets.panels import Folded, LogPanel, build_panels
 from mptui.tui.widgets.plot import Mode
 from mptui.tui.widgets.ribbon import Ribbon

@@ -15,8 +15,8 @@ from mptui.runs.view.words import MEMORY
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import TooSmall, ViewPage
 from mptui.tui.selection import predicted
-from mptui.tui.widgets.basics import FIGURE, Lines, Panel, gauge, row, share
-from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.basics import FIGURE, KeyBar, Lines, Panel, gauge, row, share
+from mptui.tui.widgets.header import Header
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:

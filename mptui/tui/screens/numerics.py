@@ -13,8 +13,8 @@ from mptui.runs.view.words import numerics_advice
 from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.widgets.basics import Lines, Panel
-from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.basics import KeyBar, Lines, Panel
+from mptui.tui.widgets.header import Header
 
 # The numerics screen: layers by risk in 16 bits, the exponents of one layer, the best loss scale
 # -----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.content import Content
@@ -11,9 +11,10 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Static
 
-from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.basics import Panel
-from mptui.tui.widgets.header import Header
+
+if TYPE_CHECKING:
+    from mptui.runs.view.run_view import RunView
 
 # Base class of full screens: breakpoints, back, leave
 # ----------------------------------------------------
@@ -72,7 +73,7 @@ class ViewPage(Page):
         keymap: The user's keys.
     """
 
-    def __init__(self, view: RunView, keymap: Mapping[str, str]) -> None:
+    def __init__(self, view: "RunView", keymap: Mapping[str, str]) -> None:
         super().__init__()
         self._view, self._keymap = view, keymap
         self._shown = -1
@@ -84,6 +85,8 @@ class ViewPage(Page):
 
     def poll(self) -> None:
         """Show changes."""
+        from mptui.tui.widgets.header import Header  # needs NumPy, and the first screen does not
+
         ended = self._view.finished is not None
         self.query_one(Header).show(self._view, self._view.time if ended else time.time())
         if self._view.version != self._shown:

@@ -27,9 +27,9 @@ from mptui.hardware.devices import Device, tightest
 from mptui.hardware.torch_view import import_failure
 from mptui.runs.planning.plan import Request, check_batch
 from mptui.text import clean, clean_lines
+from mptui.tui.data_preview import DataPreview, asked_of, preview
 from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
 from mptui.tui.keys import bindings
-from mptui.tui.look import DataPreview, asked_of, preview
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.selection import (
     DataSuggester,
@@ -49,9 +49,8 @@ from mptui.tui.selection import (
     to_save,
     values,
 )
-from mptui.tui.widgets.basics import TopLine
-from mptui.tui.widgets.header import KeyBar
-from mptui.tui.widgets.settings import Fields, KeyedList, Outline, SampleStrip, SettingsPanel, profile_options
+from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
+from mptui.tui.widgets.settings import Fields, Outline, SampleStrip, SettingsPanel, profile_options
 from mptui.tui.work import in_background
 
 # Base class of the picker: the selection of a run, and what is known of its memory and its data

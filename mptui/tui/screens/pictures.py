@@ -22,8 +22,8 @@ from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.widgets.basics import Lines, Panel
-from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.basics import KeyBar, Lines, Panel
+from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.panels import ImagesPanel, PicturePanel, fitted, opened_picture
 from mptui.tui.work import in_background
 

@@ -14,8 +14,8 @@ from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.widgets.basics import Lines, Panel
-from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.basics import KeyBar, Lines, Panel
+from mptui.tui.widgets.header import Header
 
 # Panels of the screen of the ranks: a row for each with median, worst and spread, and who is slow
 # ------------------------------------------------------------------------------------------------

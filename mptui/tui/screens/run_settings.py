@@ -19,10 +19,11 @@ from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.questions import SettingDialog
 from mptui.tui.keys import KEYS_WAIT, bindings
+from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import TooSmall, ViewPage
 from mptui.tui.selection import in_a_paragraph, values_of_run
-from mptui.tui.sources import RunSource
-from mptui.tui.widgets.header import Header, KeyBar
+from mptui.tui.widgets.basics import KeyBar
+from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.settings import SettingsPanel
 from mptui.tui.work import in_background
 

@@ -12,7 +12,7 @@ from textual.widgets import Input, OptionList
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
-from mptui.runs.listing.forks import MOST, RunCurves, curves_of
+from mptui.runs.listing.difference import MOST, RunCurves, curves_of
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
 from mptui.runs.listing.rows import ORDERS, RunList, RunRow, chosen_rows
 from mptui.runs.view.run_view import RunView
@@ -21,9 +21,8 @@ from mptui.tui.dialogs.questions import Answer, AskDialog, Choices, CleanDialog,
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.compare import CompareScreen, show_curve
 from mptui.tui.screens.page import Page, TooSmall
-from mptui.tui.widgets.basics import TopLine
+from mptui.tui.widgets.basics import KeyBar, TopLine
 from mptui.tui.widgets.chart import Chart
-from mptui.tui.widgets.header import KeyBar
 from mptui.tui.widgets.plot import Mode
 from mptui.tui.widgets.run_list import RunTable, summary_words
 from mptui.tui.work import in_background

@@ -2,18 +2,25 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import Center, Middle, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
+from textual.events import Click
+from textual.screen import ModalScreen
+from textual.style import Style
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from mptui import text as fmt
 from mptui.events import DeviceSample, RunFinished
-from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
-from mptui.tui.keys import bindings
+from mptui.tui.keys import BoundKey, bindings, display, heard_on
+
+if TYPE_CHECKING:
+    from mptui.runs.view.run_view import RunView
 
 # Base class of panels: frame, title, and repaint only after a change
 # -------------------------------------------------------------------
@@ -44,7 +51,7 @@ class Panel(Static):
         self.retitle(title)
 
     @abstractmethod
-    def lines(self, view: RunView, width: int) -> Lines:
+    def lines(self, view: "RunView", width: int) -> Lines:
         """Return the content for `view` in `width` cells."""
 
     def retitle(self, title: str) -> None:
@@ -54,7 +61,7 @@ class Panel(Static):
             self._title = title
             self.border_title = Content(title)
 
-    def show(self, view: RunView) -> None:
+    def show(self, view: "RunView") -> None:
         """Show `view`; unchanged content is not repainted."""
         self._view = view
         width = self.content_size.width
@@ -248,3 +255,158 @@ class TopLine(Static):
         said = self._said.truncate(max(0, self.content_size.width - name.cell_length - 2), ellipsis=True)
         gap = self.content_size.width - name.cell_length - said.cell_length
         self.update(Content.assemble(name, " " * max(2, gap), said), layout=False)
+
+
+# The frame that all dialogs have
+# -------------------------------
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A box over the screen; a subclass yields it as its first container, and gives its width and padding."""
+
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        background: $background 70%;
+        & > Vertical, & > VerticalScroll {
+            max-width: 100%;
+            height: auto;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+            scrollbar-size: 1 1;
+        }
+    }
+    """
+
+
+# The bottom line: the keys of a screen, with the user's keymap applied; each can be clicked
+# ------------------------------------------------------------------------------------------
+
+_GAP = 2
+
+
+class KeyBar(Static):
+    """Keys with their words, as many as fit; the global ones (help, leave) are always shown.
+
+    Where keys don't fit, the help is called `more`.
+    """
+
+    DEFAULT_CSS = "KeyBar { height: 1; padding: 0 1; text-wrap: nowrap; }"
+
+    def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
+        super().__init__(markup=False)
+        keys = [key for key in heard_on(where) if key.footer and key.id != f"app.{where}"]
+        self._items = [(key, _item(key, keymap, key.footer)) for key in keys]
+        self._more = {key.id: _item(key, keymap, "more") for key in keys if key.id == "app.help"}
+        self._shown: list[tuple[BoundKey, Content]] = []
+        self._when = {"always", "going"}
+
+    def offer(self, *when: str) -> None:
+        """Show the keys of these states of a run, and the global ones."""
+        if self._when != set(when):
+            self._when = set(when)
+            self.on_resize()
+
+    def on_resize(self) -> None:
+        """Choose the keys that fit."""
+        when = {*self._when, "spare"}
+        always = [item for item in self._items if item[0].where == "app" and item[0].when == "always"]
+        own = [item for item in self._items if item not in always and item[0].when in when]
+        while own and sum(content.cell_length + _GAP for _, content in own + always) - _GAP > self.size.width:
+            own.pop()
+            always = [(key, self._more.get(key.id, content)) for key, content in always]
+        self._shown = own + always
+        self.update(Content(" " * _GAP).join(content for _, content in self._shown), layout=False)
+
+    async def on_click(self, event: Click) -> None:
+        """Run the action of the key under the mouse."""
+        end = 1
+        for key, content in self._shown:
+            start, end = end, end + content.cell_length + _GAP
+            if start <= event.x < end - _GAP and "{n}" not in key.action:
+                await self.run_action(key.action if key.where == "app" else f"screen.{key.action}")
+
+
+def _item(key: BoundKey, keymap: Mapping[str, str], word: str) -> Content:
+    first = display(key, keymap).split(" / ")[0]
+    return Content.assemble((first, "bold $footer-key-foreground"), (f" {word}", "$quiet"))
+
+
+# A list with a cursor, and the keys of lists
+# -------------------------------------------
+
+_REVERSED = Style(reverse=True)
+
+
+class KeyedList(OptionList, inherit_bindings=False):
+    """A list with bindings from the table of keys; `enter` is handled by the page."""
+
+    BINDINGS = bindings("list")
+    DEFAULT_CSS = """
+    KeyedList {
+        height: 1fr;
+        max-height: 100%;
+        background: $background;
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+        scrollbar-size: 1 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        &:focus { border: round $accent; border-title-color: $text-accent; background-tint: $accent 0%; }
+        & > .option-list--option-highlighted { background: $panel; text-style: none; }
+        &:focus > .option-list--option-highlighted {
+            color: $foreground;
+            background: $accent 25%;
+            text-style: none;
+        }
+        & > .option-list--option-disabled { color: $quiet; }
+        &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
+            color: $foreground;
+            background: $background;
+            text-style: bold underline;
+        }
+        &:focus:ansi > .option-list--option-highlighted, &:focus:nocolor > .option-list--option-highlighted {
+            text-style: none;
+        }
+    }
+    """
+
+    def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
+        """Return a style; the cursor is reversed where colours can't show it.
+
+        Textual knows no reversed line of a list: it drops `text-style: reverse` here.
+        """
+        style = super().get_visual_style(*component_classes, partial=partial)
+        if "option-list--option-highlighted" not in component_classes or not self.has_focus:
+            return style
+        return style + _REVERSED if self.app.native_ansi_color or self.app.no_color else style
+
+    def replace(self, options: Sequence[Option]) -> None:
+        """Replace the lines; if their ids are the same, the cursor stays."""
+        if [option.id for option in options] == [option.id for option in self.options]:
+            for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
+                # contents with the same text compare equal even if their styles differ
+                if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
+                    self.replace_option_prompt_at_index(index, new.prompt)
+            return
+        with self.prevent(OptionList.OptionHighlighted):
+            self.set_options(options)
+            self.highlighted = next((n for n, each in enumerate(options) if not each.disabled), None)
+
+    def on_resize(self) -> None:
+        """Keep the cursor visible."""
+        self.scroll_to_highlight()
+
+    @property
+    def highlighted_id(self) -> str | None:
+        """The id of the line under the cursor."""
+        return None if self.highlighted is None else self.get_option_at_index(self.highlighted).id
+
+
+def _spans(option: Option) -> object:
+    return option.prompt.spans if isinstance(option.prompt, Content) else None

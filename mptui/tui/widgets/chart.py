@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
-from mptui.runs.listing.forks import Curves
+from mptui.runs.listing.difference import Curves
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import Mark

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from mptui import text as fmt
-from mptui.runs.view.history import Columns, History, end_of_values
+from mptui.runs.view.history import CurveColumns, History, end_of_values
 from mptui.runs.view.state import Mark
 from mptui.runs.view.words import VALIDATION
 
@@ -253,13 +253,13 @@ class CurveShape:
         """All values that are drawn."""
         return (*self.line, *(self.band or ()))
 
-    def tops(self, seen: Columns) -> Floats:
+    def tops(self, seen: CurveColumns) -> Floats:
         """Return the highest point in each column that has values; NaN in others."""
         top = (self.band or self.line)[1]
         return np.where(np.isfinite(seen.low), top, np.nan)
 
 
-def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
+def shape_of(series: Series, seen: CurveColumns, smooth: bool) -> CurveShape:
     """Return the curve of a series in these columns."""
     low, high = bridged(seen.low, seen.broken), bridged(seen.high, seen.broken)
     if not series.noisy:

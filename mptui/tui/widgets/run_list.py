@@ -17,8 +17,7 @@ from mptui.runs.listing.rows import RUNNING, RunRow
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
 from mptui.tui.keys import KEYS, display
-from mptui.tui.widgets.basics import fit
-from mptui.tui.widgets.settings import KeyedList
+from mptui.tui.widgets.basics import KeyedList, fit
 
 # Lines of the list of runs: the columns that fit, most important first
 # ---------------------------------------------------------------------

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.style import Style
 from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -19,10 +18,9 @@ from mptui.config.keys import SETTINGS
 from mptui.config.resolve import Resolved
 from mptui.hardware.devices import Device
 from mptui.text import clean
-from mptui.tui.keys import bindings
 from mptui.tui.selection import Fit, Picked, Value, in_words
 from mptui.tui.terminal.graphics import half_blocks
-from mptui.tui.widgets.basics import bar, fit, share
+from mptui.tui.widgets.basics import KeyedList, bar, fit, share
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,79 +36,6 @@ _NAMES = (28, 24, 22)
 _VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
 """Width in cells below which a column is omitted."""
-
-
-_REVERSED = Style(reverse=True)
-
-
-class KeyedList(OptionList, inherit_bindings=False):
-    """A list with bindings from the table of keys; `enter` is handled by the page."""
-
-    BINDINGS = bindings("list")
-    DEFAULT_CSS = """
-    KeyedList {
-        height: 1fr;
-        max-height: 100%;
-        background: $background;
-        border: round $frame;
-        border-title-color: $quiet;
-        border-subtitle-color: $quiet;
-        scrollbar-size: 1 1;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-        &:focus { border: round $accent; border-title-color: $text-accent; background-tint: $accent 0%; }
-        & > .option-list--option-highlighted { background: $panel; text-style: none; }
-        &:focus > .option-list--option-highlighted {
-            color: $foreground;
-            background: $accent 25%;
-            text-style: none;
-        }
-        & > .option-list--option-disabled { color: $quiet; }
-        &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
-            color: $foreground;
-            background: $background;
-            text-style: bold underline;
-        }
-        &:focus:ansi > .option-list--option-highlighted, &:focus:nocolor > .option-list--option-highlighted {
-            text-style: none;
-        }
-    }
-    """
-
-    def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
-        """Return a style; the cursor is reversed where colours can't show it.
-
-        Textual knows no reversed line of a list: it drops `text-style: reverse` here.
-        """
-        style = super().get_visual_style(*component_classes, partial=partial)
-        if "option-list--option-highlighted" not in component_classes or not self.has_focus:
-            return style
-        return style + _REVERSED if self.app.native_ansi_color or self.app.no_color else style
-
-    def replace(self, options: Sequence[Option]) -> None:
-        """Replace the lines; if their ids are the same, the cursor stays."""
-        if [option.id for option in options] == [option.id for option in self.options]:
-            for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
-                # contents with the same text compare equal even if their styles differ
-                if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
-                    self.replace_option_prompt_at_index(index, new.prompt)
-            return
-        with self.prevent(OptionList.OptionHighlighted):
-            self.set_options(options)
-            self.highlighted = next((n for n, each in enumerate(options) if not each.disabled), None)
-
-    def on_resize(self) -> None:
-        """Keep the cursor visible."""
-        self.scroll_to_highlight()
-
-    @property
-    def highlighted_id(self) -> str | None:
-        """The id of the line under the cursor."""
-        return None if self.highlighted is None else self.get_option_at_index(self.highlighted).id
-
-
-def _spans(option: Option) -> object:
-    return option.prompt.spans if isinstance(option.prompt, Content) else None
 
 
 def profile_options(

@@ -19,7 +19,8 @@ from mptui.cli.main import _exit_code
 from mptui.data.noise_schedule import alphas_cumprod
 from mptui.lab.use.predict import find_inputs, loader_of
 from mptui.lab.use.trained import open_trained
-from mptui.models.latents import open_vae, read_layout, read_vae
+from mptui.models.latents import open_vae
+from mptui.models.vae import read_layout, read_vae
 from tests.data.images import png_of
 from tests.lab.use.runs import train
 

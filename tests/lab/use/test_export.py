@@ -14,7 +14,7 @@ from mptui.io.written_files import LIST
 from mptui.lab.use import export as exports
 from mptui.lab.use.export_formats import BATCH_SIZES, EXPORT_FORMATS, LOADED, Agreement, compare
 from mptui.lab.use.trained import open_trained
-from mptui.models.latents import read_layout, read_vae
+from mptui.models.vae import read_layout, read_vae
 from mptui.models.vae_layout import CONFIG, WEIGHTS
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build

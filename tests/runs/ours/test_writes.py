@@ -29,7 +29,7 @@ RULES = {
     "io/safetensors.py": ({"write_synced"}, WAY),
     "io/streams.py": ({"open"}, NOTHING),
     "io/written_files.py": ({"LineFile"}, OWNED),
-    "lab/look.py": ({"replace_file"}, CHECKED),
+    "lab/doctor/data.py": ({"replace_file"}, CHECKED),
     "lab/measure/parity.py": ({"write_text"}, FRESH),
     "lab/use/export.py": ({"write_text"}, FRESH),
     "lab/use/export_formats.py": ({"write_text"}, FRESH),

@@ -1,0 +1,274 @@
+"""A run and its fork, and several runs, beside each other: curves, and which steps are faster."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from mptui import text as fmt
+from mptui.runs.listing.forks import forked_from, parent_of
+from mptui.runs.store import journal
+from mptui.runs.store.directory import (
+    read_summary,
+)
+from mptui.runs.view.history import CAPACITY, Floats, History
+from mptui.runs.view.run_view import RunView
+from mptui.runs.view.words import DEVICE, LOSS, MEMORY, TRAIN, VALIDATION
+
+# The difference between a run and its fork: whose steps are faster, whose loss is lower, and by how much
+# -------------------------------------------------------------------------------------------------------
+# Nothing is claimed before there are `STEPS` steps with `VALUES` values of both. Speeds are even if their
+# middle halves overlap, losses if zero is among the middle 80 % of their differences.
+
+STEPS = 20
+"""Steps from the fork on before anything is claimed."""
+
+VALUES = 8
+"""Values to compare before anything is claimed: a fast run reports many steps as one value."""
+
+_PLACES = 64
+"""Largest number of places at which two curves are compared, whatever their length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkDifference:
+    """How a fork differs from its parent.
+
+    Attributes:
+        names: The precisions of fork and parent; "fork" and "its parent" if they are the same.
+        ratio: Images a second of the fork, divided by those of its parent; 1: even; None: not known.
+        loss: Its training loss less that of its parent at equal steps; 0: even; None: not known.
+        step: The last step that both have.
+    """
+
+    names: tuple[str, str]
+    ratio: float | None
+    loss: float | None
+    step: float
+
+    @property
+    def sentence(self) -> str:
+        """All that is known: `bf16 is 1.9x ahead of fp32, loss +0.002 at step 3,120`; "" if nothing is."""
+        step = f" at step {fmt.count(self.step)}" if self.loss is not None else ""
+        return self._words(f" of {self.names[1]}", f" with {self.names[1]}") + step
+
+    @property
+    def title(self) -> str:
+        """The same for a line with other things: `bf16 is 1.9x ahead, loss +0.002`."""
+        return self._words("", "")
+
+    @property
+    def short(self) -> str:
+        """The same for a narrow line: `1.9x ahead, loss +0.002`."""
+        return ", ".join(word for word in (self._speed("", ""), self._loss()) if word)
+
+    def _words(self, of: str, beside: str) -> str:
+        words = ", ".join(word for word in (self._speed(of, beside), self._loss()) if word)
+        joined = " is " if self.ratio not in {None, 1.0} else ": "
+        return f"{self.names[0]}{joined}{words}" if words else ""
+
+    def _speed(self, of: str, beside: str) -> str:
+        if self.ratio is None:
+            return ""
+        if self.ratio == 1:
+            return f"speed even{beside}"
+        far = max(self.ratio, 1 / self.ratio)
+        times = f"{far:.1f}x" if far >= 1.1 else f"{far:.2f}x"
+        return f"{times} ahead{of}" if self.ratio > 1 else f"{times} behind{of.removeprefix(' of')}"
+
+    def _loss(self) -> str:
+        if self.loss is None:
+            return ""
+        return f"loss {self.loss:+.2g}" if self.loss else "loss even"
+
+
+def difference(parent: RunView, fork: RunView, since: int) -> ForkDifference:
+    """Compare a fork with its parent from the step of the fork on."""
+    differ = parent.precision != fork.precision
+    names = (fork.precision, parent.precision) if differ else ("fork", "its parent")
+    speeds, losses = (
+        (parent.histories.get(chart, {}).get(label), fork.histories.get(chart, {}).get(label))
+        for chart, label in (("speed", "images/s"), (LOSS, TRAIN))
+    )
+    step = min((each.end_x for each in losses if each is not None), default=0.0)
+    return ForkDifference(names, _ratio(*speeds, since), _gap(*losses, since), step)
+
+
+def _ratio(parent: History | None, fork: History | None, since: int) -> float | None:
+    """Compare speeds over the steps that both have trained, else with those of the parent before the fork."""
+    if parent is None or fork is None or fork.end_x - since < STEPS:
+        return None
+    end = min(parent.end_x, fork.end_x)
+    mine, its = (_values(each, since + 1, end) for each in (fork, parent))
+    if min(mine.size, its.size) < VALUES:
+        mine = _values(fork, since + 1, fork.end_x)
+        its = _values(parent, 2 * since - fork.end_x, since)
+    if min(mine.size, its.size) < VALUES:
+        return None
+    (low, middle, high), (its_low, its_middle, its_high) = (
+        np.percentile(each, (25, 50, 75)).tolist() for each in (mine, its)
+    )
+    if low <= its_high and its_low <= high:
+        return 1.0
+    return float(middle / its_middle) if its_middle > 0 and middle > 0 else None
+
+
+def _gap(parent: History | None, fork: History | None, since: int) -> float | None:
+    """Compare losses at the same places, over the later half of the steps that both have."""
+    if parent is None or fork is None:
+        return None
+    end = min(parent.end_x, fork.end_x)
+    fewer = min(_values(each, since + 1, end, CAPACITY).size for each in (parent, fork))
+    places = min(_PLACES, fewer // 2)  # each with values of both, which report at different steps
+    if end - since < STEPS or places < VALUES:
+        return None
+    mine, its = (each.columns(since + 1, end, places).mean for each in (fork, parent))
+    gaps = (mine - its)[-max(places // 2, VALUES) :]
+    gaps = gaps[np.isfinite(gaps)]
+    if gaps.size < VALUES:
+        return None
+    low, middle, high = np.percentile(gaps, (10, 50, 90)).tolist()
+    return 0.0 if low <= 0 <= high else float(middle)
+
+
+def _values(history: History, first: float, last: float, places: int = _PLACES) -> Floats:
+    """Return the means of a history at up to so many places from step `first` to `last`."""
+    means = history.columns(first, last, places).mean if last >= first else np.zeros(0)
+    return means[np.isfinite(means)]
+
+
+# The parent of a fork, for the live screen of the fork: its curves, and what differs
+# -----------------------------------------------------------------------------------
+
+Curves = dict[str, dict[str, History]]
+"""Histories by chart and label, as `RunView.histories` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkParent:
+    """The parent of a fork as it is now.
+
+    Attributes:
+        step: The step of the fork.
+        name: Its present name; "": it is gone.
+        view: Its view; None: it has no readable journal.
+        curves: Its curves from the step of the fork on; those of the device are left out.
+    """
+
+    step: int
+    name: str = ""
+    view: RunView | None = None
+    curves: Curves = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkWords:
+    """What a fork says of its parent: in full, abbreviated, and whether it is a comparison."""
+
+    long: str
+    short: str
+    compares: bool = False
+
+
+class ParentReader:
+    """Reads the parent of a fork, again only after its journal has grown. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs = RunCurves()
+        self._last: ForkParent | None = None
+
+    def read(self, fork: Path) -> ForkParent | None:
+        """Return the parent of the run in a directory; None if it is no fork."""
+        summary = read_summary(fork)
+        forked, parent = forked_from(summary), parent_of(fork, summary)
+        if forked is None:
+            return None
+        if parent is None:
+            return ForkParent(forked[1])
+        path, step = parent
+        view = self._runs.read([path]).get(path)
+        if self._last is None or self._last.view is not view or self._last.name != path.name:
+            self._last = ForkParent(step, path.name, view, {} if view is None else _curves(view, step))
+        return self._last
+
+
+def fork_words(parent: ForkParent, fork: RunView) -> ForkWords:
+    """Compare a fork with its parent, or say why not."""
+    if not parent.name:
+        return ForkWords("its parent is gone", "parent gone")
+    if parent.view is None:
+        return ForkWords("its parent has no journal", "no journal")
+    if fork.step < parent.step + STEPS:
+        words = f"compares from step {parent.step + STEPS:,}"
+        return ForkWords(words, words)
+    found = difference(parent.view, fork, parent.step)
+    if not found.title:
+        return ForkWords("too few values to compare", "too few values")
+    return ForkWords(found.title, found.short, compares=True)
+
+
+def _curves(view: RunView, step: int) -> Curves:
+    return {
+        chart: {label: history.since(step) for label, history in histories.items() if history.end_x > step}
+        for chart, histories in view.histories.items()
+        if chart not in {DEVICE, MEMORY}
+    }
+
+
+# The curves of several runs, to draw over each other
+# ---------------------------------------------------
+
+MOST = 8
+"""Largest number of runs that are drawn over each other."""
+
+Curve = tuple[str, str]
+"""A chart and a label in it, as `RunView.histories` has them."""
+
+
+class RunCurves:
+    """Views of runs, read again only after their journals have grown. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, RunView]] = {}
+
+    def read(self, runs: Sequence[Path]) -> dict[Path, RunView]:
+        """Return the view of each run that has a readable journal."""
+        from mptui.runs.store.index import read_run  # needs NumPy, and the first screen does not
+
+        known, self._known = self._known, {}
+        for run in runs:
+            try:
+                size = os.stat(run / journal.NAME).st_size  # noqa: PTH116 - as the journal's writer does
+                before = known.get(run)
+                self._known[run] = (
+                    before if before is not None and before[0] == size else (size, read_run(run))
+                )
+            except OSError:
+                continue
+        return {run: view for run, (_, view) in self._known.items()}
+
+
+def curves_of(views: Sequence[RunView]) -> list[Curve]:
+    """Return the curves that any of the views has: losses first, then metrics of the validation."""
+    found = {
+        (chart, label): None
+        for view in views
+        for chart, histories in view.histories.items()
+        for label, history in histories.items()
+        if history.version
+    }
+
+    def place(curve: Curve) -> tuple[bool, bool]:
+        chart, label = curve
+        return chart != LOSS, not label.endswith((TRAIN, VALIDATION))
+
+    return sorted(found, key=place)
+
+
+def histories_of(views: Mapping[Path, RunView], curve: Curve) -> dict[Path, History]:
+    """Return this curve of each run that has it."""
+    chart, label = curve
+    found = {run: view.histories.get(chart, {}).get(label) for run, view in views.items()}
+    return {run: history for run, history in found.items() if history is not None and history.version}
