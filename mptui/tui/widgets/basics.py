@@ -286,7 +286,7 @@ class Dialog(ModalScreen[Result]):
 # The bottom line: the keys of a screen, with the user's keymap applied; each can be clicked
 # ------------------------------------------------------------------------------------------
 
-_GAP = 2
+_KEY_GAP = 2
 
 
 class KeyBar(Static):
@@ -316,18 +316,22 @@ class KeyBar(Static):
         when = {*self._when, "spare"}
         always = [item for item in self._items if item[0].where == "app" and item[0].when == "always"]
         own = [item for item in self._items if item not in always and item[0].when in when]
-        while own and sum(content.cell_length + _GAP for _, content in own + always) - _GAP > self.size.width:
+        while (
+            own
+            and sum(content.cell_length + _KEY_GAP for _, content in own + always) - _KEY_GAP
+            > self.size.width
+        ):
             own.pop()
             always = [(key, self._more.get(key.id, content)) for key, content in always]
         self._shown = own + always
-        self.update(Content(" " * _GAP).join(content for _, content in self._shown), layout=False)
+        self.update(Content(" " * _KEY_GAP).join(content for _, content in self._shown), layout=False)
 
     async def on_click(self, event: Click) -> None:
         """Run the action of the key under the mouse."""
         end = 1
         for key, content in self._shown:
-            start, end = end, end + content.cell_length + _GAP
-            if start <= event.x < end - _GAP and "{n}" not in key.action:
+            start, end = end, end + content.cell_length + _KEY_GAP
+            if start <= event.x < end - _KEY_GAP and "{n}" not in key.action:
                 await self.run_action(key.action if key.where == "app" else f"screen.{key.action}")
 
 
