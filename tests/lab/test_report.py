@@ -14,7 +14,9 @@ from PIL import Image
 import mptui.lab.report
 from mptui.cli.main import _exit_code
 from mptui.events import LossScale, MemorySample, PrecisionChanged, Step, Validated
+from mptui.lab.report.curve_svg import CurveLine, figure_of
 from mptui.runs.store.directory import ENVIRONMENT, write_json
+from mptui.runs.view.history import History
 from tests.tui.events import GIB, START, demo, finished, step_event
 from tests.tui.test_numerics import looked
 from tests.tui.test_runs_screen import a_run
@@ -133,6 +135,14 @@ def heights(text, title, label):
     """The heights of a curve on the page, from 0 at the top of the axis to 1000 at its bottom."""
     (points,) = re.findall(rf'class="line c1" d="M([^"]+)" data-label="{label}"', chart(text, title))
     return [float(point.split()[1]) for point in points.split("L")]
+
+
+def test_a_curve_of_one_value_is_in_the_middle_of_its_chart():
+    history = History()
+    for step in range(5):
+        history.append(step, 0.5)
+    shown = figure_of("loss", "loss", [CurveLine("train", history, 1)], single=True)
+    assert 'data-low="0.25" data-high="0.75"' in shown
 
 
 @pytest.mark.parametrize("others", [(), ("other",)])

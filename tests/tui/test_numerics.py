@@ -22,7 +22,7 @@ def layer(name="layer3.0.conv1", part="gradient", **changes) -> NumericsLayer:
         "lost": 0.31,
         "lost_unscaled": 0.9,
         "first_exponent": -40,
-        "exponents": [1, 5, 20, 60, 120, 200, 240, 200, 100, 40, 14, 10],
+        "exponents": [1, 5, 0, 60, 120, 200, 240, 200, 100, 40, 14, 10],
     }
     return NumericsLayer(**{**values, **changes})
 

@@ -63,7 +63,10 @@ def test_what_a_scale_loses_is_what_a_cast_loses():
     assert lesson.first_exponent == int(exponents.min())
     share = (exponents == lesson.first_exponent + 20).double().mean()
     assert lesson.exponents[20] == pytest.approx(1000 * float(share), abs=1)
-    for focus in (lesson.limited(-99), 0, lesson.limited(99)):
+    ends = lesson.limited(-99), lesson.limited(99)
+    scales = list(lesson.at_scale)
+    assert [lesson.best + (scales[1] - scales[0]) * steps for steps in ends] == [scales[0], scales[-1]]
+    for focus in (ends[0], 0, ends[1]):
         texts = [text_of(line) for line in lesson.lines(76, focus)]
         assert max(map(len, texts)) <= 76
         assert sum(text.startswith("▸") for text in texts) == 1
