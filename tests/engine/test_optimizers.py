@@ -209,3 +209,11 @@ def test_muon_moves_a_network_in_channels_last_as_it_does_another():
 def test_what_it_does_not_take_is_refused(settings, fault):
     with pytest.raises(ValueError, match=fault):
         RunConfig.model_validate({"training": settings})
+
+
+def test_bytes_of_state_count_matrices_as_the_optimizer_keeps_them():
+    assert {name: OPTIMIZERS[name].state_of(100, 60) for name in ("sgd", "adamw", "muon")} == {
+        "sgd": 100 * 4,
+        "adamw": 100 * 8,
+        "muon": 40 * 8 + 60 * 4,
+    }

@@ -124,3 +124,14 @@ def test_batches_that_do_not_fit_are_halved_and_this_is_said_once(classifier, mo
     assert found.recorded is not None
     assert found.result.metrics["acc1"] == found.recorded["acc1"]
     assert found.result.loss == pytest.approx(found.recorded["val_loss"], rel=1e-5)
+
+
+def test_a_fault_that_is_not_of_memory_is_told_as_it_is(classifier, monkeypatch):
+    trained = open_trained(classifier, note=lambda _: None)
+
+    def faulty(images):
+        raise ValueError("no such weight")
+
+    monkeypatch.setattr(trained.model, "forward", faulty)
+    with pytest.raises(ValueError, match="no such weight"):
+        evaluate_run(trained, {}, listed=0, on_progress=lambda done, total: None, note=lambda _: None)
