@@ -14,7 +14,7 @@ from PIL import Image
 import mptui.lab.report
 from mptui.cli.main import _exit_code
 from mptui.events import LossScale, MemorySample, PrecisionChanged, Step, Validated
-from mptui.lab.report.curve_svg import CurveLine, figure_of
+from mptui.lab.report.pictures import CurveLine, figure_of
 from mptui.runs.store.directory import ENVIRONMENT, write_json
 from mptui.runs.view.history import History
 from tests.tui.events import GIB, START, demo, finished, step_event
