@@ -18,9 +18,8 @@ pytestmark = pytest.mark.slow
 # The command in a separate process, with small shards, and `{fault}` set up beforehand.
 _CALL = """
 import os, resource, signal, sys
-from mptui.data.convert import convert
-from mptui.data.convert import shard_writer
-convert.SAMPLES_A_SHARD = 8
+from mptui.data import prepare
+prepare.SAMPLES_A_SHARD = 8
 calls = 0
 def at(number, what, owner, name):
     whole = getattr(owner, name)
@@ -41,12 +40,12 @@ main()
 _SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
 """Cases of the short form."""
 _DEATHS = {
-    "in a shard": "at(20, die, shard_writer.ShardWriter, 'add')",
-    "before a shard has its name": "at(3, die, shard_writer.os, 'fsync')",
-    "before what is in a shard is noted": "at(2, die, shard_writer, '_write_note')",
-    "before the index": "at(1, die, convert, '_finish')",
-    "in the index": "at(2, die, convert, 'write_file')",
-    "before the notes are removed": "at(1, die, convert, 'forget_notes')",
+    "in a shard": "at(20, die, prepare.ShardWriter, 'add')",
+    "before a shard has its name": "at(3, die, prepare.os, 'fsync')",
+    "before what is in a shard is noted": "at(2, die, prepare, '_write_note')",
+    "before the index": "at(1, die, prepare, '_finish')",
+    "in the index": "at(2, die, prepare, 'write_file')",
+    "before the notes are removed": "at(1, die, prepare, 'forget_notes')",
 }
 
 
@@ -112,7 +111,7 @@ def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path
 
 def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), shard_writer, '_write_note')"
+        stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), prepare, '_write_note')"
         stopped = prepare(data, "--image-size", 32, "--out", f"out{code}", "--json", fault=stop)
         assert (stopped.returncode, stopped.stdout) == (code, "")
         assert "continues from here" in stopped.stderr
@@ -124,14 +123,14 @@ def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
 
 def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
     full = "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))"
-    fault = f"def fill():\n    {full}\nat(2, fill, shard_writer, '_write_note')"
+    fault = f"def fill():\n    {full}\nat(2, fill, prepare, '_write_note')"
     ended = prepare(data, "--image-size", 32, "--out", "out", fault=fault)
     assert ended.returncode == 7
     assert "cannot write" in ended.stderr
     assert "bytes are free" in ended.stderr
     assert "repeat the command to continue" in ended.stderr
     assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
-    short = "convert.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
+    short = "prepare.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
     ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)
     assert ended.returncode == 7
     assert "bytes more are needed, 5,000 are free" in ended.stderr

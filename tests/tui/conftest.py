@@ -91,8 +91,7 @@ def recorded(monkeypatch, _looked_at_here):
         known = find_model(config.model.name) is not None
         return resnet18_footprint(config) if known else count(config, task, **device)
 
-    for module in ("footprint", "budget"):
-        monkeypatch.setattr(f"mptui.engine.memory.{module}.footprint", from_record)
+    monkeypatch.setattr(ledger, "footprint", from_record)
 
 
 @pytest.fixture

@@ -161,6 +161,7 @@ async def test_a_gpu_that_torch_can_not_use_is_shown_with_the_reason_before_a_ru
 
     async with cockpit(size, scan=scan) as (app, pilot, _):
         await until(app, pilot, "torch 2.14.1+cpu is a build without CUDA: install torch for")
+        await until(app, pilot, "cpu  A C")  # the rows are drawn after the card
         text = frame(app)
         await pilot.press("enter")
         await until(app, pilot, "device can't train")
