@@ -161,8 +161,11 @@ class TrainContext:
         return mailbox.take_report() or self.reporter.full
 
     def report_due_here(self) -> bool:
-        """Whether it is time for a report, by the clock of this process."""
-        return self.reporter.due(time.perf_counter())
+        """Whether it is time for a report, by the clock of this process.
+
+        A checkpoint that is due brings a report with it: a state is saved only after its figures were read.
+        """
+        return self.reporter.due(time.perf_counter()) or self.save_due_here() is not None
 
     def save_due_here(self) -> str | None:
         """Return why a checkpoint is due between two steps, as far as this process knows."""

@@ -339,9 +339,22 @@ def test_a_paused_run_can_be_stopped(tmp_path):
 # -- saving
 
 
-def test_it_saves_every_so_many_steps(tmp_path):
-    _, events = trained(tmp_path, train=80, checkpoint={"every_steps": 4, "keep": 9}, training={"epochs": 1})
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_it_saves_every_so_many_steps_however_rarely_it_reports(tmp_path, interval_s):
+    _, events = trained(
+        tmp_path,
+        train=80,
+        checkpoint={"every_steps": 4, "keep": 9},
+        training={"epochs": 1},
+        logging={"step_interval_s": interval_s},
+    )
     assert [e.step for e in of(events, CheckpointSaved) if e.reason == "steps"] == [4, 8]
+
+
+def test_it_saves_as_often_as_is_asked_by_time_however_rarely_it_reports(tmp_path):
+    checkpoint, logging = {"every_minutes": 1e-9, "keep": 20}, {"step_interval_s": 3600.0}
+    _, events = trained(tmp_path, train=80, checkpoint=checkpoint, training={"epochs": 1}, logging=logging)
+    assert [e.step for e in of(events, CheckpointSaved) if e.reason == "time"] == list(range(1, 11))
 
 
 def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypatch):
