@@ -142,7 +142,8 @@ class Bars:
         if isinstance(event, ev.PhaseChanged | ev.EpochStarted | ev.CheckpointSaved):
             self._pace.interrupted()
         if isinstance(event, ev.EpochStarted):
-            self._epoch, self._steps = event.epoch, event.steps
+            self._epoch = event.epoch
+            self._steps = event.steps
             self._new_bar(f"Epoch {event.epoch} [Train]", event.steps, event.first_step)
         elif isinstance(event, ev.Step) and self._bar is not None:
             self._step(event, self._bar)
@@ -278,7 +279,8 @@ class Line:
     """One task, drawn at the available width."""
 
     def __init__(self, task: Task, figures: Figures) -> None:
-        self._task, self._figures = task, figures
+        self._task = task
+        self._figures = figures
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the name, the bar if it fits, and the figures."""

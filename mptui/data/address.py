@@ -81,7 +81,10 @@ class _Part(io.RawIOBase):
     """A part of a file; ends early where the file does."""
 
     def __init__(self, file: io.FileIO, at: int, size: int) -> None:
-        self._file, self._start, self._size, self._place = file, at, size, 0
+        self._file = file
+        self._start = at
+        self._size = size
+        self._place = 0
 
     def readable(self) -> bool:
         return True

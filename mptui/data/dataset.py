@@ -43,7 +43,8 @@ class PathTable(Sequence[str]):
         for path in paths:
             text += os.fsencode(path)
             ends.append(len(text))
-        self._text, self._ends = bytes(text), ends
+        self._text = bytes(text)
+        self._ends = ends
 
     @classmethod
     def restored(cls, text: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> "PathTable":
@@ -55,7 +56,8 @@ class PathTable(Sequence[str]):
         table = cls(())
         if not len(ends) or ends[0] != 0 or ends[-1] != len(text) or (np.diff(ends) < 0).any():
             raise ValueError("ends outside the text")
-        table._text, table._ends = text.tobytes(), array("q", ends.astype(np.int64).tobytes())
+        table._text = text.tobytes()
+        table._ends = array("q", ends.astype(np.int64).tobytes())
         return table
 
     @classmethod

@@ -72,7 +72,8 @@ class Pass:
     """
 
     def __init__(self, resident: Resident, order: npt.NDArray[np.int64]) -> None:
-        self.resident, self.indices = resident, resident.indices[order]
+        self.resident = resident
+        self.indices = resident.indices[order]
         # sums up to each position: the count of a range is a subtraction, where a sum would cost 5 us a batch
         self._valid_before = np.concatenate(([0], np.cumsum(resident.valid_counts[order])))
         self._rows = to_device(order, resident.pixels.device)
@@ -618,10 +619,13 @@ class WholePass:
         epoch: int,
     ) -> None:
         self._order = order % len(images.indices)
-        self.images, self.indices = images, images.indices[self._order] + (order - self._order)
+        self.images = images
+        self.indices = images.indices[self._order] + (order - self._order)
         self._rows = to_device(self._order, images.labels_N.device)
-        self._geometry, self._jitter = geometry, jitter
-        self._seed, self._epoch = seed, epoch
+        self._geometry = geometry
+        self._jitter = jitter
+        self._seed = seed
+        self._epoch = epoch
         self._drawn = range(0)
         self._views: Views | None = None
         self._colour_N43: torch.Tensor | None = None

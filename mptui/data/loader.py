@@ -116,27 +116,39 @@ class Loader:
         on_progress: Callable[[int, int], None] | None = None,
         check_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._count, self._batch_size, self._side = len(split), batch_size, side
-        self._device, self._seed, self._train, self.workers = device, seed, train, workers
+        self._count = len(split)
+        self._batch_size = batch_size
+        self._side = side
+        self._device = device
+        self._seed = seed
+        self._train = train
+        self.workers = workers
         self._order = EpochOrder(len(split), batch_size, train, seed, labels_N, share)
         self._usual_rows = self._order.usual_rows
         noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment, self._mirror = (train and augment and of_kind for of_kind in (not noisy, noisy))
-        self.cached, self._on_device, self._on_progress = cache != "off", cache == "device", on_progress
+        self.cached = cache != "off"
+        self._on_device = cache == "device"
+        self._on_progress = on_progress
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._ahead, self._lead = workers * prefetch, share.lead(any(self._alphas))
+        self._ahead = workers * prefetch
+        self._lead = share.lead(any(self._alphas))
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
         fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
         self._geometry = random if self._augment else fixed
-        self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
+        self._sizes = sizes
+        self._check_stop = check_stop
+        self._channels_last = channels_last
         if cache == "ram":
             kept = partial(CachedSplit, masks=self.masks, pixels=pixels, on_full=on_cache_full)
             split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
-        self._pool, self.bad_samples = self._new_pool(workers), BadSamples(len(split), bad_budget, on_bad)
+        self._pool = self._new_pool(workers)
+        self.bad_samples = BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
         self._set_finish(normalization or default_normalization(kind), pixels, noising if noisy else None)
-        self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
+        self.share_size = share.largest(batch_size)
+        self._transfer = Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat, noising: Noising | None) -> None:
         vae = None if noising is None else noising.vae
@@ -241,7 +253,10 @@ class Loader:
         """
         self.prepare()  # by the workers, once: the device cache is shared
         aside = copy.copy(self)
-        aside._pool, aside._ahead, aside._stream, aside._cached_split = Pool(0), 0, None, None
+        aside._pool = Pool(0)
+        aside._ahead = 0
+        aside._stream = None
+        aside._cached_split = None
         aside._source = replace(self._source, pool=aside._pool)
         aside._transfer = Transfer(self._device, aside._pool.arena)
         with cleaned_up_by(aside.close):

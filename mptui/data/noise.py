@@ -86,10 +86,13 @@ class Noiser:
         mirror: bool,
         noising: Noising,
     ) -> None:
-        self._seed, self._channels_last = seed, channels_last
-        self._train, self._mirror = train, mirror and noising.vae is None
+        self._seed = seed
+        self._channels_last = channels_last
+        self._train = train
+        self._mirror = mirror and noising.vae is None
         self._predicts_v = noising.prediction == "v"
-        self._null_label, self._dropout = noising.null_label, noising.label_dropout if train else 0.0
+        self._null_label = noising.null_label
+        self._dropout = noising.label_dropout if train else 0.0
         alpha_bar = alphas_cumprod(noising.schedule)
         self._image_T = torch.tensor(np.sqrt(alpha_bar), dtype=torch.float32, device=device)
         self._noise_T = torch.tensor(np.sqrt(1 - alpha_bar), dtype=torch.float32, device=device)

@@ -328,7 +328,8 @@ class _Canvas:
     """An image being drawn, as float32 RGB from 0 to 255."""
 
     def __init__(self, rng: np.random.Generator, side: int, *, grey: bool) -> None:
-        self._rng, self._side = rng, side
+        self._rng = rng
+        self._side = side
         ground = rng.uniform(20, 235, 1 if grey else 3)
         self._pixels_HW3 = self._texture(ground, side, strength=30.0)
 

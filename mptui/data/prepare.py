@@ -226,13 +226,15 @@ class ShardWriter:
     """
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._folder, self._number = folder, number
+        self._folder = folder
+        self._number = number
         self._records: list[tuple[int, ...]] = []
         self._pixels: list[tuple[int, ...]] = []
         self._left_out: list[tuple[str, str]] = []
         self._path = folder / f".{shard_name(number)}.partial"
         self._file = self._path.open("wb")
-        self._digest, self._at = hashlib.sha256(), 0
+        self._digest = hashlib.sha256()
+        self._at = 0
 
     def add(self, row: int, label: int, small: Small) -> None:
         """Append a sample, or record that it is left out.

@@ -153,7 +153,9 @@ class CachedSplit:
         on_full: Callable[[int, int], None],
     ) -> None:
         self.cache = SampleCache(anonymous_file(), geometry, masks, pixels)
-        self._split, self._room, self._on_full = split, room, on_full
+        self._split = split
+        self._room = room
+        self._on_full = on_full
         self._asked = np.zeros(len(split), np.bool_)
         self._kept = 0
         self._full = self._closed = False

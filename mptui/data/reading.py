@@ -434,8 +434,10 @@ class Prefetcher:
         ahead: int,
         held: int,
     ) -> None:
-        self._source, self._epoch = source, epoch
-        self._indices, self._batches = indices, batches
+        self._source = source
+        self._epoch = epoch
+        self._indices = indices
+        self._batches = batches
         self._cursor = 0
         batch_size = max(map(len, batches), default=1)
         self._masks_offset = _aligned(batch_size * source.slot_bytes, 64)

@@ -46,8 +46,10 @@ class Finish:
         *,
         channels_last: bool,
     ) -> None:
-        self.vae, self._side = vae, side
-        self._channels_last, self._is_uint8 = channels_last, pixels.dtype == "uint8"
+        self.vae = vae
+        self._side = side
+        self._channels_last = channels_last
+        self._is_uint8 = pixels.dtype == "uint8"
         mean_C, std_C = np.array(normalization.mean), np.array(normalization.std)
         scale_C = 1 / (255 * std_C) if self._is_uint8 else 1 / std_C
         shift_C = -mean_C / std_C if self._is_uint8 else -mean_C
@@ -190,7 +192,8 @@ class Transfer:
     """Copies batches to `device`, with at most one copy per slot at a time; on a CPU nothing is copied."""
 
     def __init__(self, device: torch.device, arena: Arena) -> None:
-        self._device, self._arena = device, arena
+        self._device = device
+        self._arena = arena
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._pinned: npt.NDArray[np.uint8] | None = None
         self._moved: dict[int, _Moved] = {}

@@ -206,7 +206,8 @@ class BadSampleError(Exception):
     """A sample that can't be used; `reason` is a short explanation."""
 
     def __init__(self, address: str, reason: str) -> None:
-        self.name, self.reason = title_of(address), reason
+        self.name = title_of(address)
+        self.reason = reason
         super().__init__(f"{self.name}: {reason}")
 
     def __reduce__(self) -> tuple[type["BadSampleError"], tuple[str, str]]:

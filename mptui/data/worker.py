@@ -87,7 +87,8 @@ class Arena:
         """Close the descriptor; the mapping exists as long as its last view."""
         if self.fd >= 0:
             os.close(self.fd)
-        self.fd, self._map = -1, None
+        self.fd = -1
+        self._map = None
 
 
 def write_at(fd: int, array: npt.NDArray[Any], at: int) -> None:

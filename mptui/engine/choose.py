@@ -218,7 +218,10 @@ class StepTimer:
     """
 
     def __init__(self, model: torch.nn.Module, task: Task, config: RunConfig, device: torch.device) -> None:
-        self._model, self._task, self._config, self._device = model, task, config, device
+        self._model = model
+        self._task = task
+        self._config = config
+        self._device = device
         self._networks: dict[bool, torch.nn.Module] = {}
         self._optimizers: dict[tuple[bool, bool], tuple[torch.optim.Optimizer, torch.Tensor]] = {}
 

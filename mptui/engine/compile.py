@@ -213,7 +213,8 @@ class CompileCost:
         any_network: CachedResult | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._own, self._any_network = own, any_network
+        self._own = own
+        self._any_network = any_network
         self._guess_s = estimated_start_s(device.type, mode)
         self._guessed_gain = _GAIN["cpu" if device.type == "cpu" else "gpu"]
         self._known, self._elsewhere = ranks.broadcast((_loaded(own), _loaded(any_network)))
@@ -336,7 +337,8 @@ class Compiler:
         self._steps = steps
         self._warn = warn
         self.cost = CompileCost(mode, device) if cost is None else cost
-        self._ranks, self._graphs = ranks, graphs
+        self._ranks = ranks
+        self._graphs = graphs
         self._why_no_graphs = "are not used with several processes or memory.activation_checkpointing"
         self._eager: list[float] = []
         self._compiled: list[float] = []
@@ -388,7 +390,8 @@ class Compiler:
         decision = state_dict.get("compiled")
         if decision is None or self._settled or not self._possible:
             return
-        self.undecided, self._settled = False, True
+        self.undecided = False
+        self._settled = True
         if decision:
             self.start()
 
@@ -404,7 +407,8 @@ class Compiler:
         self._eager.append(seconds)
         if len(self._eager) < PROBE_STEPS:
             return False
-        self.undecided, self._settled = False, True
+        self.undecided = False
+        self._settled = True
         left = (self._steps - len(self._eager)) * median(self._eager[1:])
         cost, saved = self.cost, left * self.cost.gain
         if saved > cost.start_s:
@@ -510,7 +514,8 @@ class Compiler:
             )  # in validation, smaller pieces cost nothing
             if eager_fits and self.on_probation and is_out_of_memory(error):
                 self.undo()
-                self._graphs, self._why_no_graphs = False, "need more memory than there is beside it"
+                self._graphs = False
+                self._why_no_graphs = "need more memory than there is beside it"
                 self.start()
                 return True
         forgiven = not self.is_proven(phase) or (self.static_shapes and is_of_graphs(error))

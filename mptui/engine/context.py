@@ -72,12 +72,18 @@ class TrainContext:
         on_images: OnImages | None = None,
         on_pictures: OnPictures | None = None,
     ) -> None:
-        self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
-        self.on_best, self.on_images, self.on_pictures = on_best, on_images, on_pictures
+        self.emit = emit
+        self.mailbox = mailbox
+        self.saver = saver
+        self.rebuild = rebuild
+        self.on_best = on_best
+        self.on_images = on_images
+        self.on_pictures = on_pictures
         self.device = job.device
         self.state = TrainState(job, emit)
         self.state.build(job, None)
-        self.hooks, self.reporter = self.state.hooks, self.state.report
+        self.hooks = self.state.hooks
+        self.reporter = self.state.report
         self.reporter.watcher = self._rows_read
         has_own_code = is_own(job.config.model.name) or is_own(job.config.model.task)
         self.seeds = StepSeeds(job.config.training.seed, job.device, job.ranks.rank, others=has_own_code)
@@ -88,9 +94,11 @@ class TrainContext:
         self.phase = ""
         self.left_epoch = False
         self.on_trial: tuple[Command, int] | None = None
-        self.report_is_due, self.save_is_due = self.report_due_here, self.save_due_here
+        self.report_is_due = self.report_due_here
+        self.save_is_due = self.save_due_here
         if isinstance(mailbox, RanksMailbox):
-            self.report_is_due, self.save_is_due = partial(self._agreed_report, mailbox), mailbox.take_save
+            self.report_is_due = partial(self._agreed_report, mailbox)
+            self.save_is_due = mailbox.take_save
 
     @property
     def job(self) -> Job:

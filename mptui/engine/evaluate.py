@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from typing_extensions import override
 
 from mptui.data.batch import Batch
 from mptui.data.loader import Loader
@@ -171,7 +172,7 @@ SCORES = "scores"
 """The part of a metric's state that has a row for each sample: those of ranks follow each other."""
 
 
-class SummedMetrics:
+class SummedMetrics(Metrics):
     """The metrics of all ranks: each adds its own samples, and each gets the result of all.
 
     Everything but `update` and `reset` waits for the other ranks.
@@ -186,26 +187,29 @@ class SummedMetrics:
     """
 
     def __init__(self, make: Callable[[], Metrics], ranks: Ranks, device: torch.device) -> None:
-        self.own, self._whole, self._ranks, self._device = make(), make(), ranks, device
+        self.own = make()
+        self._whole = make()
+        self._ranks = ranks
+        self._device = device
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`."""
         self.own.update(outputs, batch)
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         return self._summed().compute()
 
+    @override
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """See `Metrics.per_class`."""
         return self._summed().per_class()
 
+    @override
     def confusion(self) -> torch.Tensor | None:
-        """See `Metrics.confusion`."""
         return self._summed().confusion()
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         self.own.reset()
 
     def state_dict(self) -> dict[str, torch.Tensor]:

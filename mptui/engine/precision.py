@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from mptui.config.schema import GradScalerConfig
 from mptui.engine.reporting.step_time import read_now
@@ -99,8 +100,9 @@ class ScaledPrecision(Precision):
         """Divide the gradients by the scale, and record on the device whether one is not finite."""
         self._scaler.unscale_(optimizer)
 
+    @override
     def found_anywhere(self, found_inf: torch.Tensor) -> None:
-        """See `Precision.found_anywhere`: GradScaler saw the gradients of this rank's shards alone."""
+        """GradScaler saw the gradients of this rank's shards alone."""
         for state in self._scaler._per_optimizer_states.values():
             for found in state["found_inf_per_device"].values():
                 found.copy_(found_inf)

@@ -33,7 +33,10 @@ class Cursor:
 
     def next_epoch(self) -> None:
         """Move to the start of the next epoch."""
-        self.epoch, self.sample, self.epoch_step, self.measured_at = self.epoch + 1, 0, 0, -1
+        self.epoch = self.epoch + 1
+        self.sample = 0
+        self.epoch_step = 0
+        self.measured_at = -1
 
     def recount(self, training: TrainingConfig) -> None:
         """Recompute the step in this epoch for the window size of these settings."""
@@ -45,8 +48,10 @@ class Cursor:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the position from `state_dict`."""
-        self.epoch, self.sample = state_dict["epoch"], state_dict["sample"]
-        self.epoch_step, self.measured_at = state_dict["epoch_step"], state_dict.get("measured_at", -1)
+        self.epoch = state_dict["epoch"]
+        self.sample = state_dict["sample"]
+        self.epoch_step = state_dict["epoch_step"]
+        self.measured_at = state_dict.get("measured_at", -1)
 
 
 @dataclass(slots=True)
@@ -66,7 +71,9 @@ class Best:
         first = not math.isfinite(self.value)
         better = value < self.value if self.metric == VAL_LOSS else value > self.value
         if math.isfinite(value) and (first or better):
-            self.value, self.epoch, self.epochs_since = value, epoch, 0
+            self.value = value
+            self.epoch = epoch
+            self.epochs_since = 0
             return True
         self.epochs_since += whole
         return False
@@ -77,8 +84,10 @@ class Best:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the best validation from `state_dict`."""
-        self.metric, self.value = state_dict["metric"], float(state_dict["value"])
-        self.epoch, self.epochs_since = state_dict["epoch"], state_dict["epochs_since"]
+        self.metric = state_dict["metric"]
+        self.value = float(state_dict["value"])
+        self.epoch = state_dict["epoch"]
+        self.epochs_since = state_dict["epochs_since"]
 
 
 @dataclass(slots=True)

@@ -67,7 +67,8 @@ class Spectrum:
         seen = self.values - self.zeros - self.nonfinite > 0
         self.smallest = float(bits[0]) if seen else 0.0
         self.largest = float(bits[1]) if seen else 0.0
-        self._row, self._counts = row, counts
+        self._row = row
+        self._counts = counts
         # number of values below each bin, without zeros
         self.below = np.concatenate([[0, 0], np.cumsum(counts[1:])])
 

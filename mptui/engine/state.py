@@ -70,7 +70,8 @@ class TrainState:
         self.metrics = metrics_of(metrics, job.ranks, job.device)
         own = self.metrics.own if isinstance(self.metrics, SummedMetrics) else self.metrics
         self.window_metrics = AppliedMetrics(own, metrics)
-        self.cursor, self.best = Cursor(), Best(job.task.primary)
+        self.cursor = Cursor()
+        self.best = Best(job.task.primary)
         self.report = Reporter(
             emit,
             job.device,
@@ -95,7 +96,8 @@ class TrainState:
         self.job = job
         self.parts = parts = build_parts(job, self.warn, kept, self.steps_left(), self.cursor.epoch)
         self.optimizer = OptimizerState(job.config.training.optimizer, self.model, parts.optimizer)
-        self.average, self.scaler = parts.average, parts.precision
+        self.average = parts.average
+        self.scaler = parts.precision
         self.schedule = SchedulePosition(self)
         self.compiler = parts.compiler
         self.report.scaled = parts.precision.scaled

@@ -37,7 +37,8 @@ class AmdSmiSource:
     """
 
     def __init__(self, index: int, environ: Mapping[str, str] = os.environ) -> None:
-        self._index, self._environ = index, environ
+        self._index = index
+        self._environ = environ
         self._smi: Any = None
         self._handle: Any = None
         self._name = "AMD GPU"
@@ -191,7 +192,8 @@ class XpuSource:
 
         try:
             found = torch.xpu.get_device_properties(self._index)
-            self._name, self._total = clean(found.name, 80), found.total_memory
+            self._name = clean(found.name, 80)
+            self._total = found.total_memory
         except _FAILS:
             return
 

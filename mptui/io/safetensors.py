@@ -86,7 +86,8 @@ class _Reading:
     """Reads a file sequentially and hashes the bytes read."""
 
     def __init__(self, file: int, name: str) -> None:
-        self._file, self._name = file, name
+        self._file = file
+        self._name = name
         self._left = os.fstat(file).st_size
         self._digest = hashlib.sha256()
 

@@ -35,7 +35,9 @@ class OutputFiles:
     """
 
     def __init__(self, *, force: bool = False, inputs: Sequence[str] = (), option: str = "--out") -> None:
-        self._force, self._paths, self._option = force, inputs, option
+        self._force = force
+        self._paths = inputs
+        self._option = option
         self._lock = Lock()
         self._lists: dict[Path, dict[str, set[str]]] = {}
         self._done: set[Path] = set()

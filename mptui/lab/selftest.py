@@ -145,7 +145,9 @@ class Killer:
         seed: int = 0,
         on_kill: Callable[[Tally], None] = lambda tally: None,
     ) -> None:
-        self._server, self._arguments, self._folder = server, arguments, folder
+        self._server = server
+        self._arguments = arguments
+        self._folder = folder
         self._chance = random.Random(seed)
         self._on_kill = on_kill
         self._trials = 0
@@ -321,7 +323,8 @@ def faulty_disk(folder: Path, fault: Fault | None = None) -> Iterator[list[str]]
 
 class _Disk:
     def __init__(self, folder: str, fault: Fault | None) -> None:
-        self._folder, self._fault = folder, fault
+        self._folder = folder
+        self._fault = fault
         self._ours: dict[int, str] = {}
         self._counted = 0
         self.calls: list[str] = []

@@ -48,7 +48,9 @@ class FrozenVae:
     """
 
     def __init__(self, vae: Vae, layout: VaeLayout, precision: str = "fp32") -> None:
-        self._vae, self.layout, self._precision = vae, layout, precision
+        self._vae = vae
+        self.layout = layout
+        self._precision = precision
         self._shift = layout.shift_factor or 0.0
         self._checked = precision not in SIXTEEN_BIT
 

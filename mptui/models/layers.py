@@ -330,10 +330,12 @@ def _counted_once(norm: _NormBase, forward: Forward) -> Forward:
         if torch.compiler.is_compiling() or not recomputing():
             return forward(images)
         momentum, count = norm.momentum, norm.num_batches_tracked
-        norm.momentum, norm.num_batches_tracked = 0.0, None if count is None else count.clone()
+        norm.momentum = 0.0
+        norm.num_batches_tracked = None if count is None else count.clone()
         try:
             return forward(images)
         finally:
-            norm.momentum, norm.num_batches_tracked = momentum, count
+            norm.momentum = momentum
+            norm.num_batches_tracked = count
 
     return count_once

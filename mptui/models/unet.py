@@ -181,7 +181,8 @@ class EncoderUNet(nn.Module):
         norm: Norm = "batch",
     ) -> None:
         super().__init__()
-        self._reductions, self._nhwc = tuple(reductions), nhwc
+        self._reductions = tuple(reductions)
+        self._nhwc = nhwc
         self._levels = [1 << level for level in reversed(range(reductions[-1].bit_length() - 1))]
         widths = [max(1, width * reduction // 4) for reduction in self._levels]
         skips = dict(zip(reductions, channels, strict=True))

@@ -144,7 +144,8 @@ class ForkedChild:
     """A child of a fork server; as far as it goes, like `subprocess.Popen`."""
 
     def __init__(self, server: ForkServer, number: int) -> None:
-        self._server, self._number = server, number
+        self._server = server
+        self._number = number
         self.returncode: int | None = None
 
     @property
@@ -393,8 +394,10 @@ class Child:
     """A run in a separate process."""
 
     def __init__(self, process: "ForkedChild | subprocess.Popen[bytes]", output: Path) -> None:
-        self._process, self._output = process, output
-        self.poll, self.send = process.poll, process.send_signal
+        self._process = process
+        self._output = output
+        self.poll = process.poll
+        self.send = process.send_signal
 
     @property
     def pid(self) -> int:

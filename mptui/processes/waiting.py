@@ -21,8 +21,10 @@ class AwakeClock:
     """
 
     def __init__(self, longest_s: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._longest_s, self._now = longest_s, now
-        self._last, self._seconds = now(), 0.0
+        self._longest_s = longest_s
+        self._now = now
+        self._last = now()
+        self._seconds = 0.0
         self._lock = threading.Lock()
 
     def __call__(self) -> float:

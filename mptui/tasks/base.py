@@ -1,8 +1,10 @@
 """`Task`, `Metrics`."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 
@@ -42,6 +44,22 @@ class Metrics(Protocol):
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restore the sums from `state`."""
+
+
+@runtime_checkable
+class WindowMetrics(Metrics, Protocol):
+    """Metrics that take a window as a whole, before the host knows whether it counts."""
+
+    def kept_of(self, outputs: torch.Tensor, batch: Batch) -> Any:  # noqa: ANN401 - only they read it
+        """Return what is counted of a batch; computes nothing."""
+
+    def update_window(self, kept: Sequence[Any], counts: torch.Tensor) -> None:
+        """Add what `kept_of` returned of the batches of a window; if an error is raised, none of them.
+
+        Args:
+            kept: Of each batch.
+            counts: Whether the window counts, 0-dim bool on the device.
+        """
 
 
 class Task(Protocol):
@@ -105,7 +123,7 @@ class Task(Protocol):
 # ------------------------------------------------------------------------
 
 
-class SumMetrics:
+class SumMetrics(Metrics):
     """Two sums on the device, of samples without classes.
 
     Args:
@@ -137,14 +155,14 @@ class SumMetrics:
         """None: images have no classes here."""
         return None
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         self._sums.zero_()
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`."""
         return {"sums": self._sums.clone()}
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         self._sums.copy_(state["sums"])

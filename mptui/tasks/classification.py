@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 from mptui.errors import ConfigError
+from mptui.tasks.base import Metrics, Task, WindowMetrics
 
 # Metrics of classes from three counts each: predicted right, true, predicted
 # ---------------------------------------------------------------------------
@@ -113,7 +115,7 @@ def _kept_of(outputs: torch.Tensor, batch: Batch) -> _Kept:
     return _Kept(real_rows(outputs, batch.size), real_rows(targets_B, batch.size))
 
 
-class Accuracy:
+class Accuracy(Metrics):
     """Top-1 and top-5 accuracy, as `acc1` and `acc5`.
 
     With fewer than 5 classes `acc5` is 1. The class of a mixed sample is the one with the larger share.
@@ -133,8 +135,9 @@ class Accuracy:
         self._applied: list[torch.Tensor] = []  # whether each counts, where the host does not know
         self._numbers = 0  # of the logits that wait
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`; outputs are logits_BK."""
+        """Outputs are logits_BK."""
         self._wait([_kept_of(outputs, batch)], None)
 
     def _wait(self, kept: Sequence[_Kept], counts: torch.Tensor | None) -> None:
@@ -156,7 +159,9 @@ class Accuracy:
                 applied_B = torch.cat([applied.expand_as(labels_B) for applied, labels_B in of_each])
                 targets_B = torch.where(applied_B, targets_B, -1)
             self._add(torch.cat(logits), targets_B)
-        self._waiting, self._applied, self._numbers = [], [], 0
+        self._waiting = []
+        self._applied = []
+        self._numbers = 0
 
     def _add(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> None:
         """Add samples to the sums; if an error is raised, none of them. Those of target -1 don't count."""
@@ -165,8 +170,8 @@ class Accuracy:
         self._hits_at_rank += hits_T
         self._count += count
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         self._rank()
         hits, count = self._hits_at_rank.tolist(), int(self._count)
         if not count:
@@ -181,33 +186,35 @@ class Accuracy:
         """None: only hits are counted."""
         return None
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
-        self._waiting, self._applied, self._numbers = [], [], 0
+        self._waiting = []
+        self._applied = []
+        self._numbers = 0
         self._hits_at_rank.zero_()
         self._count.zero_()
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`."""
         self._rank()
         return {"hits_at_rank": self._hits_at_rank.clone(), "count": self._count.clone()}
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         self.reset()
         self._hits_at_rank.copy_(state["hits_at_rank"])
         self._count.copy_(state["count"])
 
 
-class TrainingAccuracy(Accuracy):
+class TrainingAccuracy(Accuracy, WindowMetrics):
     """`Accuracy` of the steps that are applied."""
 
+    @override
     def kept_of(self, outputs: torch.Tensor, batch: Batch) -> _Kept:
-        """See `WindowMetrics.kept_of`."""
         return _kept_of(outputs, batch)
 
+    @override
     def update_window(self, kept: Sequence[_Kept], counts: torch.Tensor) -> None:
-        """See `WindowMetrics.update_window`."""
         self._wait(kept, counts)
 
 
@@ -254,8 +261,8 @@ class ClassMetrics(Accuracy):
         self._count += len(targets_B)
         self._scored += scored
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         found = super().compute()
         counts = self._by_class()
         found["balanced_accuracy"] = counts.balanced_accuracy()
@@ -266,14 +273,15 @@ class ClassMetrics(Accuracy):
             found["auroc"] = auroc(self._scores().cpu().numpy())
         return found
 
+    @override
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """See `Metrics.per_class`."""
         counts = self._by_class()
         found = {"f1": counts.f1(), "precision": counts.precision(), "recall": counts.recall()}
         return {name: dict(zip(self._classes, values, strict=True)) for name, values in found.items()}
 
+    @override
     def confusion(self) -> torch.Tensor | None:
-        """See `Metrics.confusion`; None with more than `MOST_CONFUSED` classes."""
+        """None with more than `MOST_CONFUSED` classes."""
         self._rank()
         K = len(self._classes)
         return self._counts[3 * K :].view(K, K).cpu() if len(self._counts) > 3 * K else None
@@ -286,19 +294,19 @@ class ClassMetrics(Accuracy):
         """The scores and the targets so far, [N, 2]."""
         return torch.cat([torch.empty(0, 2, device=self._counts.device), *self._scored])
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         super().reset()
         self._counts.zero_()
         self._scored = []
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`."""
         state = super().state_dict()
         return {**state, "counts": self._counts.clone(), "scores": self._scores()}
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         super().load_state_dict(state)
         self._counts.copy_(state["counts"])
         self._scored = [state["scores"].to(self._counts.device)]
@@ -328,7 +336,7 @@ def auroc(scores_N2: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float
 # Shapes: B samples, K classes.
 
 
-class Classification:
+class Classification(Task):
     """Learn the class of each image.
 
     The loss of a window is the mean cross-entropy of its samples, weighted by their classes. For two mixed
@@ -345,21 +353,24 @@ class Classification:
     def __init__(
         self, classes: Sequence[str], label_smoothing: float, class_weights: Sequence[float] | None = None
     ) -> None:
-        self._weights, self._is_weighted = ItemWeights(class_weights), class_weights is not None
+        self._weights = ItemWeights(class_weights)
+        self._is_weighted = class_weights is not None
         self.classes = tuple(classes)
         self.chance = math.log(max(2, len(classes)))
         self.label_smoothing = label_smoothing
         smoothing = [f"label smoothing {label_smoothing:g}"] if label_smoothing else []
         self.loss_terms = (*smoothing, *self._weights.terms)
 
+    @override
     def window_weight(self, window: Window) -> torch.Tensor | float:
-        """See `Task.window_weight`; mixing shifts the labels of a batch, which keeps their total."""
+        """Mixing shifts the labels of a batch, which keeps their total."""
         return self._weights.total(window)
 
+    @override
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; outputs are logits_BK."""
+        """Outputs are logits_BK."""
         logits_BK = real_rows(outputs, batch.size).float()
         loss = self._cross_entropy(logits_BK, batch.targets)
         if batch.mixed_targets is not None:
@@ -370,19 +381,22 @@ class Classification:
         # the usual batch is its whole window: a division and its backward pass are saved
         return loss if batch.size == window_weight else loss * (batch.size / window_weight)
 
+    @override
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`; outputs are logits_BK."""
+        """Outputs are logits_BK."""
         over_items = self.loss(outputs, batch, 1.0, batch.size)
         return torch.stack((over_items, torch.zeros_like(over_items)))
 
+    @override
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """See `Task.made_up_batch`; all labels are 0."""
+        """All labels are 0."""
         rows = len(images_BCHW)
         targets_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
         return Batch(images_BCHW, targets_B, rows, rows, np.arange(rows))
 
+    @override
     def metrics(self, device: torch.device, *, training: bool = False) -> Accuracy:
-        """See `Task.metrics`; with `training` the accuracy alone, which costs least."""
+        """With `training` the accuracy alone, which costs least."""
         if training:
             return TrainingAccuracy(len(self.classes), device)
         return ClassMetrics(self.classes, device)

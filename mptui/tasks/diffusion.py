@@ -5,18 +5,19 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 from mptui.data.noise_schedule import min_snr_weights
 from mptui.registry.names import NoiseSchedule, Prediction
-from mptui.tasks.base import SumMetrics
+from mptui.tasks.base import SumMetrics, Task
 
 # Denoising diffusion: mean squared error of the prediction, and its coefficient of determination
 # -----------------------------------------------------------------------------------------------
 # Shapes: B images, C channels, H and W pixels, T timesteps.
 
 
-class Diffusion:
+class Diffusion(Task):
     """Learn to predict the noise in noisy images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
 
     The loss of a window is the mean squared error of the prediction, weighted by timestep with
@@ -43,14 +44,15 @@ class Diffusion:
             self._weights_T = torch.tensor(weights, dtype=torch.float32)
             self.chance = float(weights.mean())
 
+    @override
     def window_weight(self, window: Window) -> float:
-        """See `Task.window_weight`."""
         return window.valid
 
+    @override
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; outputs are predicted_BCHW."""
+        """Outputs are predicted_BCHW."""
         # float32 before the squares: their sum overflows float16
         predicted_BCHW, targets_BCHW = outputs[: batch.size].float(), batch.targets[: batch.size]
         if self._weights_T is None:
@@ -68,20 +70,22 @@ class Diffusion:
             self._weights_T = self._weights_T.to(timesteps_B.device)
         return self._weights_T.index_select(0, timesteps_B)
 
+    @override
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`; outputs are predicted_BCHW."""
+        """Outputs are predicted_BCHW."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
+    @override
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """See `Task.made_up_batch`; the noise is 0, at timestep 0."""
+        """The noise is 0, at timestep 0."""
         rows = len(images_BCHW)
         timesteps_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
         noise_BCHW = torch.zeros_like(images_BCHW)
         return Batch(images_BCHW, noise_BCHW, rows, rows, np.arange(rows), timesteps=timesteps_B)
 
+    @override
     def metrics(self, device: torch.device, *, training: bool = False) -> "ExplainedVariance":
-        """See `Task.metrics`."""
         return ExplainedVariance(device, finite_only=training)
 
 
@@ -92,14 +96,15 @@ class ExplainedVariance(SumMetrics):
     worse.
     """
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`; outputs are predicted_BCHW."""
+        """Outputs are predicted_BCHW."""
         targets_BCHW = batch.targets[: batch.size]
         errors_BCHW = outputs[: batch.size].float() - targets_BCHW
         self.add(errors_BCHW.square().sum(), targets_BCHW.square().sum())
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         errors, targets = self.totals()
         return {"r2": 1 - errors / targets if targets else math.nan}
 
@@ -117,7 +122,7 @@ _LEAST_ERROR = 1e-12
 """So that a perfect reconstruction has a ratio, too."""
 
 
-class Reconstruction:
+class Reconstruction(Task):
     """Learn to encode and decode images: mean squared error, and a little of the divergence of their latents.
 
     The loss is that of Rombach et al. (2022), https://arxiv.org/abs/2112.10752, with squares in place of
@@ -128,47 +133,49 @@ class Reconstruction:
     primary = "psnr"
     chance = 1.0
 
+    @override
     def window_weight(self, window: Window) -> float:
-        """See `Task.window_weight`."""
         return window.valid
 
+    @override
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; outputs are as of `Autoencoder.forward`."""
+        """Outputs are as of `Autoencoder.forward`."""
         outputs_BCHW = outputs[: batch.size].float()
         mean = F.mse_loss(outputs_BCHW[:, :-1], batch.images_BCHW[: batch.size])
         mean = mean + KL_WEIGHT * outputs_BCHW[:, -1].mean()
         return mean if batch.size == window_size else mean * (batch.size / window_size)
 
+    @override
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
+    @override
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """See `Task.made_up_batch`."""
         rows = len(images_BCHW)
         labels_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
         return Batch(images_BCHW, labels_B, rows, rows, np.arange(rows))
 
+    @override
     def metrics(self, device: torch.device, *, training: bool = False) -> "ReconstructionQuality":
-        """See `Task.metrics`."""
         return ReconstructionQuality(device, finite_only=training)
 
 
 class ReconstructionQuality(SumMetrics):
     """`psnr`: the peak signal-to-noise ratio of reconstructed images in dB, by the error of all pixels."""
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`; outputs are as of `Autoencoder.forward`."""
+        """Outputs are as of `Autoencoder.forward`."""
         images_BCHW = batch.images_BCHW[: batch.size]
         squares_BCHW = (outputs[: batch.size, :-1].float() - images_BCHW).square()
         means_B = squares_BCHW.flatten(1).mean(1)
         self.add(means_B.sum(), means_B.new_full((), batch.size))
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         errors, images = self.totals()
         if not images or not math.isfinite(errors):
             return {"psnr": math.nan}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 from mptui.errors import ConfigError, OwnCodeError
@@ -77,7 +78,7 @@ def _refuse_parameters(name: str, code: object) -> None:
         )
 
 
-class OwnTask:
+class OwnTask(Task):
     """Learn by a loss of the person's own, on data of `base`.
 
     Args:
@@ -101,18 +102,22 @@ class OwnTask:
         base: Task,
         module: torch.nn.Module | None,
     ) -> None:
-        self._name, self._function, self._measure = name, function, measure
+        self._name = name
+        self._function = function
+        self._measure = measure
         self.primary = self._first = primary
-        self._base, self._module = base, module
+        self._base = base
+        self._module = module
 
+    @override
     def window_weight(self, window: Window) -> float:
-        """See `Task.window_weight`."""
         return window.valid
 
+    @override
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; the person's loss is given float32 outputs. A batch without a target adds 0."""
+        """The person's loss is given float32 outputs. A batch without a target adds 0."""
         real = outputs[: batch.size].float()
         if batch.valid == 0:
             return real.sum() * 0.0
@@ -122,17 +127,17 @@ class OwnTask:
             mean = batch.lam * mean + (1 - batch.lam) * mixed
         return mean if batch.size == window_size else mean * (batch.size / window_size)
 
+    @override
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
+    @override
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """See `Task.made_up_batch`."""
         return self._base.made_up_batch(images_BCHW)
 
+    @override
     def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:
-        """See `Task.metrics`."""
         if self._measure is None:
             return self._base.metrics(device, training=training)
         return OwnMetrics(self._name, self._measure, self._first, device, finite_only=training)
@@ -172,7 +177,7 @@ def mean_of(values: object, size: int, what: str) -> torch.Tensor:
     )
 
 
-class OwnMetrics:
+class OwnMetrics(Metrics):
     """The person's metrics: means over all samples.
 
     Args:
@@ -186,14 +191,17 @@ class OwnMetrics:
     def __init__(
         self, name: str, measure: Measure, primary: str, device: torch.device, *, finite_only: bool
     ) -> None:
-        self._name, self._measure, self._primary = name, measure, primary
-        self._device, self._finite_only = device, finite_only
+        self._name = name
+        self._measure = measure
+        self._primary = primary
+        self._device = device
+        self._finite_only = finite_only
         self._sums: dict[str, torch.Tensor] = {}
         wide = torch.float32 if device.type == "mps" else torch.float64
         self._count = torch.zeros((), dtype=wide, device=device)
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`."""
         size = batch.size
         found = call(self._name, self._measure, outputs[:size].float(), batch.targets[:size])
         sums = {key: mean_of(value, size, f"{self._name}: {key}") * size for key, value in found.items()}
@@ -210,8 +218,8 @@ class OwnMetrics:
         self._sums = {key: self._sums.get(key, 0.0) + value.to(count.dtype) for key, value in sums.items()}
         self._count = self._count + count
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         count = float(self._count)
         if not count or not self._sums:
             return {self._primary: math.nan}
@@ -225,17 +233,18 @@ class OwnMetrics:
     def confusion(self) -> None:
         """None: nothing is known of the person's classes."""
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         self._sums = {}
         self._count = torch.zeros_like(self._count)
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`; states of several processes add up."""
+        """States of several processes add up."""
         return {"count": self._count.clone(), **{f"sum.{k}": v.clone() for k, v in self._sums.items()}}
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         self._count = state["count"].to(self._device)
         sums = {key.removeprefix("sum."): value for key, value in state.items() if key != "count"}
         self._sums = {key: value.to(self._device) for key, value in sums.items()}

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 from mptui.data.pictures import BACKGROUND
 from mptui.data.types import IGNORE
+from mptui.tasks.base import Metrics, Task
 from mptui.tasks.classification import ClassCounts, ItemWeights, mean_of_present
 
 _FOCUS = 2
@@ -22,7 +24,7 @@ _SMOOTH = 1.0
 """Pixels added to both sides of a Dice ratio: a region of few pixels has no extreme gradient."""
 
 
-class Segmentation:
+class Segmentation(Task):
     """Learn the class of each pixel.
 
     The loss of a window is the sum of one or two means:
@@ -47,7 +49,8 @@ class Segmentation:
         class_weights: Sequence[float] | None = None,
     ) -> None:
         self.classes = tuple(classes)
-        self._focal, self._dice = "focal" in loss, "dice" in loss
+        self._focal = "focal" in loss
+        self._dice = "dice" in loss
         self._over_pixels = loss != "dice"
         self._weights = ItemWeights(class_weights)
         self.loss_terms = self._weights.terms
@@ -55,19 +58,21 @@ class Segmentation:
         of_pixels = math.log(count) * ((1 - 1 / count) ** _FOCUS if self._focal else 1)
         self.chance = of_pixels * self._over_pixels + self._dice  # no overlap at all
 
+    @override
     def window_weight(self, window: Window) -> torch.Tensor | float:
-        """See `Task.window_weight`."""
         return self._weights.total(window)
 
+    @override
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; outputs are logits_BKHW."""
+        """Outputs are logits_BKHW."""
         over_pixels, over_images = self._sums(outputs, batch)
         return over_pixels / window_weight + over_images / window_size
 
+    @override
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`; outputs are logits_BKHW."""
+        """Outputs are logits_BKHW."""
         return torch.stack(self._sums(outputs, batch))
 
     def _sums(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,14 +102,15 @@ class Segmentation:
             gains_BKHW = gains_BKHW * (1 - log_p_BKHW.exp()) ** _FOCUS
         return gains_BKHW if weights_K is None else gains_BKHW * weights_K[:, None, None]
 
+    @override
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """See `Task.made_up_batch`; all pixels are of class 0."""
+        """All pixels are of class 0."""
         rows, _, height, width = images_BCHW.shape
         targets_BHW = torch.zeros(rows, height, width, dtype=torch.int64, device=images_BCHW.device)
         return Batch(images_BCHW, targets_BHW, rows, targets_BHW.numel(), np.arange(rows))
 
+    @override
     def metrics(self, device: torch.device, *, training: bool = False) -> "Overlap":
-        """See `Task.metrics`."""
         return Overlap(self.classes, device)
 
 
@@ -156,7 +162,7 @@ def _dice_losses(
     return ((1 - dice_BF) * present_BF).sum(dim=1) / present_BF.sum(dim=1).clamp(min=1)
 
 
-class Overlap:
+class Overlap(Metrics):
     """`iou`, `dice`, `miou` and `pixel_acc` from one confusion matrix over all images.
 
     `iou` and `dice` are means over the foreground classes, `miou` over all classes, `pixel_acc` is the share
@@ -176,16 +182,17 @@ class Overlap:
         dtype = _smallest_integer(self._counts.numel())
         self._places_K11 = torch.arange(len(classes), 0, -1, dtype=dtype, device=device)[:, None, None]
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`; outputs are logits_BKHW."""
+        """Outputs are logits_BKHW."""
         places_BHW = _place_of_highest(outputs.detach()[: batch.size], self._places_K11)
         rows_BHW = batch.targets[: batch.size].to(places_BHW.dtype) - IGNORE
         cells = ((rows_BHW + 1) * len(self._classes)).sub_(places_BHW).flatten().long()
         # Not bincount, nor a mask of the valid pixels: both would wait for the device.
         self._counts.view(-1).scatter_add_(0, cells, self._one.expand_as(cells))
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         counts, first = ClassCounts.of(self.confusion()), _first_foreground(self._classes)
         iou, dice = counts.iou(), counts.f1()
         return {
@@ -195,26 +202,26 @@ class Overlap:
             "pixel_acc": counts.accuracy(),
         }
 
+    @override
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """See `Metrics.per_class`."""
         counts = ClassCounts.of(self.confusion())
         return {
             "iou": dict(zip(self._classes, counts.iou(), strict=True)),
             "dice": dict(zip(self._classes, counts.f1(), strict=True)),
         }
 
+    @override
     def confusion(self) -> torch.Tensor:
-        """See `Metrics.confusion`."""
         return self._counts[1:].cpu()
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         self._counts.zero_()
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`."""
         return {"confusion": self._counts[1:].clone()}
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         self._counts[1:].copy_(state["confusion"])

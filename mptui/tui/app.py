@@ -144,7 +144,9 @@ class RunActions(App[str], inherit_bindings=False):
 
     def __init__(self, runs: Path, keymap: Keymap, *, ascii_only: bool) -> None:
         super().__init__(driver_class=SteadyDriver)
-        self.runs, self.keymap, self.ascii_only = RunList(runs), keymap, ascii_only
+        self.runs = RunList(runs)
+        self.keymap = keymap
+        self.ascii_only = ascii_only
         self._turns: list[Turns] = []
 
     def leave_screen(self) -> None:
@@ -543,7 +545,9 @@ class Turns:
     """
 
     def __init__(self, parent: RunSource, fork: RunSource, *, swap: bool) -> None:
-        self._training, self._paused, self._swap = fork, parent, swap
+        self._training = fork
+        self._paused = parent
+        self._swap = swap
         self._seconds = 0
         parent.send("pause")
 

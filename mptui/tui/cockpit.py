@@ -92,7 +92,8 @@ class Cockpit(TerminalApp):
             live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
         opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs))
         super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
-        self._starter, self._environ = starter, environ
+        self._starter = starter
+        self._environ = environ
         self.run_now: Run | None = run
         self._group = group
         self._live: LiveScreen | None = live
@@ -147,7 +148,8 @@ class Cockpit(TerminalApp):
         if screen is None or not screen.is_attached:
             self._show_live(run)
             return
-        self.run_now, self._live = run, screen
+        self.run_now = run
+        self._live = screen
         screen.follow(run)
 
     def _show_live(self, run: Run) -> None:

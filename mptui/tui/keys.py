@@ -458,7 +458,8 @@ class KeyQueue:
     """
 
     def __init__(self, app: App[str], hand_over: Callable[[Event], Awaitable[None]]) -> None:
-        self._app, self._hand_over = app, hand_over
+        self._app = app
+        self._hand_over = hand_over
         self._waiting: deque[Key | Paste] = deque()
         self._busy_since: float | None = None
         self._look_again: asyncio.TimerHandle | None = None

@@ -233,7 +233,9 @@ class SessionSource:
         self.view = RunView() if resume is None else _view_of(resume)
         self.run: Path | None = None
         self._resume = resume
-        self.request, self._runs, self._on_directory = request, runs, on_directory
+        self.request = request
+        self._runs = runs
+        self._on_directory = on_directory
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._buffer: EventBuffer | None = None
         self._session: Session | None = None

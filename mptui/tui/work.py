@@ -81,7 +81,10 @@ class Budget:
         worked: Callable[[], float] = time.thread_time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._share, self._slowest, self._worked, self._clock = share, slowest, worked, clock
+        self._share = share
+        self._slowest = slowest
+        self._worked = worked
+        self._clock = clock
         self._since: tuple[float, float] | None = None
 
     def allows(self) -> bool:

@@ -191,7 +191,8 @@ class _Progress:
     """Prints progress and the time left on stderr."""
 
     def __init__(self, lab: "AblationRun", rounds: int) -> None:
-        self._lab, self._rounds = lab, rounds
+        self._lab = lab
+        self._rounds = rounds
         self._done = 0
 
     def __call__(self, row: "Row") -> None:

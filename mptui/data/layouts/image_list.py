@@ -218,7 +218,9 @@ class _Rows:
     """The rows of a table, by split, and those that are left out."""
 
     def __init__(self, table: TextTable, columns: Columns, kind: SampleKind) -> None:
-        self._table, self._columns, self._kind = table, columns, kind
+        self._table = table
+        self._columns = columns
+        self._kind = kind
         self.halves = {name: _Half() for name in ("train", "val", "test")}
         self.problems: list[Problem] = []
         self._again: list[str] = []
@@ -373,7 +375,8 @@ class FileFinder:
     """
 
     def __init__(self, path: str, names: Sequence[str], words: Sequence[str]) -> None:
-        self._list, self._words = path, words
+        self._list = path
+        self._words = words
         self.root = os.path.dirname(os.path.abspath(path))
         """The folder from which the files are looked for."""
         self._folders = [self.root]
@@ -388,7 +391,8 @@ class FileFinder:
         if sum(any(_found(folder, name) for folder in found) for name in tried) >= _ABOVE * max(
             len(tried), 1
         ):
-            self.root, self._folders = above, found
+            self.root = above
+            self._folders = found
 
     def find(self, name: str) -> str | None:
         """Return the file of a name; None if there is none.

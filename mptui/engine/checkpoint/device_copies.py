@@ -102,7 +102,9 @@ class DeviceCopies:
 
     def __init__(self, layout: Layout, row: torch.Tensor, here: AnyGroups) -> None:
         self._here: Groups = {group: host_copy(tensors) for group, tensors in here.items()}
-        self._layout, self._row, self._lock = layout, row, Lock()
+        self._layout = layout
+        self._row = row
+        self._lock = Lock()
         self._made: torch.cuda.Event | None = torch.cuda.current_stream(row.device).record_event()
 
     def bring(self) -> Groups:

@@ -449,7 +449,9 @@ class DiskWatch:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._size, self._scarce = folder, 0, False
+        self._folder = folder
+        self._size = 0
+        self._scarce = False
 
     def handle(self, event: Event) -> None:
         """Take the size of the last checkpoint; a recovery of the disk has ended the alert."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from typing_extensions import override
+
 from mptui.config.schema import CheckpointConfig
 from mptui.engine.checkpoint.files import (
     UNDO,
@@ -89,7 +91,9 @@ class Saver:
         self._folder = folder
         self._config = config
         self._emit = emit
-        self._hold, self._should_stop, self._guard = hold, should_stop, guard
+        self._hold = hold
+        self._should_stop = should_stop
+        self._guard = guard
         self._may_wait = may_wait
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
         # apart from that: a slow disk must not keep copies on a device
@@ -307,8 +311,8 @@ class Saver:
 class Follower(Saver):
     """Writes nothing, and knows which step rank 0 has saved."""
 
+    @override
     def went_back(self, step: int) -> None:
-        """See `Saver.went_back`."""
         self._last_step = step
 
     def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:

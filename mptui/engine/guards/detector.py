@@ -128,7 +128,9 @@ class DivergenceDetector:
 
     def _update_applied(self, row: StepRow) -> None:
         self.left_out += self._faults
-        self._faults, self._refused, self._skips_at_floor = [], [], 0
+        self._faults = []
+        self._refused = []
+        self._skips_at_floor = 0
         if not self.far.update(row):
             self.last_good = row.step
         elif self.far.streak >= DIVERGED_AFTER:
@@ -166,7 +168,8 @@ class DivergenceDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state`."""
-        self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
+        self.last_good = int(state["last_good"])
+        self._skips_at_floor = int(state["skips_at_floor"])
         self._recent = [int(step) for step in state["recent"]]
         self.far.load_state_dict(state.get("far", {}))
         self._faults = [WindowPosition(**place) for place in state["faults"]]
@@ -208,7 +211,8 @@ class FarLoss:
         best = min(self.best, *losses)
         if not max(losses) <= FAR * max(best, self.chance):
             return False
-        self.best, self.streak = best, 0
+        self.best = best
+        self.streak = 0
         return True
 
     def update(self, row: StepRow) -> bool:
@@ -234,7 +238,8 @@ class FarLoss:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state`, which is empty in checkpoints of earlier versions."""
         best = state.get("best")
-        self.best, self.streak = math.inf if best is None else float(best), int(state.get("streak", 0))
+        self.best = math.inf if best is None else float(best)
+        self.streak = int(state.get("streak", 0))
 
 
 # Alert and advice for a run that diverges with finite numbers
@@ -331,7 +336,8 @@ class ScalerHealth:
             self.backoffs += 1
             self.falls += self.seen > SEARCH_STEPS
         self.scale = row.loss_scale
-        self.lowest, self.highest = min(self.lowest, self.scale), max(self.highest, self.scale)
+        self.lowest = min(self.lowest, self.scale)
+        self.highest = max(self.highest, self.scale)
         self.moves.append((row.step, self.scale))
         self._news = True
 

@@ -232,7 +232,8 @@ class NanGuard(Hook):
     def settings_changed(self) -> None:
         """Apply the limits of the settings in force."""
         guards = self._context.job.config.guards
-        self._detector.floor, self._detector.max_streak = self._floor(), guards.max_skipped_streak
+        self._detector.floor = self._floor()
+        self._detector.max_streak = guards.max_skipped_streak
         self._fallbacks.budget = guards.max_recoveries
         if self._mode != "rollback":
             self._context.rollback.forget()

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
 from mptui.data.types import IGNORE
@@ -153,7 +154,8 @@ def _pass(
             loss = context.task.loss(outputs, batch, weight, size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
             watcher.origin = NonFiniteOrigin("loss", LOSS, "", "")
-        watcher.where, watcher.layer = "backward", LOSS
+        watcher.where = "backward"
+        watcher.layer = LOSS
         if watcher.origin is None:
             precision.backward(loss)
 
@@ -181,8 +183,8 @@ class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
         self.where = "forward"
         self.origin: NonFiniteOrigin | None = None
 
-    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """See `WatchedOperations.watched`."""
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.origin is not None:
             return func(*args, **kwargs)
         sound, largest = _finite(args), _largest(args)  # before it runs: it may overwrite them

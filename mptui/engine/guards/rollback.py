@@ -94,7 +94,8 @@ class Rollback:
         """Restore `state` from the last good snapshot, between two steps or in an abandoned one."""
         assert self._newer is not None, "asked for only where it is possible"
         if self._older is not None and (self._newer.step >= self.last_good or self._went_to_newer):
-            self._newer, self._older = self._older, None
+            self._newer = self._older
+            self._older = None
             self._memory, self._spare = self._spare, self._memory
         self._went_to_newer = True
         self._newer.arrive()

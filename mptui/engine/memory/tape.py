@@ -142,7 +142,10 @@ class _Checkpoint:
         named: dict[str, Any],
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self._forward, self._inputs, self._named, self._autocast = forward, inputs, named, autocast
+        self._forward = forward
+        self._inputs = inputs
+        self._named = named
+        self._autocast = autocast
         self._saved = 0
         self._again: dict[int, torch.Tensor] | None = None
 
@@ -160,7 +163,8 @@ class _Checkpoint:
             self._compute(self._again)
         tensor = self._again.pop(number)
         if not self._again:  # else the graph would keep them, through its hooks
-            self._inputs, self._named = (), {}
+            self._inputs = ()
+            self._named = {}
         return tensor
 
     def _compute(self, again: dict[int, torch.Tensor]) -> None:
@@ -580,7 +584,9 @@ class StepTracer:
         autocast: Callable[[], AbstractContextManager[Any]],
         checkpointed: list[torch.nn.Module],
     ) -> None:
-        self._network, self._log, self._autocast = network, log, autocast
+        self._network = network
+        self._log = log
+        self._autocast = autocast
         self._tape = Tape(autocast)
         self._entered: list[str] = []
         self._removable: list[RemovableHandle | WrappedForward] = []

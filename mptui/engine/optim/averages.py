@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from mptui.engine.optim.buffers import BufferRow, RevertibleBuffers, WeightMemory
 from mptui.engine.optim.fused import STEP, FusedOptimizer, GroupTensors, Tensors, average_in, descend
@@ -93,12 +94,13 @@ class WeightAverage(AveragedWeights):
         """Return the EMA of each trained parameter."""
         return self._average
 
+    @override
     def statistics(self) -> list[torch.Tensor]:
-        """See `AveragedWeights.statistics`; a constant that is not finite, as of a mask, has no average."""
+        """A constant that is not finite, as of a mask, has no average."""
         return self._statistics
 
+    @override
     def follow(self, buffers: RevertibleBuffers) -> None:
-        """See `AveragedWeights.follow`."""
         known = dict(self._named_statistics(self._followed))
         self._buffers = buffers
         self._load_statistics(known)
@@ -116,8 +118,9 @@ class WeightAverage(AveragedWeights):
         torch._foreach_add_(averages, difference)
 
     @contextlib.contextmanager
+    @override
     def in_place(self) -> Iterator[None]:
-        """See `AveragedWeights.in_place`; the same for buffers."""
+        """The same for buffers."""
         with super().in_place():
             for row, average in zip(self._rows(), self._statistics, strict=True):
                 row.write(_known(average, row))

@@ -329,7 +329,8 @@ class GradientNorm:
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool, shared_by: Ranks = ALONE) -> None:
-        self._parameters, self._shared_by = parameters, shared_by
+        self._parameters = parameters
+        self._shared_by = shared_by
         self._early = early
         self._noted: dict[int, _Noted] = {}
         there_are_many = early and sum(parameter.numel() for parameter in parameters) >= CACHED

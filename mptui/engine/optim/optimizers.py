@@ -185,7 +185,9 @@ class OptimizerState:
     """
 
     def __init__(self, name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._name, self._model, self._optimizer = name, model, optimizer
+        self._name = name
+        self._model = model
+        self._optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
         """Return the name under `optimizer`, and each tensor under `KEY/PARAMETER`."""

@@ -86,7 +86,8 @@ class Beats:
         arrived: Callable[[], int],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._rank, self._arrived = rank, arrived
+        self._rank = rank
+        self._arrived = arrived
         self.on_silent: Callable[[str], None] = _say
         self.device: Callable[[], DeviceSample | None] = lambda: None
         self._others = [r for r in range(world_size) if r != rank] if rank == 0 else [0]

@@ -177,8 +177,11 @@ class Ranks:
         *,
         nodes: int = 1,
     ) -> None:
-        self.rank, self.world_size, self.nodes = rank, world_size, nodes
-        self.device_group, self.host_group = device_group, host_group
+        self.rank = rank
+        self.world_size = world_size
+        self.nodes = nodes
+        self.device_group = device_group
+        self.host_group = host_group
         self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
         self.heard: Callable[[list[list[int]]], None] = lambda notes: None
         self.failure: RankFailure | None = None
@@ -356,7 +359,8 @@ class Arrivals:
     """
 
     def __init__(self, place: RankPlace) -> None:
-        self.place, self.count = place, 0
+        self.place = place
+        self.count = 0
         self.address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         self.fault = ""
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.ranks.group import Ranks
 
@@ -38,7 +40,8 @@ class RanksMailbox(Mailbox):
 
     def __init__(self, ranks: Ranks, own: Mailbox) -> None:
         super().__init__()
-        self._ranks, self._own = ranks, own
+        self._ranks = ranks
+        self._own = own
         self._taken: list[Command] = []
         self._agreed: deque[Command] = deque()
         self.report_due: Callable[[], bool] = lambda: False
@@ -50,11 +53,12 @@ class RanksMailbox(Mailbox):
         self.has_news: Callable[[], bool] = lambda: False
         self.take_news: Callable[[], Any] = lambda: None
         self.hear_news: Callable[[list[Any]], None] = lambda news: None
-        ranks.notes, ranks.heard = self._notes, self._heard
+        ranks.notes = self._notes
+        ranks.heard = self._heard
 
     @property
+    @override
     def stop_is_asked(self) -> bool:
-        """See `Mailbox.stop_is_asked`."""
         return self.stop_requested or self._own.stop_requested
 
     def _notes(self) -> list[int]:
@@ -68,8 +72,10 @@ class RanksMailbox(Mailbox):
     def _heard(self, notes: list[list[int]]) -> None:
         stop = max(each[0] for each in notes)
         if stop:
-            self.stop_requested, self.stop_signal = True, stop - 1 or None
-        self.reports, self.saves = bool(notes[0][2]), _REASONS[notes[0][3]]
+            self.stop_requested = True
+            self.stop_signal = stop - 1 or None
+        self.reports = bool(notes[0][2])
+        self.saves = _REASONS[notes[0][3]]
         if any(each[-1] for each in notes):
             self.timed([each[-TIMES:] for each in notes])
         if any(each[4] for each in notes):

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
 
 from mptui.config.schema import RunConfig
 from mptui.data.batch import Batch, Window
@@ -95,25 +96,29 @@ class RankReplica(Replica):
         self, network: torch.nn.Module, ranks: Ranks, made_up: Callable[[], Batch], batch_size: int
     ) -> None:
         super().__init__(network)
-        self._bare, self._ranks, self._made_up, self._batch_size = network, ranks, made_up, batch_size
-        self._share, self._short = Share(ranks.rank, ranks.world_size), 0
+        self._bare = network
+        self._ranks = ranks
+        self._made_up = made_up
+        self._batch_size = batch_size
+        self._share = Share(ranks.rank, ranks.world_size)
+        self._short = 0
         self._norms = [each for each in network.modules() if isinstance(each, torch.nn.SyncBatchNorm)]
         self.tied_by = "training.sync_batch_norm" if self._norms else ""
 
+    @override
     def begin(self, window: Window, limit: int | None) -> None:
-        """See `Replica.begin`."""
         self._short = self._passes_short(window, limit)
 
+    @override
     def synchronize(self, last: bool) -> None:
-        """See `Replica.synchronize`."""
         self._sum_after(last and not self._short)
 
     @abstractmethod
     def _sum_after(self, summed: bool) -> None:
         """Say whether the next backward pass sums gradients; they add up on each rank otherwise."""
 
+    @override
     def fill_up(self, precision: Precision) -> list[torch.Tensor]:
-        """See `Replica.fill_up`."""
         losses = []
         while self._short:
             self._short -= 1
@@ -138,13 +143,15 @@ class RankReplica(Replica):
             short += -(-most // (limit or most)) - -(-own // (limit or most))
         return short
 
+    @override
     def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """See `Replica.total`; over all ranks."""
+        """Over all ranks."""
         return self._ranks.sum_(super().total(losses).clone())
 
     @contextlib.contextmanager
+    @override
     def whole(self) -> Iterator[None]:
-        """See `Replica.whole`; BatchNorm normalizes by the samples of this rank."""
+        """BatchNorm normalizes by the samples of this rank."""
         for norm in self._norms:
             norm.process_group = dist.GroupMember.NON_GROUP_MEMBER
         try:
@@ -178,7 +185,8 @@ class SummedReplica(RankReplica):
     ) -> None:
         super().__init__(network, ranks, made_up, batch_size)
         self._device = device
-        self._sent, self._entered = 0, False
+        self._sent = 0
+        self._entered = False
         self.network = self._parallel = self._built()
 
     def _built(self) -> DistributedDataParallel:
@@ -209,14 +217,17 @@ class SummedReplica(RankReplica):
 
     def _sum_after(self, summed: bool) -> None:
         # outside of DDP's `no_sync`, or inside of it
-        self._entered, self._parallel.require_backward_grad_sync = True, summed
+        self._entered = True
+        self._parallel.require_backward_grad_sync = summed
 
+    @override
     def sums_done(self) -> None:
-        """See `Replica.sums_done`."""
-        self._sent, self._entered = 0, False
+        self._sent = 0
+        self._entered = False
 
+    @override
     def make_up(self) -> None:
-        """See `Replica.make_up`: zeros for each bucket that is left, as torch's `Join` does for DDP."""
+        """Zeros for each bucket that is left, as torch's `Join` does for DDP."""
         reducer = self._parallel.reducer
         with lost():
             if not self._entered:
@@ -224,14 +235,15 @@ class SummedReplica(RankReplica):
             for bucket in reducer._get_zeros_like_grad_buckets()[self._sent :]:
                 self._sum(bucket).wait()
 
+    @override
     def renew(self) -> None:
-        """See `Replica.renew`: DDP can't be used again after a backward pass that did not end."""
+        """DDP can't be used again after a backward pass that did not end."""
         self.close()
         self.sums_done()
         self.network = self._parallel = self._built()
 
+    @override
     def close(self) -> None:
-        """See `Replica.close`."""
         self._parallel._remove_autograd_hooks()  # type: ignore[no-untyped-call]
 
 
@@ -325,7 +337,8 @@ class ShardedReplica(RankReplica):
     ) -> None:
         super().__init__(network, ranks, made_up, batch_size)
         assert isinstance(network, FSDPModule), "from placed"
-        self._root, self.tied_by = network, "memory.shard"
+        self._root = network
+        self.tied_by = "memory.shard"
         self._held = [(parameter, shard_of(parameter)) for parameter in network.parameters()]
         self._root.set_requires_gradient_sync(True)
         self._sums = True
@@ -335,15 +348,16 @@ class ShardedReplica(RankReplica):
             self._root.set_requires_gradient_sync(summed)
             self._sums = summed
 
+    @override
     def sums_done(self) -> None:
-        """See `Replica.sums_done`: hand the gradients of the shards over to the optimizer."""
+        """Hand the gradients of the shards over to the optimizer."""
         for parameter, own in self._held:
             grad, parameter.grad = parameter.grad, None
             own.grad = None if grad is None else shard_of(grad)
 
     @contextlib.contextmanager
+    @override
     def whole(self) -> Iterator[None]:
-        """See `Replica.whole`."""
         self._ranks.meet()
         root, modules = self._root, _sharded(self.network)
         root.set_reshard_after_forward(False)

@@ -45,7 +45,8 @@ class Lockstep(Hook):
     """
 
     def __init__(self, context: TrainContext) -> None:
-        self._context, self._ranks = context, context.ranks
+        self._context = context
+        self._ranks = context.ranks
         self._stage = Stage.ASIDE
         self._weighs = self._weighed = False
         self._all_know = True
@@ -64,7 +65,8 @@ class Lockstep(Hook):
 
     def _whole(self, windows: Iterator[Window]) -> Iterator[Window]:
         while True:
-            self._stage, self._weighed = Stage.READING, False
+            self._stage = Stage.READING
+            self._weighed = False
             if (window := next(windows, None)) is None:
                 self._stage = Stage.ASIDE
                 return
@@ -89,7 +91,8 @@ class Lockstep(Hook):
 
     def step_begins(self) -> None:
         """Begin a step, or repeat it."""
-        self._stage, self._weighed = Stage.STEP, False
+        self._stage = Stage.STEP
+        self._weighed = False
 
     def gradients_ready(self) -> None:
         """Meet before the update.
@@ -192,11 +195,13 @@ class RankTimes(Hook):
     """
 
     def __init__(self, context: TrainContext) -> None:
-        self._context, self._ranks = context, context.ranks
+        self._context = context
+        self._ranks = context.ranks
         self._own: list[int] | None = None
         self._arrived: dict[int, StepTimes] = {}
         if isinstance(context.mailbox, RanksMailbox):
-            context.mailbox.times, context.mailbox.timed = self._take, self._collect
+            context.mailbox.times = self._take
+            context.mailbox.timed = self._collect
             self._ranks.sums_begin = context.reporter.clock.sums_begin
 
     @property
@@ -217,7 +222,8 @@ class RankTimes(Hook):
 
     def run_begins(self) -> None:
         """Forget the steps measured so far."""
-        self._own, self._ranks.steps = None, ()
+        self._own = None
+        self._ranks.steps = ()
         self._arrived.clear()
 
     def settings_changed(self) -> None:
@@ -262,7 +268,8 @@ class Unreadable(Hook):
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         if isinstance(context.mailbox, RanksMailbox):
-            context.mailbox.has_news, context.mailbox.take_news = self._has_news, self._take_news
+            context.mailbox.has_news = self._has_news
+            context.mailbox.take_news = self._take_news
             context.mailbox.hear_news = self._hear
 
     @property

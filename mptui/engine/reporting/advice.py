@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import torch
+from typing_extensions import override
 
 from mptui.config.keys import value_of
 from mptui.data.loader import Loader
@@ -121,7 +122,9 @@ class SpeedAdvice(Hook):
     def settings_changed(self) -> None:
         """Restart the measurement; if advice was taken, it is to be seen what that changes."""
         verdict, before, config = self._context.reporter.verdict, self._config, self._context.job.config
-        self._config, self._taken, self._validations = config, None, 0
+        self._config = config
+        self._taken = None
+        self._validations = 0
         for offer in self._offers.values():
             key, value = offer.remedy.key, str(offer.remedy.value)
             if offer.remedy.gain is None or not key or str(value_of(config, key)) != value:
@@ -242,8 +245,8 @@ class FirstLoss(Hook):
     def __init__(self, context: TrainContext) -> None:
         self._context = context
 
+    @override
     def rows_read(self, rows: Sequence[StepRow]) -> None:
-        """See `Hook.rows_read`."""
         if not rows or rows[0].step != 1:
             return
         first, chance = rows[0], self._context.task.chance
@@ -268,7 +271,8 @@ class MemorySamples(Hook):
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         self._process = psutil.Process()
-        self._due, self._peak = 0.0, 0
+        self._due = 0.0
+        self._peak = 0
 
     def report_due(self) -> None:
         """Emit a sample if it is time, or the peak has risen."""
@@ -276,7 +280,8 @@ class MemorySamples(Hook):
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
         now = time.monotonic()
         if now >= self._due or peak > self._peak:
-            self._due, self._peak = now + EVERY_S, peak
+            self._due = now + EVERY_S
+            self._peak = peak
             self._context.emit(self._sample(device))
 
     def _sample(self, device: torch.device) -> MemorySample:

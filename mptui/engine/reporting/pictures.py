@@ -140,7 +140,9 @@ class PickedSamples:
     """
 
     def __init__(self, measure: Measure, worst: int, chosen: npt.NDArray[np.int64]) -> None:
-        self._measure, self._count, self._chosen = measure, worst, chosen
+        self._measure = measure
+        self._count = worst
+        self._chosen = chosen
         self._worst: list[_Rows] = []
         self._wanted: list[_Rows] = []
         self._indices: list[npt.NDArray[np.int64]] = []
@@ -228,7 +230,8 @@ class PredictionPictures(Hook):
         self._chosen: dict[str, npt.NDArray[np.int64]] | None = None
         self._shown: Iterable[int] = range(CLASSES_SHOWN)
         self._unwritten: dict[str, ValidationPictures] = {}
-        self._cost_s, self._ended_at = 0.0, -float("inf")
+        self._cost_s = 0.0
+        self._ended_at = -float("inf")
 
     @property
     def active(self) -> bool:
@@ -304,7 +307,8 @@ class PredictionPictures(Hook):
         """Show the worst classes of this validation in the next one, if there are too many to show all."""
         if len(self._classes) > CLASSES_SHOWN:
             names = next(iter(worst_classes(measured.per_class, CLASSES_SHOWN).values()), {})
-            self._shown, self._chosen = sorted(map(self._classes.index, names)), None
+            self._shown = sorted(map(self._classes.index, names))
+            self._chosen = None
 
     @property
     def _has_masks(self) -> bool:
@@ -416,7 +420,9 @@ class ImageGrids(Hook):
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
-        self._cost_s, self._ended_at, self._last_step = 0.0, -math.inf, -1
+        self._cost_s = 0.0
+        self._ended_at = -math.inf
+        self._last_step = -1
 
     @property
     def active(self) -> bool:

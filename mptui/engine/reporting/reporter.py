@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -15,29 +15,13 @@ from mptui.engine.evaluate import SCORES
 from mptui.engine.ranks.beats import StepTimes
 from mptui.engine.reporting.step_time import HostCopy, StepClock, Throughput, Verdict
 from mptui.events import Event, Step, StepSkipped
-from mptui.tasks.base import Metrics
+from mptui.tasks.base import Metrics, WindowMetrics
 
 # Training metrics of the steps that were applied: one that is refused or taken anew adds nothing
 # -----------------------------------------------------------------------------------------------
 
 MOST_NUMBERS = 1 << 20
 """Numbers of the outputs of a window that are kept until its step is applied: 4 MB."""
-
-
-@runtime_checkable
-class WindowMetrics(Metrics, Protocol):
-    """Metrics that take a window as a whole, before the host knows whether it counts."""
-
-    def kept_of(self, outputs: torch.Tensor, batch: Batch) -> Any:  # noqa: ANN401 - only they read it
-        """Return what is counted of a batch; computes nothing."""
-
-    def update_window(self, kept: Sequence[Any], counts: torch.Tensor) -> None:
-        """Add what `kept_of` returned of the batches of a window; if an error is raised, none of them.
-
-        Args:
-            kept: Of each batch.
-            counts: Whether the window counts, 0-dim bool on the device.
-        """
 
 
 class AppliedMetrics:
@@ -291,7 +275,8 @@ class Reporter:
         self.watcher: Callable[[Sequence[StepRow]], None] | None = None
         self.totals = Totals()
         self.epoch = EpochSums()
-        self.run_throughput, self.epoch_throughput = Throughput(), Throughput()
+        self.run_throughput = Throughput()
+        self.epoch_throughput = Throughput()
         self.waited = 0.0
         self.trained = 0.0
         self.clock = StepClock(device)
@@ -310,7 +295,8 @@ class Reporter:
 
     def begin_epoch(self) -> None:
         """Begin the sums of an epoch."""
-        self.epoch, self.epoch_throughput = EpochSums(), Throughput()
+        self.epoch = EpochSums()
+        self.epoch_throughput = Throughput()
 
     def record(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
         """Record the step that just ended; cheap, never syncs."""

@@ -142,7 +142,8 @@ class Verdict:
         self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
         self._steps: deque[int] = deque(maxlen=_KEPT)
         self._starved: deque[bool] = deque(maxlen=_KEPT)
-        self.saving, self.speed = SavingShare(), Throughput()
+        self.saving = SavingShare()
+        self.speed = Throughput()
         self._bound = self._advised = ""
 
     def restart(self) -> None:
@@ -499,8 +500,10 @@ class StepClock:
     def begin(self) -> None:
         """Begin a step; a measurement that never ended is discarded."""
         if self._armed or self._measuring:
-            self._armed, self._measuring = False, True
-            self._marks, self._in_sums = [], False
+            self._armed = False
+            self._measuring = True
+            self._marks = []
+            self._in_sums = False
             self.mark("")
 
     def mark(self, part: str) -> None:
@@ -519,7 +522,8 @@ class StepClock:
         if not self._measuring:
             return
         self.mark("other")
-        self._measuring, self._under_way = False, True
+        self._measuring = False
+        self._under_way = True
         computed = next((m.moment for m in reversed(self._marks) if m.part == "backward"), None)
         # a device that has finished the backward pass by now waits for the host
         self._starved = None if computed is None else computed.passed

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_leaves
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.data.batch import Batch
@@ -156,8 +157,8 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
         self._calls: Counter[tuple[str, Where]] = Counter()
         self._layers: dict[tuple[str, Where], str] = {}
 
-    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """See `WatchedOperations.watched`."""
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if self.inside or func.namespace == "prim":
             return result
@@ -688,7 +689,9 @@ class SmallRun:
         plan = replace(plan_run(small_request(request, settings)), workers=0)
         self._mailbox = Mailbox()
         prepared = prepare(plan, emit=_nothing, mailbox=self._mailbox, on_bad=_nothing, force_compile=False)
-        self.job, self.dataset, self.task = prepared.job, prepared.dataset.name, plan.task
+        self.job = prepared.job
+        self.dataset = prepared.dataset.name
+        self.task = plan.task
         self.plain_model = deepcopy(self.job.model)
 
     def __enter__(self) -> "SmallRun":
@@ -778,7 +781,9 @@ class _Watch(Hook):
         before: Callable[[Trainer, int], None],
         after: Callable[[Trainer, StepRow], None],
     ) -> None:
-        self._trainer, self._before, self._after = trainer, before, after
+        self._trainer = trainer
+        self._before = before
+        self._after = after
 
     def step_begins(self) -> None:
         self._before(self._trainer, self._trainer.state.step + 1)
@@ -875,7 +880,8 @@ def training_lesson(request: Request, report: Callable[[TrainingLesson], None]) 
     lesson = TrainingLesson("", "", "", {name: FormatRun() for name in PRECISIONS})
     for name, found in lesson.runs.items():
         with SmallRun(request, {"precision.mode": name, "training.max_steps": FORMAT_STEPS}) as run:
-            lesson.model, lesson.dataset = str(run.job.config.model.name), run.dataset
+            lesson.model = str(run.job.config.model.name)
+            lesson.dataset = run.dataset
             lesson.device = run.job.device.type
             _train(run, found, lambda: report(lesson))
             found.activations = _activations(run, name)

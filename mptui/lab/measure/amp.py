@@ -127,7 +127,9 @@ class Judge:
     """
 
     def __init__(self, reference: PrecisionTrial, control: PrecisionTrial, batches: int) -> None:
-        self._reference, self._control, self._batches = reference, control, batches
+        self._reference = reference
+        self._control = control
+        self._batches = batches
         self._control_cosines = _cosines(reference, control)
 
     def judge(self, trial: PrecisionTrial, fp32_layers: list[str]) -> Checked:
@@ -135,13 +137,16 @@ class Judge:
         reference = self._reference
         checked = Checked(trial.precision, trial.loss, fp32_layers=fp32_layers, loss_scale=trial.scale)
         if trial.refused:
-            checked.cosine, checked.verdict, checked.why = math.nan, "not safe", trial.refused
+            checked.cosine = math.nan
+            checked.verdict = "not safe"
+            checked.why = trial.refused
             return checked
         cosines = _cosines(reference, trial)
         order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
         checked.loss_error = _off(trial.loss, reference.loss)
         checked.outputs_error = _distance(trial.outputs, reference.outputs)
-        checked.cosine, checked.control = _whole(reference, trial), _whole(reference, self._control)
+        checked.cosine = _whole(reference, trial)
+        checked.control = _whole(reference, self._control)
         checked.layers = {name: cosines[name] for name in order}
         checked.norms = {name: _ratio(trial.gradients[name], reference.gradients[name]) for name in order}
         checked.verdict, checked.why, checked.more_batches = self._verdict(trial, checked)
@@ -404,7 +409,8 @@ class PrecisionChecker:
     """
 
     def __init__(self, bench: TrialSetup, mailbox: Mailbox) -> None:
-        self._bench, self._mailbox = bench, mailbox
+        self._bench = bench
+        self._mailbox = mailbox
         self._scaler = bench.job.config.precision.grad_scaler
         self._reference = bench.run("fp32", look=True)
         if not self._reference.finite:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+from typing_extensions import override
 
 from mptui.data.batch import Batch
 from mptui.engine.guards.nan_localizer import LOSS, FirstNonFinite
@@ -43,7 +44,8 @@ class LinesInFp32(TorchFunctionMode):
 
     def __init__(self, lines: Collection[str], device: torch.device) -> None:
         super().__init__()
-        self._lines, self._device = lines, device
+        self._lines = lines
+        self._device = device
 
     def __torch_function__(
         self,
@@ -147,7 +149,8 @@ class LocalErrors:
         """Compute a module again in fp32; nothing if it can't be."""
         now = self._random_state()
         self._set_random_state(call.random)
-        self._again, self._depth = call.given, 0
+        self._again = call.given
+        self._depth = 0
         try:
             with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
                 inputs, named = call.inputs
@@ -232,7 +235,8 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
 
     def __init__(self, precision: str, device: torch.device) -> None:
         super().__init__()
-        self._dtype, self._device = DTYPES[precision], device
+        self._dtype = DTYPES[precision]
+        self._device = device
         self.found: Found = {}
 
     @contextmanager
@@ -263,8 +267,8 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
                 what = f"{function.__name__} lacks {' and '.join(lacks)}: its backward runs without autocast"
                 self._note(defining_line(inspect.unwrap(function.forward).__code__), "no rule", what)
 
-    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """See `WatchedOperations.watched`."""
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace not in _TORCHS:
             self._custom(func, args)
         result = func(*args, **kwargs)
@@ -390,7 +394,8 @@ class TrialSetup:
     """
 
     def __init__(self, job: Job, batches: Sequence[Batch]) -> None:
-        self.job, self.batches = job, batches
+        self.job = job
+        self.batches = batches
         self.model = job.model
         self._saved = [(t, t.detach().clone()) for t in (*self.model.parameters(), *self.model.buffers())]
         self._seeds = StepSeeds(job.config.training.seed, job.device)
@@ -482,7 +487,8 @@ class TrialSetup:
                 outputs = self.model.forward(*batch.inputs)
                 recorded.layer = LOSS
                 loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
-            recorded.where, recorded.layer = "backward", LOSS
+            recorded.where = "backward"
+            recorded.layer = LOSS
             with recorded:
                 torch.autograd.backward(loss * (scale or 1.0))
         return recorded.operations

@@ -439,7 +439,9 @@ class GroupMeasurer:
     """
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], step_s: float) -> None:
-        self._words, self._environ, self._step_s = words, environ, step_s
+        self._words = words
+        self._environ = environ
+        self._step_s = step_s
 
     def measure(self, request: "Request", settings: Mapping[str, object], effort: Effort) -> ShortRunResult:
         """Measure a variant, as `Measurer.measure`.

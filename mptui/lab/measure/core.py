@@ -188,8 +188,10 @@ class RunListener:
     """
 
     def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
-        self._seconds, self._loss_at = seconds, loss_at
-        self._warm, self._warm_s = 0, 0.0
+        self._seconds = seconds
+        self._loss_at = loss_at
+        self._warm = 0
+        self._warm_s = 0.0
         self._waited_s = 0.0
         self._losses: list[float] = []
         self._training_since: float | None = None
@@ -200,7 +202,8 @@ class RunListener:
     def handle(self, event: Event) -> None:
         """Handle an event of the run."""
         if isinstance(event, RunStarted):
-            self._training_since, self.classes = time.monotonic(), len(event.classes)
+            self._training_since = time.monotonic()
+            self.classes = len(event.classes)
         self._stepped |= isinstance(event, Step)
         if isinstance(event, EpochStarted):
             self.epoch_steps = event.steps
@@ -464,7 +467,8 @@ class Measurer:
     """
 
     def __init__(self, environ: Mapping[str, str], should_stop: Callable[[], bool] = lambda: False) -> None:
-        self._environ, self._should_stop = dict(environ), should_stop
+        self._environ = dict(environ)
+        self._should_stop = should_stop
         self._server: ForkServer | None = None
 
     def __enter__(self) -> "Measurer":
@@ -733,8 +737,11 @@ class AblationRun:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows = [Row(variant) for variant in variants]
-        self._request, self._effort, self._measure = request, effort, measure
-        self._compile_s, self._clock = compile_s, clock
+        self._request = request
+        self._effort = effort
+        self._measure = measure
+        self._compile_s = compile_s
+        self._clock = clock
         self._until = clock() + budget_s
         self._rounds = 0
 

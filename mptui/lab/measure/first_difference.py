@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from typing_extensions import override
 
 from mptui.engine.spectrum import WatchedOperations, drawn_places
 from mptui.registry.own_code import running_line
@@ -188,8 +189,8 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
         self.where = "forward"
         self.operations: list[RecordedOperation] = []
 
-    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """See `WatchedOperations.watched`."""
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)

@@ -187,7 +187,10 @@ class Simulation:
     def __init__(
         self, config: RunConfig, task: str, *, device: str, precision: str, classes: int, step_s: float
     ) -> None:
-        self._config, self._task, self._step_s, self._classes = config, task, step_s, classes
+        self._config = config
+        self._task = task
+        self._step_s = step_s
+        self._classes = classes
         self.footprint: Footprint = footprint(
             config, task, device=device, precision=precision, classes=classes
         )

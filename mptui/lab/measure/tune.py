@@ -195,11 +195,16 @@ class Search:
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        self.start, self.best = dict(start), dict(start)
+        self.start = dict(start)
+        self.best = dict(start)
         self.findings: list[TuneFinding] = []
         self.total: Ratio | None = None
         self.total_rounds = 0
-        self._first, self._propose, self._run, self._clock, self._tell = first, propose, run, clock, tell
+        self._first = first
+        self._propose = propose
+        self._run = run
+        self._clock = clock
+        self._tell = tell
         self._seconds = [first_s]
         self._reference: float | None = None
 
@@ -371,7 +376,8 @@ class Search:
             if before.failed or after.failed:
                 break
             after.hold_against(before)
-            self.total, self.total_rounds = after.over, number + 1
+            self.total = after.over
+            self.total_rounds = number + 1
 
 
 def rivals_text(finding: TuneFinding) -> str:
@@ -774,8 +780,12 @@ class Tuning:
         self.clock = Deadline(seconds)
         self.runs = 0
         self.search: Search | None = None
-        self._given_s, self._began, self._loss_at = seconds, time.monotonic(), LOSS_AT
-        self._plan, self._measurer, self._tell = plan, measurer, tell
+        self._given_s = seconds
+        self._began = time.monotonic()
+        self._loss_at = LOSS_AT
+        self._plan = plan
+        self._measurer = measurer
+        self._tell = tell
         self._request = endless(plan.request, plan)
         self._timed_s = min(_LONGEST_S, max(_SHORTEST_S, seconds / _RUNS))
         self._tunable = Tunable(plan, cpus, _free_bytes(plan))

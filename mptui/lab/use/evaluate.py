@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import override
 
 from mptui.config.resolve import resolve
 from mptui.config.schema import DataConfig
@@ -258,7 +259,7 @@ class _Figures:
 
 
 @dataclass(slots=True)
-class ObservedMetrics:
+class ObservedMetrics(Metrics):
     """The metrics of a task, and figures of each sample.
 
     Args:
@@ -272,35 +273,36 @@ class ObservedMetrics:
     num_classes: int
     _batches: list[_Figures] = field(default_factory=list)
 
+    @override
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`."""
         figures = self._figures(outputs, batch)  # before the metrics: if memory is full, nothing was added
         self.inner.update(outputs, batch)
         self._batches.append(figures)
 
+    @override
     def compute(self) -> dict[str, float]:
-        """See `Metrics.compute`."""
         return self.inner.compute()
 
+    @override
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """See `Metrics.per_class`."""
         return self.inner.per_class()
 
+    @override
     def confusion(self) -> torch.Tensor | None:
-        """See `Metrics.confusion`."""
         return self.inner.confusion()
 
+    @override
     def reset(self) -> None:
-        """See `Metrics.reset`."""
         self.inner.reset()
         self._batches.clear()
 
+    @override
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`; figures of samples are not saved."""
+        """Figures of samples are not saved."""
         return self.inner.state_dict()
 
+    @override
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
         self.inner.load_state_dict(state)
 
     def samples(self) -> SampleFigures:
@@ -551,7 +553,9 @@ class HalvingBatches:
         recovery_for: Callable[[Exception], Recovery | None] = lambda error: None,
     ) -> None:
         self.limit: int | None = None
-        self._device, self._note, self._others = device, note, recovery_for
+        self._device = device
+        self._note = note
+        self._others = recovery_for
 
     def __call__(self, batch: Batch, compute: Callable[[Batch], None]) -> None:
         """Call `compute` with the batch or its parts.

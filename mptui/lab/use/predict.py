@@ -148,7 +148,10 @@ class MaskFiles:
     def __init__(
         self, folder: Path, files: InputFiles, classes: Sequence[str], output: OutputFiles, *, single: bool
     ) -> None:
-        self._folder, self._files, self._classes, self._single = folder, files, classes, single
+        self._folder = folder
+        self._files = files
+        self._classes = classes
+        self._single = single
         self._output = output
         self._palette = palette(classes)
         self._names = mask_names([files.relative(index) for index in range(len(files.paths))])
@@ -328,7 +331,8 @@ class MaskMaker:
     """
 
     def __init__(self, files: InputFiles, *, as_stored: bool) -> None:
-        self._files, self._size = files, partial(upright_size, as_stored=as_stored)
+        self._files = files
+        self._size = partial(upright_size, as_stored=as_stored)
         self._threads = ThreadPoolExecutor(_THREADS)
         self.sizes: dict[int, Size | None] = {}
 
@@ -427,7 +431,8 @@ class Predictor:
     """
 
     def __init__(self, trained: Trained, *, mirror: bool, note: Callable[[str], None]) -> None:
-        self._trained, self._mirror = trained, mirror
+        self._trained = trained
+        self._mirror = mirror
         self.in_pieces = HalvingBatches(trained.device, note)
 
     def __call__(self, loader: Loader, result: Result) -> Iterator[Predicted]:
@@ -514,7 +519,8 @@ class CsvTable:
     """
 
     def __init__(self, stream: TextIO, classes: Sequence[str], precision: str) -> None:
-        self._rows, self._classes = csv.writer(stream, lineterminator="\n"), [cell(name) for name in classes]
+        self._rows = csv.writer(stream, lineterminator="\n")
+        self._classes = [cell(name) for name in classes]
         self._precision = precision
         # formatted at once: of a thousand classes, one by one would take longer than the network
         self._template = ",".join([f"%.{_DIGITS}g"] * len(classes))
@@ -538,7 +544,9 @@ class JsonLines:
     """A JSON object per line: file, class, probability, the probabilities by class, precision and error."""
 
     def __init__(self, stream: TextIO, classes: Sequence[str], precision: str) -> None:
-        self._stream, self._classes, self._precision = stream, classes, precision
+        self._stream = stream
+        self._classes = classes
+        self._precision = precision
 
     def write(self, file: str, probabilities: Sequence[float]) -> None:
         """Append the row of a file."""

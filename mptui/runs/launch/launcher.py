@@ -112,8 +112,10 @@ class Agent(LocalElasticAgent):
     ) -> None:
         super().__init__(spec, logs)
         self._meet = meet
-        self._folder, self._may_restart = Path(logs.root_log_dir), may_restart
-        self._on_loss, self._on_start = on_loss, on_start
+        self._folder = Path(logs.root_log_dir)
+        self._may_restart = may_restart
+        self._on_loss = on_loss
+        self._on_start = on_start
         self._stop: int | None = None
         self._asked: set[int] = set()
         self._save = self._suspend = self._in_rendezvous = False
@@ -375,8 +377,11 @@ class _Guard:
 
     def __init__(self, run: Path, group: Group, on_start: Callable[[], None]) -> None:
         self._on_start = on_start
-        self._run, self._restarts, self._started = run, group.max_restarts, 0
-        self._is_first, self._since = group.nodes == 1, time.time()
+        self._run = run
+        self._restarts = group.max_restarts
+        self._started = 0
+        self._is_first = group.nodes == 1
+        self._since = time.time()
         self._claim: Claim | None = None
         self._cause: LostRank | None = None
         self._bugs: set[Path | None] = set()

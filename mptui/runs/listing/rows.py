@@ -244,7 +244,8 @@ class RunList:
     """
 
     def __init__(self, folder: Path, read: Callable[[Path], dict[str, Any]] = read_summary) -> None:
-        self.folder, self._read = folder, read
+        self.folder = folder
+        self._read = read
         self._known: dict[Path, tuple[object, RunRow]] = {}
 
     def rows(self) -> list[RunRow]:

@@ -112,7 +112,8 @@ class _Measurement:
     """Measures sets of candidates for a run, or returns cached results."""
 
     def __init__(self, decider: Decider, plan: Plan, dataset: Dataset) -> None:
-        self._decider, self._steps = decider, _micro_batches(plan, dataset)
+        self._decider = decider
+        self._steps = _micro_batches(plan, dataset)
         self._facts = {
             **facts_of(plan.config, plan.device.name, len(dataset.classes)),
             "task": plan.task,

@@ -35,7 +35,9 @@ class PacedProgress:
     """Emits the progress of a phase at most a few times per second, and its end."""
 
     def __init__(self, emit: Emit, phase: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._emit, self._phase, self._clock = emit, phase, clock
+        self._emit = emit
+        self._phase = phase
+        self._clock = clock
         self._next = 0.0
 
     def __call__(self, done: int, total: int) -> None:

@@ -83,14 +83,17 @@ class _Client:
     """
 
     def __init__(self, connection: socket.socket, since: int) -> None:
-        self.connection, self.since = connection, since
-        self.received, self.waiting = bytearray(), bytearray()
+        self.connection = connection
+        self.since = since
+        self.received = bytearray()
+        self.waiting = bytearray()
         self.faults = self._second = 0
 
     def note_fault(self, second: int) -> None:
         """Count an invalid line."""
         if second != self._second:
-            self._second, self.faults = second, 0
+            self._second = second
+            self.faults = 0
         self.faults += 1
 
 
@@ -114,7 +117,10 @@ class ControlServer:
         send: Callable[[str, str | None, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run, self._presets, self._profile, self._send = run, list(presets), profile, send
+        self._run = run
+        self._presets = list(presets)
+        self._profile = profile
+        self._send = send
         self._clock = clock
         self._second = self._commands = 0
         self._under_way: set[str] = set()
@@ -278,7 +284,8 @@ class ControlServer:
         """Count a command; return whether it is within the limit per second."""
         second = int(self._clock())
         if second != self._second:
-            self._second, self._commands = second, 0
+            self._second = second
+            self._commands = 0
         self._commands += 1
         return self._commands <= COMMANDS_A_SECOND
 
@@ -399,8 +406,10 @@ class ControlSocket:
     """A listening socket and its files."""
 
     def __init__(self, listener: socket.socket, path: Path, folder: Path | None, link: Path | None) -> None:
-        self.listener, self.path = listener, path
-        self._folder, self._link = folder, link
+        self.listener = listener
+        self.path = path
+        self._folder = folder
+        self._link = link
 
     def remove(self) -> None:
         """Close the socket and remove its files."""

@@ -170,7 +170,8 @@ class AttachedRun:
                 for position in fold_on(run, self.view, self._position):
                     self._position = position
             self.view.finished = None
-        self._step, self._time = self.view.step, self.view.time
+        self._step = self.view.step
+        self._time = self.view.time
         self._finished = self.view.finished if self.view.phase == "finished" else None
         self._lived = False
         self._asked: dict[str, str] = {}
@@ -179,7 +180,8 @@ class AttachedRun:
         self._patient_until = 0.0
         self._next_try = 0.0
         self._lock = threading.Lock()
-        self._closing, self._ended = threading.Event(), threading.Event()
+        self._closing = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mptui-attached", daemon=True)
 
     def start(self) -> "AttachedRun":
@@ -317,7 +319,8 @@ class AttachedRun:
         if events:
             latest = events[-1]
             self._finished = latest if isinstance(latest, RunFinished) else None
-            self._step, self._time = latest.step, latest.time
+            self._step = latest.step
+            self._time = latest.time
             self._events.extend(events)
 
     def _end(self) -> None:
@@ -386,7 +389,9 @@ class EventBuffer:
     def __init__(
         self, reread: Callable[[int, int], list[Event]], at: int = 0, capacity: int = CAPACITY
     ) -> None:
-        self._reread, self._at, self._capacity = reread, at, capacity
+        self._reread = reread
+        self._at = at
+        self._capacity = capacity
         self._events: deque[tuple[int, Event]] = deque(maxlen=capacity)
         self._dropped = 0
         self._lock = threading.Lock()

@@ -61,8 +61,10 @@ class RankTraining:
     """
 
     def __init__(self, plan: Plan, ranks: Ranks, *, force_compile: bool) -> None:
-        self.plan, self.mailbox = plan, Mailbox()
-        self._ranks, self._force_compile = ranks, force_compile
+        self.plan = plan
+        self.mailbox = Mailbox()
+        self._ranks = ranks
+        self._force_compile = force_compile
         self._agreed = mailbox_of(ranks, self.mailbox)
         self._trainer: Trainer | None = None
 

@@ -91,10 +91,12 @@ class Session(RankTraining):
     ) -> None:
         self._changes = LiveChanges(run, plan)
         super().__init__(self._changes.onto(plan), ranks, force_compile=force_compile)
-        self.run, self._resume = run, resume
+        self.run = run
+        self._resume = resume
         self._listeners: list[EventBuffer] = []
         self._lock = threading.Lock()
-        self._step, self._phase = 0, ""
+        self._step = 0
+        self._phase = ""
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
@@ -398,7 +400,8 @@ class LiveChanges:
     """
 
     def __init__(self, run: Path, plan: Plan, guard: Guard = contextlib.nullcontext) -> None:
-        self._run, self.guard = run, guard
+        self._run = run
+        self.guard = guard
         again = is_restart(plan.request.environ)
         self._found: dict[str, Any] = read_json(run / CHANGES) if again else {}
 

@@ -63,7 +63,9 @@ class Watchdog:
         limit_s: Callable[[], float],
         warn: Callable[[str, str], None],
     ) -> None:
-        self._path, self._limit_s, self._warn = run / NAME, limit_s, warn
+        self._path = run / NAME
+        self._limit_s = limit_s
+        self._warn = warn
         self.reading: Callable[[], Sequence[str]] = tuple
         self.late: Callable[[], Sequence[str]] = tuple
         self._phase = "starting"
@@ -110,7 +112,8 @@ class Watchdog:
         return max(self._limit_s() * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
 
     def _progressed(self) -> None:
-        self._since, self._reported = self._clock(), False
+        self._since = self._clock()
+        self._reported = False
 
     def _dump(self, still_s: float) -> None:
         what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
@@ -187,7 +190,8 @@ class RankReports:
     """
 
     def __init__(self, ranks: Ranks, emit: Callable[[Event], None], *, every_s: float | None = None) -> None:
-        self._ranks, self._emit = ranks, emit
+        self._ranks = ranks
+        self._emit = emit
         self._every_s = max(EVERY_S, RANK_S * ranks.world_size) if every_s is None else every_s
         self._reported = time.monotonic()
         self._own: DeviceSample | None = None

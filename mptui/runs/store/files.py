@@ -91,13 +91,15 @@ class Records:
         guard: Guard = contextlib.nullcontext,
         is_owner: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._run, self._guard = run, guard
+        self._run = run
+        self._guard = guard
         self._lock = threading.Lock()
         self._journal = Journal(run, is_owner)
         self._journal_waits = self._given_up = False
         self._index = Index(run, guard)
         self._disk = DiskWatch(run)
-        self._log, self._samples = TrainLog(run), DeviceCsv(run)
+        self._log = TrainLog(run)
+        self._samples = DeviceCsv(run)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
         self.trained_to: int | None = None
@@ -292,7 +294,8 @@ class BadSampleList:
     """
 
     def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
-        self._path, self._guard = run / BAD_SAMPLES, guard
+        self._path = run / BAD_SAMPLES
+        self._guard = guard
         self._lock = threading.Lock()
         self._reasons = dict(_read_reasons(self._path))
         self._written = True
@@ -559,7 +562,8 @@ class Summary:
     """The document behind `summary.json` and `--json`."""
 
     def __init__(self, run: str, directory: str) -> None:
-        self._started, self._cost_before = time.monotonic(), 0.0
+        self._started = time.monotonic()
+        self._cost_before = 0.0
         self.document: dict[str, Any] = {
             "version": VERSION,
             "run": run,
@@ -631,7 +635,8 @@ class _Lines:
     """Lines that wait to be appended to a file."""
 
     def __init__(self, path: Path, header: str = "") -> None:
-        self._path, self._header = path, header
+        self._path = path
+        self._header = header
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
         self._file: LineFile | None = None
 
@@ -687,7 +692,8 @@ class TrainLog(_Lines):
     def _add_step(self) -> None:
         if (step := self._step) is None:
             return
-        self._step, self._step_at = None, step.time
+        self._step = None
+        self._step_at = step.time
         self._say(step.time, step_words(step, self._steps))
 
     def _say(self, moment: float, words: str) -> None:

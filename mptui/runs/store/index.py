@@ -65,7 +65,8 @@ class Index:
     """
 
     def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
-        self._run, self._guard = run, guard
+        self._run = run
+        self._guard = guard
         self._lock = threading.Lock()
         self._view: RunView | None = None
         self._position = self._written = 0

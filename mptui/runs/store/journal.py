@@ -65,7 +65,8 @@ class Journal:
     """
 
     def __init__(self, directory: Path, is_owner: Callable[[], bool] = lambda: True) -> None:
-        self._path, self._is_owner = directory / NAME, is_owner
+        self._path = directory / NAME
+        self._is_owner = is_owner
         self._waiting: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._closed = self._torn = False
@@ -448,7 +449,8 @@ class _Block:
     """
 
     def __init__(self, block: NDArray[np.uint8], newlines: Places, kinds: _Kinds) -> None:
-        self._block, self._kinds = block, kinds
+        self._block = block
+        self._kinds = kinds
         self._ends = newlines
         self._starts = np.concatenate([[0], newlines[:-1] + 1])
         self._words: Words = np.ndarray((len(block) - 8,), "<u8", buffer=block, strides=(1,))

@@ -215,7 +215,8 @@ class Claim:
     """
 
     def __init__(self, run: Path) -> None:
-        self._run, self._path = run, run / NAME
+        self._run = run
+        self._path = run / NAME
         mine = {"pid": os.getpid(), "started": start_time(os.getpid()), "boot": boot_id()}
         place = {"namespace": pid_namespace(), "host": platform.node()}
         self._content = json.dumps({"version": VERSION, **mine, **place}).encode()
@@ -301,7 +302,8 @@ class Claim:
             raise self._lost() from None
         if content != self._content:
             raise self._lost()
-        self._seen, self._read = seen, time.time()
+        self._seen = seen
+        self._read = time.time()
 
     def _take_again(self, untouched: Callable[[], bool]) -> None:
         with contextlib.suppress(OSError), _alone_with(self._run):

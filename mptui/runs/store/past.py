@@ -144,9 +144,12 @@ def completed(past: RunView, now: RunView, moment: RunMoment) -> RunView:
     past.precision, past.profile = now.timeline.settings_at(moment)
     if not past.log:
         past.log.extend(line for line in now.log if line.time <= moment.time)
-    past.timeline, past.by_epoch, past.best = now.timeline, now.by_epoch, now.best
+    past.timeline = now.timeline
+    past.by_epoch = now.by_epoch
+    past.best = now.best
     past.histories = {**now.histories, **_trends(now, moment.step)}
-    past.step, past.time = moment.step, moment.time
+    past.step = moment.step
+    past.time = moment.time
     past.epochs = past.epochs or now.epochs
     return past
 

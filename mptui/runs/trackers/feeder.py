@@ -87,7 +87,8 @@ class TrackerProcess:
             os.close(log)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._stdin = self._process.stdin
+        self._stdout = self._process.stdout
         os.set_blocking(self._stdout.fileno(), False)
         with contextlib.suppress(OSError):  # it has ended
             self._stdin.write(json.dumps(document).encode() + b"\n")
@@ -142,7 +143,8 @@ class RunTrackers:
     """
 
     def __init__(self, run: Path, warn: Warn) -> None:
-        self._run, self._warn = run, warn
+        self._run = run
+        self._warn = warn
         self._process: TrackerProcess | None = None
         self._later = f"what is missing is sent later: mptui sync {shell_word(run)}"
         self._is_told = False
@@ -267,7 +269,8 @@ class TrackerState:
     """
 
     def __init__(self, run: Path) -> None:
-        self._path, self._lock = run / NAME, threading.Lock()
+        self._path = run / NAME
+        self._lock = threading.Lock()
         trackers = read_json(self._path).get("trackers")
         self._trackers: dict[str, Kept] = {
             name: kept
@@ -389,8 +392,12 @@ class Feed(threading.Thread):
         report: Report,
     ) -> None:
         super().__init__(name=name, daemon=True)
-        self._spec, self._run, self._config, self._state = spec, run, config, state
-        self._ending, self._report = ending, report
+        self._spec = spec
+        self._run = run
+        self._config = config
+        self._state = state
+        self._ending = ending
+        self._report = report
         self._rows = 0
         self.moved = time.monotonic()
 
@@ -506,7 +513,8 @@ class _RunEnd:
     """The end of the run: its process says so on standard input, or is gone."""
 
     def __init__(self, parent: int) -> None:
-        self._parent, self._told = parent, False
+        self._parent = parent
+        self._told = False
         self._gone_since: float | None = None
 
     def has_come(self) -> bool:

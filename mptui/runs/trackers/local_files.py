@@ -32,7 +32,9 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._record, self._session_log, self._summary = Record, SessionLog, Summary
+        self._record = Record
+        self._session_log = SessionLog
+        self._summary = Summary
         name = kept.get("file")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             name = f"events.out.tfevents.{time.time():010.0f}.{run.resolve().name}"

@@ -30,7 +30,8 @@ class MlflowRun:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
-        self._metric, self._waiting = Metric, list[Any]()
+        self._metric = Metric
+        self._waiting = list[Any]()
         uri = kept.get("uri")
         self._uri = uri if isinstance(uri, str) else _absolute(mlflow.get_tracking_uri())
         _create_database(self._uri)
@@ -133,9 +134,11 @@ class TrackioRun:
     def __init__(self, run: Path, config: Mapping[str, Any], kept: Kept) -> None:
         from trackio.sqlite_storage import SQLiteStorage
 
-        self._store, self._config = SQLiteStorage, dict(config)
+        self._store = SQLiteStorage
+        self._config = dict(config)
         self._project = config["logging"]["trackio_project"] or PROJECT
-        self._name, self._id = run.resolve().name, kept["id"]
+        self._name = run.resolve().name
+        self._id = kept["id"]
         rows = kept.get("rows")
         self._rows = rows if kept["position"] and isinstance(rows, int) else 0
         self._waiting: list[tuple[Event, dict[str, float]]] = []

@@ -44,7 +44,8 @@ class _Ring:
     """
 
     def __init__(self, capacity: int, width: float, merges: Sequence[Callable[..., Floats]]) -> None:
-        self.capacity, self.width = capacity, width
+        self.capacity = capacity
+        self.width = width
         self._merges = merges
         self._empty = np.array([[0.0 if merge is np.add else np.nan] for merge in merges])
         self.values = np.repeat(self._empty, capacity, axis=1)
@@ -125,8 +126,11 @@ class History:
         self._origin: float | None = None
         self._end = 0
         self._open = -1
-        self._open_low, self._open_high = math.inf, -math.inf
-        self._open_sum, self._open_count, self._open_broken = 0.0, 0, 0
+        self._open_low = math.inf
+        self._open_high = -math.inf
+        self._open_sum = 0.0
+        self._open_count = 0
+        self._open_broken = 0
         self.version = 0
         self.last = math.nan
         self.last_x = self.end_x = 0.0
@@ -137,7 +141,8 @@ class History:
         Steps usually increase; after a rollback, a value is merged into the bucket of its step.
         """
         self.version += 1
-        self.last, self.last_x = y, x
+        self.last = y
+        self.last_x = x
         if x > self.end_x:
             self.end_x = x
         index = self._index(x)
@@ -215,7 +220,8 @@ class History:
         if copy._origin is None or first <= 0:
             return copy
         copy._ring.drop(first)
-        copy._origin, copy._end = copy._origin + first * copy._ring.width, copy._end - first
+        copy._origin = copy._origin + first * copy._ring.width
+        copy._end = copy._end - first
         return copy
 
     def tail(self, count: int) -> Floats:
@@ -257,9 +263,13 @@ class History:
             raise ValueError("no history")
         if np.isinf(buckets).any() or np.isnan(buckets[_SUM:]).any() or (buckets[_COUNT:] < 0).any():
             raise ValueError("no buckets of a history")
-        history._origin, ring.width, history._end = saved.origin, saved.width, buckets.shape[1]
+        history._origin = saved.origin
+        ring.width = saved.width
+        history._end = buckets.shape[1]
         ring.values[:, : history._end] = buckets
-        history.last, history.last_x, history.end_x = saved.last, saved.last_x, saved.end_x
+        history.last = saved.last
+        history.last_x = saved.last_x
+        history.end_x = saved.end_x
         history.version = saved.version
         return history
 
@@ -311,8 +321,11 @@ class History:
             bucket[_SUM] += self._open_sum
             bucket[_COUNT] += self._open_count
         self._open = -1
-        self._open_low, self._open_high = math.inf, -math.inf
-        self._open_sum, self._open_count, self._open_broken = 0.0, 0, 0
+        self._open_low = math.inf
+        self._open_high = -math.inf
+        self._open_sum = 0.0
+        self._open_count = 0
+        self._open_broken = 0
 
 
 State = Literal["preparing", "compiling", "training", "waiting", "validating", "saving", "paused"]
@@ -447,7 +460,8 @@ class Timeline:
 
     def skip_to(self, time: float, clock: float | None = None) -> None:
         """Leave out the time until now, in which nothing ran."""
-        self._time, self._clock = time, clock
+        self._time = time
+        self._clock = clock
 
     def reached(self, step: int, precision: str, profile: str) -> None:
         """Set step and settings of the current slice."""
@@ -561,8 +575,11 @@ class Timeline:
             raise ValueError("no slices of a timeline")
         if len(saved.names) > _NAMES or (codes >= len(saved.names)).any() or (codes < 0).any():
             raise ValueError("no names of a timeline")
-        timeline._ring.width, timeline._elapsed, timeline._time = saved.slice_s, saved.elapsed, saved.time
-        timeline._names, timeline._clock = list(saved.names), saved.clock
+        timeline._ring.width = saved.slice_s
+        timeline._elapsed = saved.elapsed
+        timeline._time = saved.time
+        timeline._names = list(saved.names)
+        timeline._clock = saved.clock
         if slices.shape[1] != timeline.used:
             raise ValueError("another number of slices")
         timeline._ring.values[:, : timeline.used] = slices

@@ -110,7 +110,8 @@ THROTTLED, SETTLED_S = "throttled", 10.0
 
 
 def _start_epoch(view: ViewState, event: EpochStarted) -> None:
-    view.epoch, view.epochs = event.epoch, event.epochs
+    view.epoch = event.epoch
+    view.epochs = event.epochs
     if view.started is not None and event.steps != view.started.steps_per_epoch:
         view.started = _with_steps(view.started, event)
     view.enter(event, "training")
@@ -135,9 +136,11 @@ def _thaw_words(event: LayersThawed) -> str:
 def _step(view: ViewState, event: Step) -> None:
     if view.phase != "training":
         view.enter(event, "training")
-    view.latest, view.epoch = event, event.epoch
+    view.latest = event
+    view.epoch = event.epoch
     if event.skipped_steps > view.skipped_steps:
-        view.skipped_steps, view.last_skip = event.skipped_steps, event.step
+        view.skipped_steps = event.skipped_steps
+        view.last_skip = event.step
     elif not event.nonfinite:
         view.skip_streak = 0
     view.pace.stepped(event)
@@ -240,7 +243,8 @@ def _image_words(event: ImagesGenerated) -> list[str]:
 
 
 def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
-    view.epoch, view.epochs = event.epoch, event.epochs
+    view.epoch = event.epoch
+    view.epochs = event.epochs
     view.pace.interrupted()
     losses = {"train_loss": event.train_loss, "val_loss": event.val_loss}
     for name, value in {**losses, **event.val_metrics}.items():
@@ -549,10 +553,14 @@ def _start(view: ViewState, event: RunStarted) -> None:
         for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
             history.forget_after(event.step)
         view.timeline.happen("restart")
-    view.started, view.finished, view.ranks = event, None, None
+    view.started = event
+    view.finished = None
+    view.ranks = None
     view.alerts = [alert for alert in view.alerts if not alert.lasts]
     view.throttled_since = view.throttled_until = None
-    view.profile, view.precision, view.paused = event.profile, event.precision, False
+    view.profile = event.profile
+    view.precision = event.precision
+    view.paused = False
     view.epochs = event.epochs
     view.plan(event.planned_lr)
     view.enter(event, "starting")
@@ -657,7 +665,8 @@ def _progress(view: ViewState, event: Progress) -> None:
     if inner:
         view.pace.interrupted()
     if inner and event.done >= event.total:
-        view.progress, view.phase_since = None, event.time
+        view.progress = None
+        view.phase_since = event.time
     else:
         view.progress = event if event.total > 0 else None
 
@@ -674,7 +683,8 @@ def _go_on(view: ViewState, _: Resumed) -> None:
 
 
 def _finish(view: ViewState, event: RunFinished) -> None:
-    view.finished, view.paused = event, False
+    view.finished = event
+    view.paused = False
     view.alerts = []
     if event.status not in _AS_WANTED:
         message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
@@ -749,7 +759,9 @@ def _summarize_precision(document: dict[str, Any], event: PrecisionChanged) -> N
 
 def _skip(view: ViewState, event: StepSkipped) -> None:
     """Count the skipped steps; consecutive ones share a line of the log."""
-    view.skipped_steps, view.skip_streak, view.last_skip = event.total, event.streak, event.step
+    view.skipped_steps = event.total
+    view.skip_streak = event.streak
+    view.last_skip = event.step
     view.skips.append(event.step, event.count)
     view.timeline.skipped(event.count)
     if view.log and "skipped: gradients" in view.log[-1].text:

@@ -214,7 +214,9 @@ class ViewState(PlainState, LatestEvents):
 
     def enter(self, event: Event, phase: str, detail: str = "") -> None:
         """Enter a phase at the time of `event`."""
-        self.phase, self.phase_detail, self.phase_since = phase, detail, event.time
+        self.phase = phase
+        self.phase_detail = detail
+        self.phase_since = event.time
         self.phase_expected_s = self.progress = None
         self.pace.interrupted()
 

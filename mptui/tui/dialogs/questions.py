@@ -68,7 +68,9 @@ class ChooseMetricsDialog(Dialog[None]):
         self, values: Mapping[str, str], chosen: Sequence[str], take: Callable[[list[str]], None]
     ) -> None:
         super().__init__()
-        self._values, self._chosen, self._take = values, list(chosen), take
+        self._values = values
+        self._chosen = list(chosen)
+        self._take = take
 
     def compose(self) -> ComposeResult:
         """Lay out the search and the list."""
@@ -160,7 +162,10 @@ class Choices(Dialog[Answer]):
         self, keymap: Mapping[str, str], title: str, words: str = "", *, hidden: frozenset[str] = frozenset()
     ) -> None:
         super().__init__()
-        self._keymap, self._title, self._words, self._hidden = keymap, title, words, hidden
+        self._keymap = keymap
+        self._title = title
+        self._words = words
+        self._hidden = hidden
 
     def compose(self) -> ComposeResult:
         """Lay out the explanation and the choices."""
@@ -260,8 +265,11 @@ class AskDialog(Dialog[None]):
         suggestions: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self._title, self._explanation, self._text = clean(title, 60), explanation, text
-        self._check, self._take = check, take
+        self._title = clean(title, 60)
+        self._explanation = explanation
+        self._text = text
+        self._check = check
+        self._take = take
         self._suggestions = suggestions
 
     def compose(self) -> ComposeResult:
@@ -380,7 +388,9 @@ class SwitchProfileDialog(Dialog[int]):
     ) -> None:
         super().__init__()
         self.digit = digit
-        self._preset, self._prediction, self._keymap = name, prediction, keymap
+        self._preset = name
+        self._prediction = prediction
+        self._keymap = keymap
 
     def compose(self) -> ComposeResult:
         """Lay out the settings that change, those that don't, and the keys, which are always there."""

@@ -66,8 +66,11 @@ class CompareScreen(Page):
 
     def __init__(self, runs: Sequence[Path], keymap: Mapping[str, str], *, ascii_only: bool = False) -> None:
         super().__init__()
-        self._runs, self._keymap, self._ascii_only = runs, keymap, ascii_only
-        self._read, self._views = RunCurves(), dict[Path, RunView]()
+        self._runs = runs
+        self._keymap = keymap
+        self._ascii_only = ascii_only
+        self._read = RunCurves()
+        self._views = dict[Path, RunView]()
         self._curve: Curve | None = None
         self._found: dict[str, Any] | None = None
         self._busy = False

@@ -69,15 +69,19 @@ class DetectionScreen(Page):
     ) -> None:
         super().__init__()
         self._keymap = keymap or {}
-        self._scan, self._runs = scan, runs
+        self._scan = scan
+        self._runs = runs
         self._seen: MachineScan | None = None
         self._chosen = 0
         self._marked: set[str] = set()
         self._goes_on = False
         self._watch = DeviceSamplers()
-        self._top, self._torch = TopLine(), Static(id="torch", markup=False)
-        self._notes, self._noted = Static(id="notes", markup=False), Content("")
-        self._table, self._card = DeviceTable(), DeviceCard()
+        self._top = TopLine()
+        self._torch = Static(id="torch", markup=False)
+        self._notes = Static(id="notes", markup=False)
+        self._noted = Content("")
+        self._table = DeviceTable()
+        self._card = DeviceCard()
         self._recent = RecentRuns(self._keymap, id="recent")
 
     def compose(self) -> ComposeResult:

@@ -77,8 +77,11 @@ class ForkDialog(Dialog[ForkChoice]):
         training: bool,
     ) -> None:
         super().__init__()
-        self._run, self._checkpoints, self._profiles = run, checkpoints, profiles
-        self._keymap, self._training = keymap, training
+        self._run = run
+        self._checkpoints = checkpoints
+        self._profiles = profiles
+        self._keymap = keymap
+        self._training = training
         self._profile: str | None = None
         self._parent_does = next(iter(PARENT_DOES)) if training else "train"
 

@@ -98,7 +98,9 @@ class LearnScreen(Page):
         ascii_only: bool = False,
     ) -> None:
         super().__init__()
-        self._choices, self._current, self._keymap = choices, first, keymap or {}
+        self._choices = choices
+        self._current = first
+        self._keymap = keymap or {}
         self._attempts: dict[str, _Attempt] = {}
         self._turn = threading.Lock()  # one at a time: they share torch's random numbers
         self._top = TopLine()

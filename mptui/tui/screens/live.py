@@ -12,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.geometry import Size
 from textual.message import Message
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
@@ -64,13 +65,15 @@ class RunPage(Page):
 
     def __init__(self, source: RunSource, *, ascii_only: bool = False) -> None:
         super().__init__()
-        self.source, self.view = source, source.view
+        self.source = source
+        self.view = source.view
         mode: Mode = "ascii" if ascii_only else "braille"
         self._chart_widgets = [Chart(mode=mode, id=f"chart-{n}") for n in range(self.CHARTS)]
         self.charts = ChartSet(self._chart_widgets)
         self._moment: RunMoment | None = None
         self._past = self.view
-        self._parents, self._reads_parent = ParentReader(), False
+        self._parents = ParentReader()
+        self._reads_parent = False
         self._fork_words: ForkWords | None = None
 
     def on_mount(self) -> None:
@@ -267,7 +270,8 @@ class LiveScreen(RunPage):
     ) -> None:
         super().__init__(source, ascii_only=ascii_only)
         self._keymap = keymap or {}
-        self._ascii_only, self._resumable = ascii_only, resumable
+        self._ascii_only = ascii_only
+        self._resumable = resumable
         self._page = 0
         self._chosen_metrics: list[str] = []
         self._leaving = False
@@ -297,8 +301,9 @@ class LiveScreen(RunPage):
         self.poll()
         self.set_interval(1 / POLLS_PER_SECOND, lambda: self.poll(at_once=False))
 
+    @override
     def size_classes(self, size: Size) -> dict[str, bool]:
-        """See `Page.size_classes`; the number of pages for the panels is among them."""
+        """The number of pages for the panels is among them."""
         width, height = size
         return super().size_classes(size) | {
             "-split": height < ALL_PANELS,
@@ -412,7 +417,8 @@ class LiveScreen(RunPage):
     def follow(self, source: RunSource) -> None:
         """Show the resumed run from its new source."""
         self.go_to(None)
-        self.source, self.view = source, source.view
+        self.source = source
+        self.view = source.view
         self.query(Failure).remove()
         self.remove_class("-failed")
         self._undrawn = True

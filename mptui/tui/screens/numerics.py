@@ -137,11 +137,13 @@ class RiskTable(Panel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("layers by risk", id=id)
-        self.part, self.cursor = PARTS[0], 0
+        self.part = PARTS[0]
+        self.cursor = 0
 
     def turn(self) -> None:
         """Show the next part."""
-        self.part, self.cursor = PARTS[(PARTS.index(self.part) + 1) % len(PARTS)], 0
+        self.part = PARTS[(PARTS.index(self.part) + 1) % len(PARTS)]
+        self.cursor = 0
 
     def move(self, rows: int, view: RunView) -> None:
         """Choose another row."""

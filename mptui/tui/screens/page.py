@@ -75,7 +75,8 @@ class ViewPage(Page):
 
     def __init__(self, view: "RunView", keymap: Mapping[str, str]) -> None:
         super().__init__()
-        self._view, self._keymap = view, keymap
+        self._view = view
+        self._keymap = keymap
         self._shown = -1
 
     def on_mount(self) -> None:

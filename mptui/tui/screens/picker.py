@@ -71,7 +71,8 @@ class SelectionPage(Page):
 
     def __init__(self, devices: Sequence[Device], profile: str, environ: Mapping[str, str]) -> None:
         super().__init__()
-        self._devices, self._device = devices, tightest(devices)
+        self._devices = devices
+        self._device = tightest(devices)
         self._environ = environ
         self._profiles = list_profiles(environ)
         last = load_last(environ)
@@ -109,21 +110,26 @@ class SelectionPage(Page):
     def resolve(self) -> None:
         """Resolve the selection, and learn of it what can have changed."""
         try:
-            self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
+            self._resolved = resolved(self.picked, self._data_task, self._environ)
+            self._fault = ""
             check_batch(len(self._devices), self._resolved.config.training)
         except MptuiError as error:
-            self._resolved, self._fault = None, error.message
+            self._resolved = None
+            self._fault = error.message
         self.learn()
 
     def learn(self) -> None:
         """Start the slow work whose outcome can have changed."""
         if self._resolved is not None and (asked := asked_of(self._resolved)) != self._asked:
-            self._asked, self._preview = asked, None
+            self._asked = asked
+            self._preview = None
             self._look_into_data(self._resolved, asked)
         classes = None if self._preview is None else self._preview.classes or None
         counting = self._selections(), classes
         if counting != self._counting:
-            self._fits, self._counting, self._counted = {}, counting, False
+            self._fits = {}
+            self._counting = counting
+            self._counted = False
             self._count(counting, classes)
 
     def every_profile(self) -> tuple[dict[str, Resolved], dict[str, str]]:
@@ -170,7 +176,8 @@ class SelectionPage(Page):
             )
         )
         if counting == self._counting:
-            self._fits, self._counted = counted, True
+            self._fits = counted
+            self._counted = True
             with suppress(NoMatches):  # the screen was closed
                 self.show_learnt()
 
@@ -200,7 +207,9 @@ class SelectionPage(Page):
             about = f"✗ {fault}"
         if where != self.picked.data:
             return
-        self._data_task, self._about_data, self._data_fault = task, about, fault
+        self._data_task = task
+        self._about_data = about
+        self._data_fault = fault
         with suppress(NoMatches):  # the screen was closed
             self.show_selection()
 
@@ -231,7 +240,8 @@ class PickerScreen(SelectionPage):
 
         def __init__(self, request: Request, group: Sequence[str] = ()) -> None:
             super().__init__()
-            self.request, self.group = request, group
+            self.request = request
+            self.group = group
 
     def __init__(
         self,
@@ -242,7 +252,8 @@ class PickerScreen(SelectionPage):
         ascii_only: bool = False,
     ) -> None:
         super().__init__(devices, profile, environ)
-        self._keymap, self._ascii_only = keymap or {}, ascii_only
+        self._keymap = keymap or {}
+        self._ascii_only = ascii_only
         self._filling = ""
 
     def compose(self) -> ComposeResult:

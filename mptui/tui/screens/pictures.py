@@ -81,7 +81,8 @@ class SamplesPanel(PicturePanel):
 
     def choose(self, group: str) -> None:
         """Show another group, from its first sample on."""
-        self.group, self._first = group, 0
+        self.group = group
+        self._first = 0
 
     def scroll_rows(self, rows: int) -> None:
         """Scroll by so many rows of samples."""
@@ -208,7 +209,8 @@ class PicturesScreen(ViewPage):
         self, view: RunView, run: Path | None, keymap: Mapping[str, str], *, ascii_only: bool
     ) -> None:
         super().__init__(view, keymap)
-        self._run, self._ascii_only = run, ascii_only
+        self._run = run
+        self._ascii_only = ascii_only
         self._asked: ImagesGenerated | None = None
         self._tab = ""
 

@@ -112,11 +112,13 @@ class RankTable(Panel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("ranks", id=id)
-        self._order, self._first = ORDERS[0], 0
+        self._order = ORDERS[0]
+        self._first = 0
 
     def sort(self) -> None:
         """Sort by the next column, the worst first."""
-        self._order, self._first = ORDERS[(ORDERS.index(self._order) + 1) % len(ORDERS)], 0
+        self._order = ORDERS[(ORDERS.index(self._order) + 1) % len(ORDERS)]
+        self._first = 0
 
     def scroll_rows(self, rows: int) -> None:
         """Scroll by so many rows."""

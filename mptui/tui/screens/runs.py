@@ -48,16 +48,20 @@ class RunsScreen(Page):
 
         def __init__(self, run: Path, *, resume: bool = False) -> None:
             super().__init__()
-            self.run, self.resume = run, resume
+            self.run = run
+            self.resume = resume
 
     def __init__(self, runs: RunList, keymap: Mapping[str, str], *, ascii_only: bool = False) -> None:
         super().__init__()
-        self._list, self._keymap, self._ascii_only = runs, keymap, ascii_only
+        self._list = runs
+        self._keymap = keymap
+        self._ascii_only = ascii_only
         self._rows: list[RunRow] | None = None
         self._shown: list[RunRow] = []
         self._marked: list[Path] = []
         self._order = ORDERS[0]
-        self._curves, self._views = RunCurves(), dict[Path, RunView]()
+        self._curves = RunCurves()
+        self._views = dict[Path, RunView]()
         self._busy = False
         self._top = TopLine()
 

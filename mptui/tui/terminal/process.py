@@ -343,7 +343,9 @@ class _Child:
     """The side of the child: what it tells, and the terminal that it restores without a parent."""
 
     def __init__(self, said: int, attributes: list[Any]) -> None:
-        self._said, self._attributes, self._parent = said, attributes, os.getppid()
+        self._said = said
+        self._attributes = attributes
+        self._parent = os.getppid()
         self._terminal = os.dup(sys.stdout.fileno())  # the screen redirects the streams
 
     def tell(self, kind: bytes, words: str = "") -> None:
@@ -416,7 +418,9 @@ class _Records:
     """
 
     def __init__(self, heard: int) -> None:
-        self.heard, self.found, self._rest = heard, dict[bytes, bytes](), b""
+        self.heard = heard
+        self.found = dict[bytes, bytes]()
+        self._rest = b""
 
     def read(self) -> bool:
         """Read what has been told; return whether more may come."""

@@ -162,7 +162,8 @@ class Failure(Middle):
 
     def __init__(self, ended: RunFinished, leads: str) -> None:
         super().__init__()
-        self._ended, self._leads = ended, leads
+        self._ended = ended
+        self._leads = leads
 
     def compose(self) -> ComposeResult:
         """Lay out the message, the hint and the keys."""

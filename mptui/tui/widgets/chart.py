@@ -74,7 +74,8 @@ class Chart(Widget, can_focus=True):
 
         def __init__(self, step: float, closer: bool) -> None:
             super().__init__()
-            self.step, self.closer = step, closer
+            self.step = step
+            self.closer = closer
 
     class Panned(Message):
         """The user wants to see later steps by a share of those shown, or earlier ones if it is negative."""

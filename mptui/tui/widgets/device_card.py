@@ -357,14 +357,17 @@ class DeviceCard(Static):
 
     def open(self, of: CardDevice, *, marked: bool, alone: bool) -> None:
         """Show a device; `alone`: with gauges, as no table shows its load."""
-        self._of, self._alone, self.display = of, alone, True
+        self._of = of
+        self._alone = alone
+        self.display = True
         self.set_class(marked, "-marked")
         title = clean(f"{of.device.torch_name}  {of.device.name}", 60)
         self.border_title = Content(f"✓ {title}" if marked else title)
 
     def show(self, reading: DeviceReading, reason: str | None) -> None:
         """Show the latest sample, or why there is none, and why it is the default device."""
-        self._reading, self._reason = reading, reason
+        self._reading = reading
+        self._reason = reason
         self.redraw()
 
     def redraw(self) -> None:
@@ -563,7 +566,8 @@ class DeviceTable(Vertical):
 
     def show(self, rows: Sequence[DeviceRow], chosen: int) -> None:
         """Show devices with their latest samples; unchanged lines are not repainted."""
-        self._rows, self._chosen = rows, chosen
+        self._rows = rows
+        self._chosen = chosen
         width = (
             self.content_size.width
             - self._scroll.scrollbar_size_vertical * self._scroll.show_vertical_scrollbar

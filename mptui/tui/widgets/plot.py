@@ -395,7 +395,8 @@ class Drawing:
         self._codes = np.full((height, width), ord(" "), dtype=np.uint32)
         self._parts = np.full((height, width), PARTS.index("text"), dtype=np.uint8)
         self._dots = DOTS[plot.mode]
-        self._width, self._height = width - GUTTER, height - 2
+        self._width = width - GUTTER
+        self._height = height - 2
         if self._height < 2 or self._width < 10:
             return
         self._x0, self._x1 = plot.steps

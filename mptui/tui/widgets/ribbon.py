@@ -96,7 +96,8 @@ class Ribbon(Widget):
 
     def show(self, timeline: Timeline, moment: RunMoment | None) -> None:
         """Show a timeline with the cursor at `moment`; None: without a cursor."""
-        self._timeline, self._moment = timeline, moment
+        self._timeline = timeline
+        self._moment = moment
         fingerprint = (id(timeline), timeline.version, moment, self.size)
         if fingerprint == self._fingerprint or not self.size.area:
             return

@@ -232,7 +232,9 @@ class RunTable(Vertical):
     def show(self, rows: Sequence[RunRow], marked: Mapping[Path, int], order: str) -> None:
         """Show runs, with the numbers of those that are marked."""
         before = self.chosen
-        self._rows, self._marked, self._order = rows, marked, order
+        self._rows = rows
+        self._marked = marked
+        self._order = order
         self._draw()
         places = {row.path: at for at, row in enumerate(rows)}
         if before is not None and before.path in places:

@@ -277,7 +277,8 @@ class SettingsPanel(Vertical):
 
     def show(self, title: str, values: Sequence[Value]) -> None:
         """Show other settings; the cursor stays on its one."""
-        self._title, self._values = title, values
+        self._title = title
+        self._values = values
         self._draw()
 
     def search(self) -> None:
@@ -361,7 +362,9 @@ class Fields(Horizontal):
 
     def __init__(self, picked: Picked, models: Suggester, data: Suggester) -> None:
         super().__init__()
-        self._picked, self._models, self._data = picked, models, data
+        self._picked = picked
+        self._models = models
+        self._data = data
 
     def compose(self) -> ComposeResult:
         """Lay out the fields."""
