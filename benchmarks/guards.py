@@ -79,7 +79,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
         with mock.patch.dict(HOOKS):
             del HOOKS["nan"], HOOKS["memory"]
             bare = make_trainer(timed.case, Path(folder, "off"), stack)
-        bare.context.reporter.watcher = None
+        bare.context.reporter.on_rows = None
         snapshot_every = guarded.context.job.config.guards.snapshot_every
         guarded.context.begin()
         # no snapshot is due in the blocks: snapshots are timed separately

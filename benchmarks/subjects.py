@@ -18,7 +18,7 @@ from mptui.config.schema import ModelConfig, RunConfig
 from mptui.data.loader import Loader
 from mptui.data.sampler import Share
 from mptui.data.types import Dataset, Decoded
-from mptui.engine.checkpoint.saver import Follower, Saver
+from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.group import Ranks
@@ -298,7 +298,7 @@ def make_trainer(
 
     folder.mkdir()
     journal = Journal(folder)
-    saver = (Saver if ranks.is_first else Follower)(folder, lambda: config.checkpoint, journal.write)
+    saver = (Saver if ranks.is_first else NonPrimarySaver)(folder, lambda: config.checkpoint, journal.write)
     stack.callback(saver.close)
     job = Job(
         config=config,

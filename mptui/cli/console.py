@@ -88,7 +88,7 @@ class Plain:
         elif isinstance(event, ev.Step):
             self._step(event)
         for line in EVENTS[event.kind].console_lines(event):
-            self._say(line)
+            self._print(line)
 
     def open(self) -> None:
         """Do nothing: there is no live display."""
@@ -101,11 +101,11 @@ class Plain:
         if self._started is not None and now - self._printed >= LINE_EVERY_S:
             self._printed = now
             steps = self._started.steps_per_epoch
-            self._say(
+            self._print(
                 f"epoch {event.epoch} step {event.epoch_step}/{steps}  {step_figures(event)}  mp: {self._mp}"
             )
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(clean(line), soft_wrap=True)
 
 

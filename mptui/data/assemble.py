@@ -83,7 +83,7 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
     train_rows = count if facts["train_count"] is None else facts["train_count"]
     as_split = labels if pixels is None else np.zeros(count, np.int64)
     place = clean_name(str(prepared.folder))
-    train, val = halves(place, as_split, np.arange(count), train_rows, data.val_fraction, seed)
+    train, val = split_train_val(place, as_split, np.arange(count), train_rows, data.val_fraction, seed)
     if pixels is None:
         counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
     else:
@@ -277,10 +277,10 @@ def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Prob
 def _halves_of(
     name: str, found: Found, labels: Labels, report: ScanReport, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
-    return halves(name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
+    return split_train_val(name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
 
 
-def halves(
+def split_train_val(
     name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
     """Return the usable rows for training and for validation.

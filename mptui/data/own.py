@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.assemble import halves
+from mptui.data.assemble import split_train_val
 from mptui.data.dataset import Rows
 from mptui.data.decode import check_size, load_upright, reason_for, stored_size, turned_pixels, upright_rgb
 from mptui.data.masks import Size
@@ -253,7 +253,7 @@ def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Datase
     else:
         count = _count(folder, code, "all")
         as_one_class = np.zeros(count, np.int64)
-        both = halves(code, as_one_class, np.arange(count), count, data.val_fraction, seed)
+        both = split_train_val(code, as_one_class, np.arange(count), count, data.val_fraction, seed)
         train, val = (OwnSplit(folder, code, "all", rows, data.ignore_index) for rows in both)
     return Dataset(
         name=code,

@@ -350,7 +350,7 @@ _CHUNK = 16
 _MOST_TOLD = 1000
 """Largest number of left-out files listed in the index."""
 
-Told = Callable[[str], None]
+OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,13 +389,13 @@ class _Plan:
 
 
 def prepare_set(
-    order: ConversionRequest, told: Told, on_progress: OnProgress, should_stop: ShouldStop
+    order: ConversionRequest, on_stage: OnStage, on_progress: OnProgress, should_stop: ShouldStop
 ) -> ShardIndex:
     """Prepare a set, or continue an interrupted call.
 
     Args:
         order: The request.
-        told: Called with a line of text at each stage.
+        on_stage: Called with a line of text at each stage.
         on_progress: Called with (done, total) of files.
         should_stop: Called several times per second.
 
@@ -406,11 +406,11 @@ def prepare_set(
         ScanCancelledError: `should_stop` returned True.
     """
     _refuse_others(order.out)
-    told(f"checking {len(order.found.images):,} files")
+    on_stage(f"checking {len(order.found.images):,} files")
     report = scan(order.found.images, order.found.masks, on_progress, should_stop)
     plan = _planned(order, report)
     for warning in lossy_images(order.found, report, None):
-        told(warning)
+        on_stage(warning)
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with _alone(order.out):
@@ -419,7 +419,7 @@ def prepare_set(
                 _tidy(plan)  # an earlier call may have been killed before this
                 return prepared
             _begin(order.out, plan)
-            shards = _written(plan, told, on_progress, should_stop)
+            shards = _written(plan, on_stage, on_progress, should_stop)
             _finish(plan, shards)
     except OSError as error:
         raise _disk(order.out, error) from error
@@ -491,13 +491,13 @@ def _other_set(out: Path, what: str) -> ConfigError:
     )
 
 
-def _written(plan: _Plan, told: Told, on_progress: OnProgress, should_stop: ShouldStop) -> list[Shard]:
+def _written(plan: _Plan, on_stage: OnStage, on_progress: OnProgress, should_stop: ShouldStop) -> list[Shard]:
     """Write the missing shards; return all."""
     out, found, total = plan.order.out, plan.order.found, len(plan.rows)
     done = {number: shard for number in range(plan.shards) if (shard := finished_shard(out, number))}
     missing = [number for number in range(plan.shards) if number not in done]
     count = sum(len(_rows(plan, number)) for number in done)
-    told(f"{count:,} of {total:,} are there already" if count else f"writing {total:,} samples to {out}")
+    on_stage(f"{count:,} of {total:,} are there already" if count else f"writing {total:,} samples to {out}")
 
     def chunks() -> Iterator[list[tuple[str, str | None]]]:
         for number in missing:

@@ -168,7 +168,7 @@ class CachedSplit:
         """Return the request for sample `index`."""
         if not self._asked[index] and not self._full:
             if self._kept % _LOOK_EVERY == 0:
-                self._look()
+                self._check_room()
             self._asked[index] = not self._full
             self._kept += not self._full
         return CachedRequest(self._split.request(index), self.cache, index, bool(self._asked[index]))
@@ -180,7 +180,7 @@ class CachedSplit:
             _MAPS.pop(self.cache.fd, None)  # the next file may have the same descriptor
             os.close(self.cache.fd)
 
-    def _look(self) -> None:
+    def _check_room(self) -> None:
         """Check whether the next few samples fit."""
         taken = os.fstat(self.cache.fd).st_blocks * 512
         few = _LOOK_EVERY * self.cache.slot_bytes

@@ -560,7 +560,7 @@ def scan(
             part = todo[first : first + _REMEMBER_EVERY]
             done = len(images) - len(todo) + first
             work = looking(whole=whole, stored=stored)
-            _look(report, part, done, images, masks, whole, work, on_progress, should_stop)
+            _check_samples(report, part, done, images, masks, whole, work, on_progress, should_stop)
         finally:
             known = report.sides.copy()
             known[report.not_finite] = 0  # checked again the next time, to be reported again
@@ -569,7 +569,7 @@ def scan(
     return report
 
 
-def _look(
+def _check_samples(
     report: ScanReport,
     todo: npt.NDArray[np.intp],
     done: int,

@@ -298,7 +298,7 @@ class StepTimer:
         side, rows = int(self._config.data.image_size or 0), self._config.training.batch_size
         limit = self._config.memory.micro_batch
         rows = min(rows, limit) if isinstance(limit, int) else rows
-        made_up = torch.Generator().manual_seed(0)
+        dummy = torch.Generator().manual_seed(0)
         shape = input_shape(self._config.model, self._config.data.channels, side)
-        images = torch.randn(rows, *shape, generator=made_up).to(self._device)
-        return self._task.made_up_batch(images.contiguous(memory_format=_FORMATS[channels_last]))
+        images = torch.randn(rows, *shape, generator=dummy).to(self._device)
+        return self._task.dummy_batch(images.contiguous(memory_format=_FORMATS[channels_last]))

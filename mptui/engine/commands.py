@@ -127,7 +127,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
         if wanted.changes or wanted.back_to is not None:
             _take(context, wanted)
             _read_validation(context)
-        context.ranks.meet()  # all can have it, or none
+        context.ranks.sync_status()  # all can have it, or none
     except Exception as error:
         if not may_undo(context, error):
             raise
@@ -165,7 +165,7 @@ def undo_trial(context: TrainContext, reason: str) -> None:
     """
     assert context.on_trial is not None, "see may_undo"
     (command, _), context.on_trial = context.on_trial, None
-    context.ranks.go_on()
+    context.ranks.continue_run()
     context.parts.updater.forget()
     release(context.device)
     words = f"{command.name} {command.argument or ''}".rstrip()

@@ -381,7 +381,7 @@ class Compiler:
         """Return `compiled`: whether the run is compiled; None if undecided or off."""
         return {"compiled": None if self.undecided or self._mode == "off" else self.active}
 
-    def go_on(self, steps: int) -> None:
+    def resume(self, steps: int) -> None:
         """Continue with the same compiled code under other settings, `steps` steps ahead."""
         self._steps = steps + len(self._eager)
 

@@ -84,7 +84,7 @@ class TrainContext:
         self.state.build(job, None)
         self.hooks = self.state.hooks
         self.reporter = self.state.report
-        self.reporter.watcher = self._rows_read
+        self.reporter.on_rows = self._rows_read
         has_own_code = is_own(job.config.model.name) or is_own(job.config.model.task)
         self.seeds = StepSeeds(job.config.training.seed, job.device, job.ranks.rank, others=has_own_code)
         self.micro_batches = MicroBatches()

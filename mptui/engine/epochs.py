@@ -63,13 +63,13 @@ def validate(context: TrainContext) -> ValidationResult:
     average, compiler = context.parts.average, context.parts.compiler
     if not context.ranks.is_alone:  # each rank has its own statistics
         averaged = average.statistics() if average is not None else ()
-        context.ranks.spread([*context.model.buffers(), *averaged])
+        context.ranks.broadcast_buffers([*context.model.buffers(), *averaged])
         context.parts.updater.buffers.refresh()
     in_place = average.in_place() if average is not None else contextlib.nullcontext()
     with in_place, context.parts.replica.whole():
         if average is not None and average.own_statistics:
             _recompute_statistics(context)
-            context.ranks.spread(context.model.buffers())
+            context.ranks.broadcast_buffers(context.model.buffers())
         measured = evaluate(
             context.model,
             context.task,

@@ -233,7 +233,7 @@ def summed_state(metrics: Metrics, ranks: Ranks, device: torch.device) -> dict[s
     A rank that has had no sample may lack a sum that others have, where a task finds its metrics by them.
     """
     state = metrics.state_dict()
-    ranks.meet()
+    ranks.sync_status()
     for forms in ranks.exchange({name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}):
         for name, (shape, dtype) in forms.items():
             state.setdefault(name, torch.zeros(shape, dtype=dtype, device=device))

@@ -131,7 +131,7 @@ class Parts:
         """Return the planned [step, rate] from `step` on, the step of the run now. Waits for the device."""
         return self.schedule.planned(self.updater.position(), step)
 
-    def go_on(self, before: ScheduleProgress, left: int) -> None:
+    def resume(self, before: ScheduleProgress, left: int) -> None:
         """Continue from the progress `before` in the schedule of this configuration, with `left` steps ahead.
 
         Momentum is a sum of past gradients, which the rate multiplies: a large rise of the rate would amplify
@@ -219,7 +219,7 @@ def build_parts(
         checkpointing,
     )
     if kept is not None:
-        parts.go_on(kept.schedule_progress(), left)
+        parts.resume(kept.schedule_progress(), left)
     return parts
 
 
@@ -266,17 +266,17 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
     rows = 0 if has_synchronized_norm(job.model) else 2
     shape = (rows, *input_shape(job.config.model, job.config.data.channels, side))
 
-    def made_up() -> Batch:
-        return job.task.made_up_batch(torch.zeros(shape, device=job.device))
+    def dummy() -> Batch:
+        return job.task.dummy_batch(torch.zeros(shape, device=job.device))
 
     batch_size = job.config.training.batch_size
     if job.is_sharded:
-        return ShardedReplica(job.model, job.ranks, made_up, batch_size)
+        return ShardedReplica(job.model, job.ranks, dummy, batch_size)
     if kept is not None:
         if kept.frozen.frozen == frozen.frozen and kept.job.config.training.batch_size == batch_size:
             return kept.replica
         kept.replica.close()
-    return SummedReplica(job.model, job.ranks, made_up, batch_size, job.device)
+    return SummedReplica(job.model, job.ranks, dummy, batch_size, job.device)
 
 
 def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
@@ -303,7 +303,7 @@ def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, war
     """Return the previous compiler if its compiled code is valid for this job; else a new one."""
     if kept is not None:
         if _compiled_for(kept.job, kept.frozen) == _compiled_for(job, frozen):
-            kept.compiler.go_on(left)
+            kept.compiler.resume(left)
             return kept.compiler
         kept.compiler.undo()
     return Compiler(

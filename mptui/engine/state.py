@@ -168,4 +168,4 @@ class SchedulePosition:
             schedule_progress = ScheduleProgress(
                 position, {**now, "total": total, "asked": asked}, None, state_dict["lr"]
             )
-        parts.go_on(schedule_progress, self._state.steps_left())
+        parts.resume(schedule_progress, self._state.steps_left())

@@ -45,15 +45,15 @@ LOOK_S = 0.1
 _NAME = "mptui-waits"
 
 
-def interruptible(call: Callable[[], T], look: Callable[[], None]) -> T:
+def interruptible(call: Callable[[], T], on_wait: Callable[[], None]) -> T:
     """Call a function in a thread, and return its result.
 
     Python calls handlers of signals in the main thread, and only between two of its own instructions: a wait
     of torch in C++ would delay them to its end.
 
     Args:
-        call: The function; it is left behind if `look` raises.
-        look: Called every `LOOK_S`; may raise.
+        call: The function; it is left behind if `on_wait` raises.
+        on_wait: Called every `LOOK_S`; may raise.
     """
     outcome: Future[T] = Future()
 
@@ -67,7 +67,7 @@ def interruptible(call: Callable[[], T], look: Callable[[], None]) -> T:
     thread.start()
     while thread.is_alive():
         thread.join(LOOK_S)
-        look()
+        on_wait()
     return outcome.result()
 
 

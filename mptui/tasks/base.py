@@ -108,7 +108,7 @@ class Task(Protocol):
             sums_2 on the device, float32: over the batch's valid items, and over its samples.
         """
 
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """Return a batch of these images with made-up targets, to time a step or to estimate its memory."""
 
     def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:

@@ -388,7 +388,7 @@ class Classification(Task):
         return torch.stack((over_items, torch.zeros_like(over_items)))
 
     @override
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """All labels are 0."""
         rows = len(images_BCHW)
         targets_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)

@@ -77,7 +77,7 @@ class Diffusion(Task):
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
     @override
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """The noise is 0, at timestep 0."""
         rows = len(images_BCHW)
         timesteps_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
@@ -153,7 +153,7 @@ class Reconstruction(Task):
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
     @override
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
         rows = len(images_BCHW)
         labels_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
         return Batch(images_BCHW, labels_B, rows, rows, np.arange(rows))

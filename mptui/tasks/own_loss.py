@@ -133,8 +133,8 @@ class OwnTask(Task):
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
     @override
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        return self._base.made_up_batch(images_BCHW)
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
+        return self._base.dummy_batch(images_BCHW)
 
     @override
     def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:

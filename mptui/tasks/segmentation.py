@@ -103,7 +103,7 @@ class Segmentation(Task):
         return gains_BKHW if weights_K is None else gains_BKHW * weights_K[:, None, None]
 
     @override
-    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+    def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """All pixels are of class 0."""
         rows, _, height, width = images_BCHW.shape
         targets_BHW = torch.zeros(rows, height, width, dtype=torch.int64, device=images_BCHW.device)

@@ -139,7 +139,7 @@ class TaskContract:
     def test_a_made_up_batch_can_be_learnt(self, task: Task) -> None:
         """It times a step, and estimates its memory."""
         outputs, batch = self.samples(_COUNT, 0)
-        made_up = task.made_up_batch(batch.images_BCHW)
+        made_up = task.dummy_batch(batch.images_BCHW)
         assert (made_up.size, made_up.images_BCHW.shape) == (_COUNT, batch.images_BCHW.shape)
         loss, _ = _loss_and_gradient(task, outputs, [made_up])
         assert loss.isfinite()

@@ -169,7 +169,7 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
     """
     import numpy as np
 
-    from mptui.data.assemble import halves
+    from mptui.data.assemble import split_train_val
     from mptui.data.describe import listed_dataset
     from mptui.data.kept_reading import build_reading
     from mptui.data.open import files_of, kind_of, open_dataset
@@ -189,7 +189,7 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
         )
     count = len(found.images)
     labels = np.zeros(count, np.int64) if found.labels is None else found.labels
-    rows = halves(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
+    rows = split_train_val(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
     dataset = listed_dataset(name, known, found, rows, PICTURES, data.ignore_index)
     counts: tuple[Sequence[int], Sequence[int]] = dataset.class_counts, ()
     reading = build_reading(found, dataset.classes, counts, found.unpaired, data.val_fraction)

@@ -48,7 +48,7 @@ def really_alive(config, task, dtype, classes=10):
     updater.close()  # of its early sums of squares, 4 bytes for each weight
     log, one = AllocationLog(), torch.ones(())
     with log:
-        batch = learnt.made_up_batch(torch.zeros(size, 3, side, side))
+        batch = learnt.dummy_batch(torch.zeros(size, 3, side, side))
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
             outputs = model(*batch.inputs)
             loss = learnt.loss(outputs, batch, batch.valid, size)

@@ -11,7 +11,7 @@ from mptui.config.schema import RunConfig
 from mptui.data.cache_policy import CacheMode
 from mptui.data.loader import Loader
 from mptui.data.sampler import Share
-from mptui.engine.checkpoint.saver import Follower, Saver
+from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -142,7 +142,7 @@ def build_trainer(
     )
     events = Recorder()
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
-    saver = (Saver if ranks.is_first else Follower)(folder, lambda: run.checkpoint, events.handle)
+    saver = (Saver if ranks.is_first else NonPrimarySaver)(folder, lambda: run.checkpoint, events.handle)
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
     return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver), events
 

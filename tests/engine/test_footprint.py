@@ -169,7 +169,7 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
     )
     for _ in range(3):  # in the first, cuDNN tries algorithms
         torch.cuda.reset_peak_memory_stats()
-        made = learnt.made_up_batch(torch.zeros(batch, 3, side, side, device=device))
+        made = learnt.dummy_batch(torch.zeros(batch, 3, side, side, device=device))
         with computes.forward_context():
             loss = learnt.loss(network(*made.inputs), made, made.valid, batch)
         computes.backward(loss)

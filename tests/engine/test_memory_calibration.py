@@ -136,7 +136,7 @@ def allocated(config, task, classes):
     malloc, training = Malloc(), config.training
     images = torch.randn(BATCH, 3, SIDE, SIDE)
     learnt = build_task(task, [str(number) for number in range(classes)], training)
-    batch = learnt.made_up_batch(images)
+    batch = learnt.dummy_batch(images)
     gc.collect()
     before = malloc.used()
     network = build(config.model, num_classes=classes, task=task, side=SIDE).train()

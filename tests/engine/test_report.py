@@ -54,7 +54,7 @@ def test_an_interval_of_zero_tells_of_each_step():
 def test_rows_read_early_are_counted_at_once_and_told_with_the_next_ones():
     reporter, events, _ = reporter_with(HOUR)
     seen: list[int] = []
-    reporter.watcher = lambda rows: seen.extend(row.step for row in rows)
+    reporter.on_rows = lambda rows: seen.extend(row.step for row in rows)
     note(reporter, 1, 4.0)
     note(reporter, 2, math.nan, refused=True)
     reporter.catch_up()

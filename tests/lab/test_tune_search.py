@@ -87,7 +87,7 @@ def search_on(machine, lines=None):
 
 def search_from(start, machine, tell):
     first = machine.run(start, False, Patience(machine.left()))
-    return Search(start, first, first_s=RUN_S, propose=propose, run=machine.run, clock=machine, tell=tell)
+    return Search(start, first, first_s=RUN_S, propose=propose, run=machine.run, clock=machine, on_line=tell)
 
 
 def best_of(machine):
@@ -133,7 +133,7 @@ def test_a_mode_that_takes_long_to_compile_gets_its_time_and_the_others_theirs()
     first = machine.run(START, False, Patience(machine.left()))
     machine.seconds = 400.0
     search = Search(
-        START, first, first_s=RUN_S, propose=modes, run=run, clock=machine, tell=lambda line: None
+        START, first, first_s=RUN_S, propose=modes, run=run, clock=machine, on_line=lambda line: None
     )
     with contextlib.suppress(StoppedError):
         search.go()

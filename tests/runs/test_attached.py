@@ -39,7 +39,7 @@ class Owner:
             self.path,
             presets=["fast"],
             profile=lambda: "fast",
-            send=lambda *asked: self.sent.append(asked[:2]),
+            on_command=lambda *asked: self.sent.append(asked[:2]),
         )
         self.server.open()
         return self

@@ -11,7 +11,7 @@ TASK = Diffusion()
 
 
 def noisy(noise):
-    batch = TASK.made_up_batch(torch.zeros_like(noise))
+    batch = TASK.dummy_batch(torch.zeros_like(noise))
     batch.targets = noise
     return batch
 

@@ -10,7 +10,7 @@ TASK = Reconstruction()
 
 
 def pictures(count, seed=0):
-    return TASK.made_up_batch(torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(seed)))
+    return TASK.dummy_batch(torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(seed)))
 
 
 def outputs_of(batch, error, nats=0.0):

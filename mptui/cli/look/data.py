@@ -104,25 +104,25 @@ def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:
     counts = f"{len(dataset.train):,} training and {len(dataset.val):,} validation images"
     if reading is not None and reading.test:
         counts += f"; {len(reading.test):,} of a test half are not read"
-    _say("data", dataset.name)
-    _say("format", reading.layout if reading is not None else _without_files(dataset))
-    _say("split", counts if reading is None else f"{reading.split}: {counts}")
+    _print_fact("data", dataset.name)
+    _print_fact("format", reading.layout if reading is not None else _without_files(dataset))
+    _print_fact("split", counts if reading is None else f"{reading.split}: {counts}")
     _show_classes(dataset)
     for number, fact in enumerate(image_facts(dataset)):
-        _say("" if number else "images", fact)
+        _print_fact("" if number else "images", fact)
     for number, code in enumerate(() if reading is None else reading.mask_code[:_MOST_CLASSES]):
-        _say("" if number else "masks", code)
+        _print_fact("" if number else "masks", code)
     left_out = () if reading is None else reading.left_out
     for each in left_out:
         names = ", ".join(clean_name(name) for name in each.files[:_MOST_FILES])
         more = ", …" if each.count > _MOST_FILES else ""
-        _say("left out", f"{each.count:,}: {each.reason}: {names}{more}")
+        _print_fact("left out", f"{each.count:,}: {each.reason}: {names}{more}")
     if not left_out:
-        _say("left out", "nothing")
+        _print_fact("left out", "nothing")
     for warning in dataset.warnings:
-        _say("note", warning)
+        _print_fact("note", warning)
     for finding in findings:
-        _say("note", f"{finding.what}: {finding.do}")
+        _print_fact("note", f"{finding.what}: {finding.do}")
 
 
 def _without_files(dataset: "Dataset") -> str:
@@ -135,10 +135,10 @@ def _show_classes(dataset: "Dataset") -> None:
     from mptui.registry.names import SampleKind
 
     if dataset.kind is SampleKind.IMAGE:
-        _say("classes", "none: images alone")
+        _print_fact("classes", "none: images alone")
         return
     unit = "pixels" if dataset.kind is SampleKind.MASK else "images"
-    _say("classes", f"{len(dataset.classes):,}, {unit} in training and in validation")
+    _print_fact("classes", f"{len(dataset.classes):,}, {unit} in training and in validation")
     val_counts = () if dataset.reading is None else dataset.reading.val_counts
     counts = list(dataset.class_counts)
     shown = [clean_name(name, 40) for name in dataset.classes[:_MOST_CLASSES]]
@@ -146,10 +146,10 @@ def _show_classes(dataset: "Dataset") -> None:
     for number, name in enumerate(shown):
         train = f"{counts[number]:>12,}" if number < len(counts) else ""
         val = f"{val_counts[number]:>12,}" if number < len(val_counts) else ""
-        _say("", f"  {name:{width}}{train}{val}")
+        _print_fact("", f"  {name:{width}}{train}{val}")
     if (more := len(dataset.classes) - _MOST_CLASSES) > 0:
-        _say("", f"  and {more:,} more (--json has all)")
+        _print_fact("", f"  and {more:,} more (--json has all)")
 
 
-def _say(what: str, text: str) -> None:
+def _print_fact(what: str, text: str) -> None:
     typer.echo(f"{what:<9}  {clean(text, 500)}")

@@ -84,7 +84,11 @@ def tune(
     cpus = usable_cpus()
     with Measurer(os.environ, lambda: signals.stop_requested) as measurer:
         tuning = Tuning(
-            plan, measurer, seconds=60 * minutes, cpus=cpus, tell=lambda line: _progress(line, tuning, quiet)
+            plan,
+            measurer,
+            seconds=60 * minutes,
+            cpus=cpus,
+            on_line=lambda line: _progress(line, tuning, quiet),
         )
         with contextlib.suppress(StoppedError):  # partial results are saved
             tuning.go()

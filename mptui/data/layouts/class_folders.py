@@ -20,9 +20,9 @@ from mptui.data.layouts.walk import (
     WRITTEN,
     FolderFiles,
     FolderWalk,
-    Halves,
+    SplitFolders,
     check_folder,
-    find_halves,
+    find_splits,
     has_images,
     has_subfolders,
     natural_key,
@@ -58,7 +58,7 @@ def find_classes(path: str, data: DataConfig | None = None) -> Found:
             of the folders can be understood in two ways.
     """
     check_folder(path)
-    halves = class_halves(path)
+    halves = class_splits(path)
     walk = FolderWalk(path)
     listed = {
         at: {name: walk.images(folder) for name, folder in subfolders(at).items()}
@@ -104,7 +104,7 @@ def find_images(path: str) -> Found:
         DataError: There are none.
     """
     check_folder(path)
-    halves = find_halves(path, has_images)
+    halves = find_splits(path, has_images)
     walk = FolderWalk(path)
     folders = [at for at in (halves.train, halves.val, halves.test) if at is not None]
     listed = [walk.images(at) for at in folders]
@@ -131,19 +131,19 @@ def find_images(path: str) -> Found:
     )
 
 
-def class_halves(path: str) -> Halves:
+def class_splits(path: str) -> SplitFolders:
     """Find the folders of the splits, or the only folder of images, if that has the class folders.
 
     Raises:
         DataError: A folder can't be listed, or two folders are of one split.
     """
-    halves = find_halves(path, has_subfolders)
+    halves = find_splits(path, has_subfolders)
     if halves.train != path or halves.val is not None:
         return halves
     inside = {name: at for name, at in subfolders(path).items() if has_images(at)}
     words = [folder_words(name) for name in inside]
     if len(words) == 1 and words[0].exact and words[0].content == "image" and not words[0].split:
-        return find_halves(next(iter(inside.values())), has_subfolders)
+        return find_splits(next(iter(inside.values())), has_subfolders)
     return halves
 
 
@@ -234,7 +234,7 @@ def _warnings(
     return warnings
 
 
-def _check_classes(path: str, halves: Halves, train: _Classes, val: _Classes | None) -> None:
+def _check_classes(path: str, halves: SplitFolders, train: _Classes, val: _Classes | None) -> None:
     if val is not None and not val.filled:
         raise DataError(
             f"{clean_name(halves.val or path)}: no class folders with images",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mptui.config.schema import DataConfig
 from mptui.data.folder_format import FolderFormat, Found
-from mptui.data.layouts.class_folders import class_halves, find_classes, find_images, names_are_classes
+from mptui.data.layouts.class_folders import class_splits, find_classes, find_images, names_are_classes
 from mptui.data.layouts.image_list import find_in_list, offering, recognize_list
 from mptui.data.layouts.packed import Listing, PackedFiles, class_file, declared_classes, find_packed, join
 from mptui.data.layouts.pairs import find_masks_beside, find_pairs, has_masks_beside, has_pairs
@@ -19,7 +19,7 @@ from mptui.data.layouts.walk import (
     FolderWalk,
     check_folder,
     contents,
-    find_halves,
+    find_splits,
     has_images,
     has_subfolders,
 )
@@ -175,7 +175,7 @@ def _has_pairs(path: str) -> SampleKind | None:
 
 
 def _has_classes(path: str) -> SampleKind | None:
-    return SampleKind.CLASS if names_are_classes(class_halves(path).train) else None
+    return SampleKind.CLASS if names_are_classes(class_splits(path).train) else None
 
 
 def _has_images(path: str) -> SampleKind | None:
@@ -261,7 +261,7 @@ def _recognized(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
     check_folder(path)
     width = max(map(len, FORMATS)) + 2
     layouts = "\n".join(f"  {f'{name}:':{width}}{known.layout}" for name, known in FORMATS.items())
-    found = contents(find_halves(path, has_subfolders).train)
+    found = contents(find_splits(path, has_subfolders).train)
     raise DataError(
         f"{clean_name(path)}: no data of a known format\n{layouts}\n  found: {found}",
         hint="Give --data a folder that has one of these layouts.",

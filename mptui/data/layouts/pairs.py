@@ -25,7 +25,7 @@ from mptui.data.layouts.walk import (
     IMAGES_AND_MASKS,
     FolderWalk,
     check_folder,
-    find_halves,
+    find_splits,
     has_images,
     subfolders,
     walk_images,
@@ -329,7 +329,7 @@ def find_masks_beside(path: str) -> Found:
         DataError: There are none, or a folder can't be listed.
     """
     check_folder(path)
-    halves = find_halves(path, has_masks_beside)
+    halves = find_splits(path, has_masks_beside)
     walk = FolderWalk(path)
     pairs = {}
     for split, at in ((TRAIN, halves.train), (VAL, halves.val), (TEST, halves.test)):

@@ -380,7 +380,7 @@ IMAGES_AND_MASKS = "DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/t
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class SplitFolders:
     """The folders of the splits; a folder without any serves for training itself."""
 
     train: str
@@ -415,7 +415,7 @@ def check_folder(path: str) -> None:
         )
 
 
-def find_halves(path: str, is_half: Callable[[str], bool]) -> Halves:
+def find_splits(path: str, is_half: Callable[[str], bool]) -> SplitFolders:
     """Find the folders of the splits by the words in their names; without any, the folder is for training.
 
     A `train` folder that `is_half` rejects is not a half, but e.g. a class of that name. A rejected `test`
@@ -428,10 +428,10 @@ def find_halves(path: str, is_half: Callable[[str], bool]) -> Halves:
     of_split = {split: _of_split(path, inside, split, is_half) for split in (TRAIN, VAL, TEST)}
     train, val, test = (None if at is None else _unwrapped(at) for at in of_split.values())
     if train is None or not is_half(train):
-        return Halves(path)
+        return SplitFolders(path)
     if val is None and test is not None and is_half(test):
         val, test = test, None
-    return Halves(train, val, test)
+    return SplitFolders(train, val, test)
 
 
 def split_folders(names: Iterable[str]) -> dict[str, list[str]]:

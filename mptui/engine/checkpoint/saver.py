@@ -308,7 +308,7 @@ class Saver:
 # --------------------------------------------------------------------------
 
 
-class Follower(Saver):
+class NonPrimarySaver(Saver):
     """Writes nothing, and knows which step rank 0 has saved."""
 
     @override

@@ -63,7 +63,7 @@ def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
     state.report.catch_up()
     job = state.job
     if copy is None and job.is_sharded:
-        job.ranks.meet()  # before tensors are gathered
+        job.ranks.sync_status()  # before tensors are gathered
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     values: dict[str, Any] = {"settings": values_of(state.given.config)}
     for name in state.stateful():

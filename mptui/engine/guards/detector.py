@@ -56,13 +56,13 @@ class DivergenceDetector:
     Attributes:
         far: Judges finite losses.
         last_good: The last step that was applied and whose loss was not far too high.
-        alarm: The divergence, until `reset` or `absolve` clears it; later rows are queued.
+        alarm: The divergence, until `reset` or `clear_batches` clears it; later rows are queued.
         left_out: Faults due to their batch alone, until the caller takes them.
     """
 
     def __init__(self, max_streak: int, floor: float | None, chance: float = math.inf) -> None:
         self.floor = floor
-        self.far = FarLoss(chance)
+        self.far = LossSpike(chance)
         self.last_good = 0
         self.alarm: Alarm | None = None
         self.left_out: list[WindowPosition] = []
@@ -81,7 +81,7 @@ class DivergenceDetector:
         self._refused: list[WindowPosition] = []
         self._waiting: list[StepRow] = []
 
-    def absolve(self) -> None:
+    def clear_batches(self) -> None:
         """Attribute pending faults to their batches, and handle the rows queued since."""
         self.left_out += self._faults
         self._absolved()
@@ -188,7 +188,7 @@ DIVERGED_AFTER = 20
 """Applied steps in a row that count as divergence: spikes of a healthy run are shorter."""
 
 
-class FarLoss:
+class LossSpike:
     """Counts the applied steps in a row whose loss is far above the lowest one so far and above chance.
 
     Args:
@@ -257,7 +257,7 @@ class DivergenceAlert:
         far: Counts the steps.
     """
 
-    def __init__(self, far: FarLoss) -> None:
+    def __init__(self, far: LossSpike) -> None:
         self._far = far
         self._on = False
 

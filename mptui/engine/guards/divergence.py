@@ -215,7 +215,7 @@ class NanGuard(Hook):
 
     def run_ends(self) -> None:
         """Report pending faults as bad batches, and warn if many steps were skipped."""
-        self._detector.absolve()
+        self._detector.clear_batches()
         self.report_due()
         context, totals = self._context, self._context.reporter.totals
         if totals.skipped <= MOST_SKIPPED * totals.tried or context.state.step == self._began_at:
@@ -265,7 +265,7 @@ class NanGuard(Hook):
         if finding.where == "input":
             if self._detector.refused_in_a_row >= context.job.config.guards.max_skipped_streak:
                 raise self._diverged(alarm, finding)
-            self._detector.absolve()
+            self._detector.clear_batches()
             self.report_due()
             return
         if not context.rollback.possible:

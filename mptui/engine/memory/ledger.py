@@ -360,7 +360,7 @@ def _pass_memory(
                     log.note(gradient, "gradients")
             shape = size, *network.shape
             with log.on("batch"), log:
-                batch = learnt.made_up_batch(torch.zeros(shape, device=network.device))
+                batch = learnt.dummy_batch(torch.zeros(shape, device=network.device))
             tracer.run(batch, learnt)
             tracer.close()
             logs.append(log)

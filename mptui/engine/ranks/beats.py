@@ -88,7 +88,7 @@ class Beats:
     ) -> None:
         self._rank = rank
         self._arrived = arrived
-        self.on_silent: Callable[[str], None] = _say
+        self.on_silent: Callable[[str], None] = _print
         self.device: Callable[[], DeviceSample | None] = lambda: None
         self._others = [r for r in range(world_size) if r != rank] if rank == 0 else [0]
         self._signs: dict[int, _Sign] = {}
@@ -118,7 +118,7 @@ class Beats:
         now = self._clock()
         return {rank: (sign.host, now - sign.since, sign.device) for rank, sign in self._signs.copy().items()}
 
-    def leave_word(self, words: str) -> None:
+    def post_failure(self, words: str) -> None:
         """Leave words for rank 0 that it reads when it finds that this rank has ended."""
         with suppress(RuntimeError):
             self._store().set(self._word, words)
@@ -178,7 +178,7 @@ class Beats:
                     sign.told = True
 
 
-def _say(words: str) -> None:
+def _print(words: str) -> None:
     print(words, file=sys.stderr, flush=True)  # noqa: T201 - the log of this rank
 
 

@@ -113,10 +113,10 @@ def _abort() -> None:
 # in the order of the device's work; that of the hosts (gloo) carries small values between steps, and no
 # device waits for it.
 #
-# A rank that fails must not leave the others waiting. Therefore the hosts meet (`Ranks.meet`) before each
-# collective operation on the device, and before small values are exchanged: there a failed rank says so,
-# and all others raise its error. Only the sums of a step are not met for one by one: a rank that fails in a
-# step makes up for them (`mptui.engine.ranks.sync`).
+# A rank that fails must not leave the others waiting. Therefore the hosts meet (`Ranks.sync_status`) before
+# each collective operation on the device, and before small values are exchanged: there a failed rank says
+# so, and all others raise its error. Only the sums of a step are not met for one by one: a rank that fails in
+# a step makes up for them (`mptui.engine.ranks.sync`).
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ DEVICE_TIMEOUT = HOST_TIMEOUT + timedelta(hours=1)
 first; nccl would end a process after 10 minutes. A rank that is lost is found by `Beats`."""
 
 
-class Standing(IntEnum):
+class RankStatus(IntEnum):
     """How a rank comes to a meeting; the others act on the highest."""
 
     FINE = 0
@@ -145,8 +145,8 @@ class Standing(IntEnum):
     FAILED = 3
 
 
-NOTES = 9
-"""Numbers that each rank brings to each meeting besides its standing: see `Ranks.notes`."""
+STATUS_NUMBERS = 9
+"""Numbers that each rank brings to each meeting besides its status: see `Ranks.status_numbers`."""
 
 
 class Ranks:
@@ -160,8 +160,8 @@ class Ranks:
         nodes: Machines of the group.
 
     Attributes:
-        notes: Returns the `NOTES` numbers that this rank brings to each meeting.
-        heard: Called at each meeting with the notes of all ranks.
+        status_numbers: Returns the `STATUS_NUMBERS` numbers that this rank brings to each meeting.
+        on_status: Called at each meeting with the status numbers of all ranks.
         failure: The failure that ends the run, once all ranks know of it.
         beats: The signs of life of the ranks; None for a single process.
         sums_begin: Called in a backward pass when this rank has all its own gradients.
@@ -182,8 +182,8 @@ class Ranks:
         self.nodes = nodes
         self.device_group = device_group
         self.host_group = host_group
-        self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
-        self.heard: Callable[[list[list[int]]], None] = lambda notes: None
+        self.status_numbers: Callable[[], list[int]] = lambda: [0] * STATUS_NUMBERS
+        self.on_status: Callable[[list[list[int]]], None] = lambda rows: None
         self.failure: RankFailure | None = None
         self.beats: Beats | None = None
         self.sums_begin: Callable[[], None] = lambda: None
@@ -230,7 +230,7 @@ class Ranks:
                 assert work is not None, "it is asynchronous"
                 work.wait()
 
-    def meet(self, standing: Standing = Standing.FINE, value: int = 0) -> list[int]:
+    def sync_status(self, status: RankStatus = RankStatus.FINE, value: int = 0) -> list[int]:
         """Wait for the hosts of all ranks; return the `value` of each, in the order of the ranks.
 
         Raises:
@@ -240,20 +240,20 @@ class Ranks:
         if self.host_group is None:
             return [value]
         self.arrive()
-        own = torch.tensor([standing, value, *self.notes()])
+        own = torch.tensor([status, value, *self.status_numbers()])
         table = [torch.empty_like(own) for _ in range(self.world_size)]
         with lost():
             dist.all_gather(table, own, group=self.host_group)
         rows = [row.tolist() for row in table]
         worst = max(row[0] for row in rows)
-        if worst == Standing.FAILED and self.failure is None:
+        if worst == RankStatus.FAILED and self.failure is None:
             self.failure = next(failure for failure in self.exchange(self._own_failure) if failure)
-        self.heard([row[2:] for row in rows])
-        if worst == Standing.FAILED and standing != Standing.FAILED and self.failure is not None:
+        self.on_status([row[2:] for row in rows])
+        if worst == RankStatus.FAILED and status != RankStatus.FAILED and self.failure is not None:
             raise self.failure.error()
-        if standing == Standing.FINE and worst == Standing.NO_MEMORY:
+        if status == RankStatus.FINE and worst == RankStatus.NO_MEMORY:
             raise PeerOutOfMemoryError("out of memory on another rank")
-        if standing == Standing.FINE and worst == Standing.RETRY:
+        if status == RankStatus.FINE and worst == RankStatus.RETRY:
             raise RetryError
         return [row[1] for row in rows]
 
@@ -262,9 +262,9 @@ class Ranks:
         if self.host_group is None or self.failure is not None or isinstance(error, RankError):
             return
         self._own_failure = RankFailure.of(error, self.rank)
-        self.meet(Standing.FAILED)
+        self.sync_status(RankStatus.FAILED)
 
-    def go_on(self) -> None:
+    def continue_run(self) -> None:
         """Forget a failure that all ranks know of, and from which they go on together."""
         self.failure = self._own_failure = None
 
@@ -272,7 +272,7 @@ class Ranks:
         """Note a failure of which the others don't hear in a meeting: they find that this process ended."""
         self.failure = failure
         if self.beats is not None:
-            self.beats.leave_word(json.dumps(asdict(failure)))
+            self.beats.post_failure(json.dumps(asdict(failure)))
 
     def reason(self, error: MptuiError) -> MptuiError:
         """Return the error of which another rank has left word, if that is the reason for `error`."""
@@ -282,24 +282,24 @@ class Ranks:
 
     def gather(self, value: T) -> list[T]:
         """Return the small `value` of each rank, in the order of the ranks, by way of the hosts."""
-        self.meet()
+        self.sync_status()
         return self.exchange(value)
 
     def broadcast(self, value: T) -> T:
         """Return the small `value` of rank 0 on all ranks, by way of the hosts."""
         if self.host_group is None:
             return value
-        self.meet()
+        self.sync_status()
         values = [value]
         with lost():
             dist.broadcast_object_list(values, src=0, group=self.host_group)
         return values[0]
 
-    def spread(self, tensors: Iterable[torch.Tensor]) -> None:
+    def broadcast_buffers(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace `tensors` on the device by those of rank 0."""
         if self.device_group is None:
             return
-        self.meet()
+        self.sync_status()
         with lost():
             for tensor in tensors:
                 dist.broadcast(tensor, src=0, group=self.device_group)

@@ -17,7 +17,7 @@ _REASONS = (None, "steps", "time")
 
 
 class RanksMailbox(Mailbox):
-    """Holds what all ranks agreed on when they last met (`Ranks.meet`).
+    """Holds what all ranks agreed on when they last met (`Ranks.sync_status`).
 
     A stop and a save may be asked of any rank, by a signal; other commands come to rank 0.
 
@@ -32,10 +32,10 @@ class RanksMailbox(Mailbox):
         save_due: Returns why a checkpoint is due, by the clock of this rank; that of rank 0 counts.
         saves: Why all ranks save between the next two steps, or None.
         times: Returns the times of a step of this rank, in microseconds; zeros if there are no new ones.
-        timed: Called with those of all ranks, if any has new ones.
+        on_times: Called with those of all ranks, if any has new ones.
         has_news: Whether this rank has news for all.
         take_news: Returns them: a small value that is called for if any rank has news.
-        hear_news: Called with those of all ranks.
+        on_news: Called with those of all ranks.
     """
 
     def __init__(self, ranks: Ranks, own: Mailbox) -> None:
@@ -47,21 +47,21 @@ class RanksMailbox(Mailbox):
         self.report_due: Callable[[], bool] = lambda: False
         self.reports = False
         self.times: Callable[[], list[int]] = lambda: [0] * TIMES
-        self.timed: Callable[[list[list[int]]], None] = lambda times: None
+        self.on_times: Callable[[list[list[int]]], None] = lambda times: None
         self.save_due: Callable[[], str | None] = lambda: None
         self.saves: str | None = None
         self.has_news: Callable[[], bool] = lambda: False
         self.take_news: Callable[[], Any] = lambda: None
-        self.hear_news: Callable[[list[Any]], None] = lambda news: None
-        ranks.notes = self._notes
-        ranks.heard = self._heard
+        self.on_news: Callable[[list[Any]], None] = lambda news: None
+        ranks.status_numbers = self._status_numbers
+        ranks.on_status = self._on_status
 
     @property
     @override
     def stop_is_asked(self) -> bool:
         return self.stop_requested or self._own.stop_requested
 
-    def _notes(self) -> list[int]:
+    def _status_numbers(self) -> list[int]:
         """Return stop (1 + signal; 1: without one), commands, report due, save due, news, and times."""
         while (command := self._own.take()) is not None:
             self._taken.append(command)
@@ -69,18 +69,18 @@ class RanksMailbox(Mailbox):
         due = int(self.report_due()), _REASONS.index(self.save_due())
         return [stop, len(self._taken), *due, int(self.has_news()), *self.times()]
 
-    def _heard(self, notes: list[list[int]]) -> None:
-        stop = max(each[0] for each in notes)
+    def _on_status(self, rows: list[list[int]]) -> None:
+        stop = max(each[0] for each in rows)
         if stop:
             self.stop_requested = True
             self.stop_signal = stop - 1 or None
-        self.reports = bool(notes[0][2])
-        self.saves = _REASONS[notes[0][3]]
-        if any(each[-1] for each in notes):
-            self.timed([each[-TIMES:] for each in notes])
-        if any(each[4] for each in notes):
-            self.hear_news(self._ranks.exchange(self.take_news()))
-        if any(each[1] for each in notes):
+        self.reports = bool(rows[0][2])
+        self.saves = _REASONS[rows[0][3]]
+        if any(each[-1] for each in rows):
+            self.on_times([each[-TIMES:] for each in rows])
+        if any(each[4] for each in rows):
+            self.on_news(self._ranks.exchange(self.take_news()))
+        if any(each[1] for each in rows):
             told, self._taken = self._taken, []
             for commands in self._ranks.exchange(told):
                 # a launcher sends its signal to all: one save suffices
@@ -98,7 +98,7 @@ class RanksMailbox(Mailbox):
 
     def poll(self) -> None:
         """Meet the other ranks; raise Stopped if one of them was asked to stop."""
-        self._ranks.meet()
+        self._ranks.sync_status()
         self.check_stop()
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
@@ -107,7 +107,7 @@ class RanksMailbox(Mailbox):
             if self._ranks.is_first and not self._own.stop_requested:
                 command = self._own.take(timeout_s)
                 self._taken += [] if command is None else [command]
-            self._ranks.meet()
+            self._ranks.sync_status()
         return self._agreed.popleft() if self._agreed else None
 
     def __bool__(self) -> bool:

@@ -88,17 +88,17 @@ class RankReplica(Replica):
     Args:
         network: The network, on its device.
         ranks: The ranks.
-        made_up: Returns a batch with made-up samples.
+        dummy: Returns a batch of dummy samples.
         batch_size: Samples of a batch of all ranks.
     """
 
     def __init__(
-        self, network: torch.nn.Module, ranks: Ranks, made_up: Callable[[], Batch], batch_size: int
+        self, network: torch.nn.Module, ranks: Ranks, dummy: Callable[[], Batch], batch_size: int
     ) -> None:
         super().__init__(network)
         self._bare = network
         self._ranks = ranks
-        self._made_up = made_up
+        self._dummy = dummy
         self._batch_size = batch_size
         self._share = Share(ranks.rank, ranks.world_size)
         self._short = 0
@@ -123,7 +123,7 @@ class RankReplica(Replica):
         while self._short:
             self._short -= 1
             self.synchronize(last=True)
-            batch = self._made_up()
+            batch = self._dummy()
             with precision.forward_context(), eagerly(self._bare):  # no code is compiled for its few rows
                 loss = self.network(*batch.inputs).float().sum() * 0.0
             precision.backward(loss)
@@ -170,7 +170,7 @@ class SummedReplica(RankReplica):
     Args:
         network: The network, on its device; its weights and buffers become those of rank 0.
         ranks: The ranks.
-        made_up: Returns a batch with made-up samples.
+        dummy: Returns a batch of dummy samples.
         batch_size: Samples of a batch of all ranks.
         device: The device.
     """
@@ -179,18 +179,18 @@ class SummedReplica(RankReplica):
         self,
         network: torch.nn.Module,
         ranks: Ranks,
-        made_up: Callable[[], Batch],
+        dummy: Callable[[], Batch],
         batch_size: int,
         device: torch.device,
     ) -> None:
-        super().__init__(network, ranks, made_up, batch_size)
+        super().__init__(network, ranks, dummy, batch_size)
         self._device = device
         self._sent = 0
         self._entered = False
         self.network = self._parallel = self._built()
 
     def _built(self) -> DistributedDataParallel:
-        self._ranks.meet()
+        self._ranks.sync_status()
         with lost():
             parallel = DistributedDataParallel(
                 self._bare,
@@ -277,7 +277,7 @@ def placed(model: nn.Module, config: RunConfig, ranks: Ranks, device: torch.devi
             f"memory.shard: {scalars[0]} is a single number, which has no parts",
             hint="make it a tensor of shape (1,), or set memory.shard=false",
         )
-    ranks.spread(_by_way_of(device, model))
+    ranks.broadcast_buffers(_by_way_of(device, model))
     assert ranks.device_group is not None, "there are several ranks"
     mesh = DeviceMesh.from_group(ranks.device_group, device.type)
     for block in _blocks(model):
@@ -328,14 +328,12 @@ class ShardedReplica(RankReplica):
     Args:
         network: The network.
         ranks: The ranks.
-        made_up: Returns a batch with made-up samples.
+        dummy: Returns a batch of dummy samples.
         batch_size: Samples of a batch of all ranks.
     """
 
-    def __init__(
-        self, network: nn.Module, ranks: Ranks, made_up: Callable[[], Batch], batch_size: int
-    ) -> None:
-        super().__init__(network, ranks, made_up, batch_size)
+    def __init__(self, network: nn.Module, ranks: Ranks, dummy: Callable[[], Batch], batch_size: int) -> None:
+        super().__init__(network, ranks, dummy, batch_size)
         assert isinstance(network, FSDPModule), "from placed"
         self._root = network
         self.tied_by = "memory.shard"
@@ -358,7 +356,7 @@ class ShardedReplica(RankReplica):
     @contextlib.contextmanager
     @override
     def whole(self) -> Iterator[None]:
-        self._ranks.meet()
+        self._ranks.sync_status()
         root, modules = self._root, _sharded(self.network)
         root.set_reshard_after_forward(False)
         root.set_reshard_after_backward(False)

@@ -15,7 +15,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
 from mptui.engine.micro_batches import Recovery, is_out_of_memory, release
 from mptui.engine.ranks.beats import KEPT, StepTimes
-from mptui.engine.ranks.group import RankFailure, RetryError, Standing, as_lost
+from mptui.engine.ranks.group import RankFailure, RankStatus, RetryError, as_lost
 from mptui.engine.ranks.mailbox import TIMES, RanksMailbox
 from mptui.errors import MemoryExhaustedError
 
@@ -76,7 +76,7 @@ class Lockstep(Hook):
 
     def _met_valid(self, window: Window) -> int:
         with self._context.reporter.waiting():
-            found = self._ranks.meet(value=window.valid)
+            found = self._ranks.sync_status(value=window.valid)
         return sum(found) if self._masks else window.size
 
     def weight(self, window: Window) -> torch.Tensor | float:
@@ -101,7 +101,7 @@ class Lockstep(Hook):
             RetryError: Another rank could not take the step; it is to be repeated.
             MptuiError: Another rank has failed.
         """
-        self._ranks.meet()
+        self._ranks.sync_status()
         self._stage = Stage.MET
         self._context.parts.replica.sums_done()
 
@@ -120,7 +120,7 @@ class Lockstep(Hook):
             if tied_by := self._context.parts.replica.tied_by:
                 raise _not_repeatable(error, tied_by) from error
             self._make_up(error)
-            self._ranks.meet(Standing.NO_MEMORY if is_out_of_memory(error) else Standing.RETRY)
+            self._ranks.sync_status(RankStatus.NO_MEMORY if is_out_of_memory(error) else RankStatus.RETRY)
 
         def recover() -> None:
             recovery()
@@ -201,7 +201,7 @@ class RankTimes(Hook):
         self._arrived: dict[int, StepTimes] = {}
         if isinstance(context.mailbox, RanksMailbox):
             context.mailbox.times = self._take
-            context.mailbox.timed = self._collect
+            context.mailbox.on_times = self._collect
             self._ranks.sums_begin = context.reporter.clock.sums_begin
 
     @property
@@ -270,7 +270,7 @@ class Unreadable(Hook):
         if isinstance(context.mailbox, RanksMailbox):
             context.mailbox.has_news = self._has_news
             context.mailbox.take_news = self._take_news
-            context.mailbox.hear_news = self._hear
+            context.mailbox.on_news = self._on_news
 
     @property
     def active(self) -> bool:
@@ -296,7 +296,7 @@ class Unreadable(Hook):
     def _take_news(self) -> News:
         return [bad_samples.take_new() for bad_samples in self._halves()]
 
-    def _hear(self, news: list[News]) -> None:
+    def _on_news(self, news: list[News]) -> None:
         for of_rank in news:
             for bad_samples, found in zip(self._halves(), of_rank, strict=True):
                 bad_samples.hear(found)

@@ -507,7 +507,7 @@ class ImageGrids(Hook):
         rows = min(count, config.training.batch_size)
         for first in range(0, count, rows):
             size = min(rows, count - first)
-            batch = context.task.made_up_batch(torch.zeros(size, 1, 1, 1))
+            batch = context.task.dummy_batch(torch.zeros(size, 1, 1, 1))
             batch.sample_indices = np.arange(first, first + size)
             compute_in_pieces(context, batch, make)
         return np.concatenate(made)

@@ -243,7 +243,7 @@ class Reporter:
     Attributes:
         interval_s: Seconds between two Step events, by the settings in force; 0 reads each step at once.
         scaled: Whether the loss is scaled, so that the rows' loss scale is valid.
-        watcher: Called with the rows as they are read, each once, in order.
+        on_rows: Called with the rows as they are read, each once, in order.
         clock: Measures one step in each interval.
         verdict: Finds the bottleneck of the steps.
         layers: Leaf modules of the network.
@@ -272,7 +272,7 @@ class Reporter:
         self._flushed = self._interval.started
         self._intervals = 0
         self.scaled = False
-        self.watcher: Callable[[Sequence[StepRow]], None] | None = None
+        self.on_rows: Callable[[Sequence[StepRow]], None] | None = None
         self.totals = Totals()
         self.epoch = EpochSums()
         self.run_throughput = Throughput()
@@ -459,8 +459,8 @@ class Reporter:
         self.totals.skipped += refused
         self._unreported += rows
         self._unreported_refused += refused
-        if self.watcher is not None:
-            self.watcher(rows)
+        if self.on_rows is not None:
+            self.on_rows(rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Return counts and sums for a checkpoint; call `catch_up` first."""

@@ -131,7 +131,7 @@ def autocast_lesson(request: Request, *, device: str, precision: str) -> Autocas
         with no_storage(), torch.device(device):
             network = build(config.model, num_classes=_CLASSES, task=task, side=side, bands=bands).train()
             shape = _RULES_BATCH, *input_shape(config.model, bands, side)
-            batch = learnt.made_up_batch(torch.zeros(shape, device=device))
+            batch = learnt.dummy_batch(torch.zeros(shape, device=device))
             autocast = autocast_as_there(device, DTYPES[precision])
             with watch.layers_of(network), autocast, _attention_as_one(watch), watch:
                 outputs = network(*batch.inputs)

@@ -764,17 +764,17 @@ class AblationRun:
         first = self._compile_s(_compile_mode(row.variant)) if not row.seconds else 0.0
         return left * usual + first if left > 0 else 0.0
 
-    def measure_rounds(self, rounds: int, tell: Callable[[Row], None]) -> bool:
+    def measure_rounds(self, rounds: int, on_row: Callable[[Row], None]) -> bool:
         """Measure this number of rounds; return whether ctrl+c ended them early. Complete rounds count."""
         try:
             for _ in range(rounds):
-                self.round(tell)
+                self.round(on_row)
         except KeyboardInterrupt:
             return True
         return False
 
-    def round(self, tell: Callable[[Row], None]) -> None:
-        """Measure every variant once more, as far as time allows; `tell` is called after each.
+    def round(self, on_row: Callable[[Row], None]) -> None:
+        """Measure every variant once more, as far as time allows; `on_row` is called after each.
 
         Compiled variants come last in the first round, so that they don't use up the time of the others. A
         later round starts only if there is time for all of it, as figures are compared within a round.
@@ -791,7 +791,7 @@ class AblationRun:
             else:
                 self._run(row)
             if row.failed is not None or len(row.rounds) > self._rounds:
-                tell(row)
+                on_row(row)
         self._rounds += 1
 
     def _run(self, row: Row) -> None:

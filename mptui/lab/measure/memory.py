@@ -160,14 +160,14 @@ class Ledger:
         }
 
 
-def ledger_of(plan: Plan, classes: ClassCount, room: int | None, started: Callable[[str], None]) -> Ledger:
+def ledger_of(plan: Plan, classes: ClassCount, room: int | None, on_start: Callable[[str], None]) -> Ledger:
     """Count the memory of a run in each precision, and with each lever.
 
     Args:
         plan: The run.
         classes: The classes of its data.
         room: Bytes that its device has.
-        started: Called with what is counted next.
+        on_start: Called with what is counted next.
 
     Raises:
         ConfigError: There is no such network, or it does not support this image size.
@@ -176,11 +176,11 @@ def ledger_of(plan: Plan, classes: ClassCount, room: int | None, started: Callab
     config, task, kind, used = plan.config, plan.task, plan.device.kind, plan.precision.used
     formats = {}
     for name in PRECISIONS:
-        started(name)
+        on_start(name)
         formats[name] = footprint(config, task, device=kind, precision=name, classes=classes.number)
-    started("what settings save")
+    on_start("what settings save")
     found = list(levers(config, task, device=kind, precision=used, classes=classes.number))
-    started(f"sharded over {SHARDED_OVER} GPUs")
+    on_start(f"sharded over {SHARDED_OVER} GPUs")
     return Ledger(plan, classes, room, formats, found, _sharded(plan, classes.number))
 
 

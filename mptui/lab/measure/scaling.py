@@ -286,7 +286,7 @@ class Simulation:
                         lambda weight: ready.append((weight.grad, counter.get_total_flops()))
                     )
             images = torch.zeros(_SAMPLES, *input_shape(self._config.model, self._config.data.channels, side))
-            batch = task.made_up_batch(images)
+            batch = task.dummy_batch(images)
             loss = task.loss(network(*batch.inputs), batch, batch.valid, batch.size)
             forward = counter.get_total_flops()
             torch.autograd.backward(loss)

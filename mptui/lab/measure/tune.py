@@ -181,7 +181,7 @@ class Search:
         propose: Returns the tunable settings.
         run: Measures settings.
         clock: The remaining time.
-        tell: Called with lines about the progress.
+        on_line: Called with lines about the progress.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Search:
         propose: Propose,
         run: Run,
         clock: Clock,
-        tell: Callable[[str], None],
+        on_line: Callable[[str], None],
     ) -> None:
         self.start = dict(start)
         self.best = dict(start)
@@ -204,7 +204,7 @@ class Search:
         self._propose = propose
         self._run = run
         self._clock = clock
-        self._tell = tell
+        self._on_line = on_line
         self._seconds = [first_s]
         self._reference: float | None = None
 
@@ -281,7 +281,7 @@ class Search:
         )
         self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
         rivals = ", ".join(entry.name for entry in finding.entries)
-        self._tell(f"{axis.name}: current {axis.current}, trying {rivals}")
+        self._on_line(f"{axis.name}: current {axis.current}, trying {rivals}")
         live = finding.entries
         try:
             for number in range(_MORE_ROUNDS):
@@ -304,7 +304,7 @@ class Search:
         for rival in rivals:
             rival.hold_against(force)
         results = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
-        self._tell(f"  round {number + 1}: {results}")
+        self._on_line(f"  round {number + 1}: {results}")
 
     def _patience(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
         """Return the time limits of a run: all time for the current value, a share for a rival."""
@@ -360,14 +360,14 @@ class Search:
             self.best |= best.settings
             finding.kept = best.name
         verdict = finding.kept if finding.changed else f"{finding.kept} stays"
-        self._tell(f"{finding.axis.name}: {verdict}; {rivals_text(finding)}")
+        self._on_line(f"{finding.axis.name}: {verdict}; {rivals_text(finding)}")
 
     def _confirm(self) -> None:
         """Measure the result against the start while there is time, as single gains may not multiply."""
         if self.best == self.start:
             return
         before, after = Entry("start", self.start), Entry("outcome", {})
-        self._tell("the result against the start")
+        self._on_line("the result against the start")
         for number in range(ROUNDS):
             if self._clock.left() < 2 * self._typical:
                 break
@@ -771,11 +771,11 @@ class Tuning:
         measurer: Measures runs.
         seconds: Time limit.
         cpus: CPUs that the run may use.
-        tell: Called with lines about the progress.
+        on_line: Called with lines about the progress.
     """
 
     def __init__(
-        self, plan: Plan, measurer: Measurer, *, seconds: float, cpus: int, tell: Callable[[str], None]
+        self, plan: Plan, measurer: Measurer, *, seconds: float, cpus: int, on_line: Callable[[str], None]
     ) -> None:
         self.clock = Deadline(seconds)
         self.runs = 0
@@ -785,7 +785,7 @@ class Tuning:
         self._loss_at = LOSS_AT
         self._plan = plan
         self._measurer = measurer
-        self._tell = tell
+        self._on_line = on_line
         self._request = endless(plan.request, plan)
         self._timed_s = min(_LONGEST_S, max(_SHORTEST_S, seconds / _RUNS))
         self._tunable = Tunable(plan, cpus, _free_bytes(plan))
@@ -803,7 +803,7 @@ class Tuning:
             StoppedError: A stop was requested, or the time is over; `search` is valid.
         """
         start, first = self._fitting_start()
-        self._tell(f"the start: {first.samples_per_second:,.1f} images/s")
+        self._on_line(f"the start: {first.samples_per_second:,.1f} images/s")
         step_s = self._plan.config.training.batch_size / first.samples_per_second
         self._loss_at = int(max(_FEWEST, min(LOSS_AT, self._given_s / _RUNS * 3 / step_s)))
         self.search = Search(
@@ -813,7 +813,7 @@ class Tuning:
             propose=self._tunable.axes,
             run=self._run,
             clock=self.clock,
-            tell=self._tell,
+            on_line=self._on_line,
         )
         self.search.go()
 
@@ -829,7 +829,7 @@ class Tuning:
                     raise _as_ours(error) from error
                 pieces = (pieces + 1) // 2
                 start[MICRO_BATCH] = pieces
-                self._tell(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
+                self._on_line(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
 
     def _run(self, settings: Settings, loss: bool, patience: Patience) -> ShortRunResult:
         if not self.clock.left():

@@ -340,7 +340,7 @@ def _layer(event: Numerics, layer: NumericsLayer) -> str:
     bars = dict.fromkeys(_PARTS, "")
     for exponent, share in heights.items():
         if share:
-            bars[_part(exponent)] += f"M{exponent - _LOWEST + 0.5:g} 1V{1 - share / most:.3f}"
+            bars[_range_of(exponent)] += f"M{exponent - _LOWEST + 0.5:g} 1V{1 - share / most:.3f}"
     drawn = "".join(f'<path class="bar {_PARTS[part]}" d="{path}"/>' for part, path in bars.items() if path)
     title = escape(f"{layer.name} · {layer.part}")
     return (
@@ -349,7 +349,7 @@ def _layer(event: Numerics, layer: NumericsLayer) -> str:
     )
 
 
-def _part(exponent: int) -> str:
+def _range_of(exponent: int) -> str:
     if exponent < _SUBNORMAL or exponent > _TOP:
         return "lost"
     return "fewer" if exponent < _NORMAL else "kept"

@@ -145,7 +145,7 @@ def make_images(
 
     rows = trained.config.training.batch_size
     while (first := len(files)) < request.count:
-        batch = trained.task.made_up_batch(torch.zeros(rows, 1, 1, 1))
+        batch = trained.task.dummy_batch(torch.zeros(rows, 1, 1, 1))
         in_pieces(replace(batch, sample_indices=np.arange(first, first + rows)), make)
     seconds = time.perf_counter() - began
     return MadeImages(files, classes, save(grid(np.stack(shown)), request.folder / GRID), seconds)

@@ -407,7 +407,7 @@ def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
         return
     classes, counts = [str(number) for number in range(num_classes)], [1] * num_classes
     task = build_task(plan.task, classes, plan.config.training, counts=counts)
-    batch = task.made_up_batch(torch.zeros(_SAMPLES, plan.config.data.channels, side, side))
+    batch = task.dummy_batch(torch.zeros(_SAMPLES, plan.config.data.channels, side, side))
     try:
         with torch.random.fork_rng(devices=[]), in_eval_mode(model):
             outputs = model(*batch.inputs)
@@ -473,7 +473,7 @@ def _trains_on_one(model: torch.nn.Module, task: Task, config: RunConfig) -> boo
     """Whether BatchNorm computes in training mode with one sample."""
     device = next(model.parameters()).device
     shape = input_shape(config.model, config.data.channels, int(config.data.image_size or 0))
-    batch = task.made_up_batch(torch.zeros(1, *shape, device=device))
+    batch = task.dummy_batch(torch.zeros(1, *shape, device=device))
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with torch.random.fork_rng(devices=[]):

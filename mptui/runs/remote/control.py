@@ -61,7 +61,7 @@ NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
 """Invalid lines in a second at which a client is disconnected; a held key repeats a valid one."""
 
-DEAF_S = 1.0
+ACCEPT_PAUSE_S = 1.0
 """Seconds without accepting clients after an error."""
 
 ENDING_S = 1.0
@@ -104,7 +104,7 @@ class ControlServer:
         run: The run directory, locked by this process.
         presets: Names of the profiles for the command `preset`.
         profile: Returns the current profile.
-        send: Accepts a command, its argument and its id; may raise an MptuiError.
+        on_command: Accepts a command, its argument and its id; may raise an MptuiError.
         clock: Clock in seconds, for the limit of commands per second over all clients.
     """
 
@@ -114,13 +114,13 @@ class ControlServer:
         *,
         presets: Sequence[str],
         profile: Callable[[], str],
-        send: Callable[[str, str | None, str], None],
+        on_command: Callable[[str, str | None, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._presets = list(presets)
         self._profile = profile
-        self._send = send
+        self._on_command = on_command
         self._clock = clock
         self._second = self._commands = 0
         self._under_way: set[str] = set()
@@ -130,7 +130,7 @@ class ControlServer:
         self._count = self._at = 0
         self._clients: list[_Client] = []
         self._socket: ControlSocket | None = None
-        self._deaf_until = 0.0
+        self._paused_until = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="mptui-control", daemon=True)
 
@@ -144,10 +144,10 @@ class ControlServer:
         self._listener = self._socket.listener
         self._at = journal.length(self._run)
         self._selector = selectors.DefaultSelector()
-        self._bell, self._button = socket.socketpair()
-        for end in (self._bell, self._button):
+        self._wakeup_read, self._wakeup_write = socket.socketpair()
+        for end in (self._wakeup_read, self._wakeup_write):
             end.setblocking(False)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread.start()
 
@@ -182,26 +182,26 @@ class ControlServer:
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):  # it rings already
-            self._button.send(b"\0")
+            self._wakeup_write.send(b"\0")
 
     # -- the thread
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            for key, ready in self._selector.select(DEAF_S if self._deaf_until else None):
-                if key.fileobj is self._bell:
-                    self._hear()
+            for key, ready in self._selector.select(ACCEPT_PAUSE_S if self._paused_until else None):
+                if key.fileobj is self._wakeup_read:
+                    self._drain_wakeups()
                 elif key.data is None:
                     self._accept()
                 else:
-                    self._attend(key.data, ready)
-            self._listen_again()
+                    self._handle_client(key.data, ready)
+            self._resume_accepting()
             self._deliver()
-        self._part()
+        self._disconnect()
 
-    def _hear(self) -> None:
+    def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._bell.recv(4096):
+            while self._wakeup_read.recv(4096):
                 pass
 
     def _accept(self) -> None:
@@ -211,7 +211,7 @@ class ControlServer:
             return
         except OSError:  # no more files can be opened: a waiting client must not keep this thread busy
             self._selector.unregister(self._listener)
-            self._deaf_until = time.monotonic() + DEAF_S
+            self._paused_until = time.monotonic() + ACCEPT_PAUSE_S
             return
         connection.setblocking(False)
         if len(self._clients) >= CLIENTS_LIMIT or not is_own(connection):
@@ -222,22 +222,22 @@ class ControlServer:
             self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
         hello = {"hello": VERSION, "run": self._run.name, "profile": self._profile()}
-        self._say(client, _line({**hello, "presets": self._presets, "journal": at}))
+        self._send(client, _line({**hello, "presets": self._presets, "journal": at}))
         self._flush(client)
 
-    def _listen_again(self) -> None:
-        """Accept clients again after `DEAF_S`."""
-        if self._deaf_until and time.monotonic() >= self._deaf_until:
-            self._deaf_until = 0.0
+    def _resume_accepting(self) -> None:
+        """Accept clients again after `ACCEPT_PAUSE_S`."""
+        if self._paused_until and time.monotonic() >= self._paused_until:
+            self._paused_until = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def _attend(self, client: _Client, ready: int) -> None:
+    def _handle_client(self, client: _Client, ready: int) -> None:
         if ready & selectors.EVENT_READ:
-            self._listen_to(client)
+            self._receive(client)
         if client in self._clients:
             self._flush(client)
 
-    def _listen_to(self, client: _Client) -> None:
+    def _receive(self, client: _Client) -> None:
         try:
             data = client.connection.recv(LINE_LIMIT)
         except BlockingIOError:
@@ -252,13 +252,13 @@ class ControlServer:
         client.received = rest
         for line in lines:
             if client.faults < FAULTS_LIMIT:
-                self._obey(client, bytes(line))
+                self._handle_line(client, bytes(line))
         if len(rest) > LINE_LIMIT:
             client.faults = FAULTS_LIMIT
         if client.faults >= FAULTS_LIMIT:
             self._drop(client)
 
-    def _obey(self, client: _Client, line: bytes) -> None:
+    def _handle_line(self, client: _Client, line: bytes) -> None:
         document = _document(line)
         id = document.get("id")
         answer = {"answer": id} if isinstance(id, str) and _ID.fullmatch(id) else {}
@@ -266,19 +266,19 @@ class ControlServer:
             command, argument = self._understood(document)
         except ValueError as error:
             client.note_fault(int(self._clock()))
-            self._say(client, _line({"error": clean(str(error), 200), **answer}))
+            self._send(client, _line({"error": clean(str(error), 200), **answer}))
             return
         try:
             if not self._may_command() and command not in UNLIMITED:
                 raise ConfigError("too many commands at once", hint="wait a second")
             if self._commands <= COMMANDS_A_SECOND or command not in self._under_way:
                 self._under_way |= {command} & UNLIMITED
-                self._send(command, argument, answer.get("answer", ""))
+                self._on_command(command, argument, answer.get("answer", ""))
         except MptuiError as error:
-            self._say(client, _line({"error": clean(str(error), 200), **answer}))
+            self._send(client, _line({"error": clean(str(error), 200), **answer}))
         else:
             if answer:
-                self._say(client, _line({**answer, "state": "asked"}))
+                self._send(client, _line({**answer, "state": "asked"}))
 
     def _may_command(self) -> bool:
         """Count a command; return whether it is within the limit per second."""
@@ -323,11 +323,11 @@ class ControlServer:
             line = _line({"at": at, "event": to_record(event)})
             for client in list(self._clients):
                 if number > client.since:
-                    self._say(client, line)
+                    self._send(client, line)
         for client in list(self._clients):
             self._flush(client)
 
-    def _say(self, client: _Client, line: bytes) -> None:
+    def _send(self, client: _Client, line: bytes) -> None:
         if len(client.waiting) + len(line) > BEHIND_LIMIT:
             self._flush(client)
         if len(client.waiting) + len(line) > BEHIND_LIMIT:
@@ -357,7 +357,7 @@ class ControlServer:
         self._selector.unregister(client.connection)
         client.connection.close()
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         """Send the last events to all clients that accept them at once; then disconnect."""
         until = time.monotonic() + ENDING_S
         self._deliver()
@@ -368,7 +368,7 @@ class ControlServer:
         for client in list(self._clients):
             self._drop(client)
         self._selector.close()
-        for end in (self._bell, self._button):
+        for end in (self._wakeup_read, self._wakeup_write):
             end.close()
 
 

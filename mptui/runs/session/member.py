@@ -18,7 +18,7 @@ from mptui.data.learned import LearnedData
 from mptui.data.types import Dataset, Problem
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import adopt, never_saved, read_newest
-from mptui.engine.checkpoint.saver import Follower, Saver
+from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
 from mptui.engine.epochs import EPOCHS, MAX_STEPS, PATIENCE, ended_by
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
@@ -119,7 +119,7 @@ class RankTraining:
         """Do nothing once the run is prepared."""
 
     def _saver(self, run: Path) -> Saver:
-        return Follower(run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
+        return NonPrimarySaver(run / CHECKPOINTS, lambda: self.plan.config.checkpoint, self._emit)
 
     def _outputs(self) -> dict[str, Any]:
         """Return what a trainer calls with its results, by its arguments."""
@@ -127,7 +127,7 @@ class RankTraining:
 
     def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: "Beginning") -> int | None:
         """Restore the newest checkpoint of a resumed run; return the step it goes on from."""
-        return take_up(trainer, begun.run, None, lambda code, message: None) if begun.resume else None
+        return restore_run(trainer, begun.run, None, lambda code, message: None) if begun.resume else None
 
     def _train_on(
         self, trainer: Trainer, prepared: PreparedRun, begun: "Beginning", resumed: int | None
@@ -354,7 +354,7 @@ def _check_max_steps(trainer: Trainer, before: RunConfig, lengths: list[str]) ->
         )
 
 
-def take_up(
+def restore_run(
     trainer: Trainer,
     run: Path,
     before: RunConfig | None,
@@ -383,10 +383,10 @@ def take_up(
         warn("never_saved", "this run has no checkpoint yet: it starts from the beginning")
         return 0
     if not ranks.is_first:
-        ranks.meet()  # rank 0 has set damaged ones aside
+        ranks.sync_status()  # rank 0 has set damaged ones aside
     snapshot, complaints = read_newest(folder, guard)
     if ranks.is_first:
-        ranks.meet()
+        ranks.sync_status()
     if len(set(ranks.gather(snapshot.step))) > 1:
         raise RunDirectoryError(
             f"{folder}: the processes of this run find different checkpoints",

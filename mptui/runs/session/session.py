@@ -47,8 +47,8 @@ from mptui.runs.session.member import (
     check_length,
     has_checkpoint,
     leave,
+    restore_run,
     settings_before,
-    take_up,
     told,
 )
 from mptui.runs.session.shutdown import WORKER
@@ -107,7 +107,7 @@ class Session(RankTraining):
             run,
             presets=preset_names(plan.request.environ),
             profile=lambda: self.plan.resolved.profile,
-            send=self.send,
+            on_command=self.send,
         )
 
     # -- interface of screens and consoles
@@ -241,7 +241,7 @@ class Session(RankTraining):
         self._watchdog.follow(trainer.context)
         resumed, guard = None, self._ownership.change
         if begun.resume:
-            resumed = take_up(trainer, self.run, self._before, self._warn, guard)
+            resumed = restore_run(trainer, self.run, self._before, self._warn, guard)
         if resumed is None or check_length(trainer, self._before, begun.plan.config, self._warn):
             self._changes.take(self.plan)
         self._check_space(prepared)

@@ -687,16 +687,16 @@ class TrainLog(_Lines):
         spec = EVENTS[event.kind]
         lines = [text for text, _ in spec.log_lines(event)] if isinstance(event, RunFinished) else ()
         for line in lines or spec.console_lines(event):
-            self._say(event.time, line)
+            self._write_line(event.time, line)
 
     def _add_step(self) -> None:
         if (step := self._step) is None:
             return
         self._step = None
         self._step_at = step.time
-        self._say(step.time, step_words(step, self._steps))
+        self._write_line(step.time, step_words(step, self._steps))
 
-    def _say(self, moment: float, words: str) -> None:
+    def _write_line(self, moment: float, words: str) -> None:
         self.add(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))}  {clean(words)}")
 
 

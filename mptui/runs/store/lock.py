@@ -200,7 +200,7 @@ DIRECTORY_WAIT_S = 10.0
 _WITHOUT_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 """Errors of a file system without locks: lock.json is all that is relied on."""
 _POLL_S = 0.005
-_Look = tuple[int, int, int]
+_Identity = tuple[int, int, int]
 
 
 class Claim:
@@ -242,7 +242,7 @@ class Claim:
         replace_file(self._path, self._content)
         for path in self._run.iterdir():
             remove_partial(path)  # of an owner that was killed
-        self._seen = _look(self._path.stat())
+        self._seen = _identity(self._path.stat())
         self._read = time.time()
         self._touched = time.monotonic()
 
@@ -261,7 +261,7 @@ class Claim:
         if self._released:
             return
         try:
-            seen = _look(self._path.stat())
+            seen = _identity(self._path.stat())
             if seen != self._seen or not 0 <= time.time() - self._read < READ_S:
                 self._check(seen)
             if time.monotonic() - self._touched > BEAT_S:
@@ -290,12 +290,12 @@ class Claim:
         """
         with _alone_with(self._run):
             try:
-                self._check(_look(self._path.stat()))
+                self._check(_identity(self._path.stat()))
             except FileNotFoundError:
                 self._take_again_alone(untouched)
             yield
 
-    def _check(self, seen: _Look) -> None:
+    def _check(self, seen: _Identity) -> None:
         try:
             content = read_regular(self._path, LARGEST)
         except OddFileError:
@@ -345,7 +345,7 @@ class Claim:
                 self._path.unlink()
 
 
-def _look(status: os.stat_result) -> _Look:
+def _identity(status: os.stat_result) -> _Identity:
     """Return the identity of a file, with its time, as inode numbers are reused."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
 

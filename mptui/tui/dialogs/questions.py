@@ -35,7 +35,7 @@ class ChooseMetricsDialog(Dialog[None]):
     Args:
         values: Metric -> its last value, as text.
         chosen: The metrics chosen so far.
-        take: Receives the chosen metrics after each change.
+        on_answer: Receives the chosen metrics after each change.
     """
 
     BINDINGS = bindings("metrics")
@@ -65,12 +65,12 @@ class ChooseMetricsDialog(Dialog[None]):
     """
 
     def __init__(
-        self, values: Mapping[str, str], chosen: Sequence[str], take: Callable[[list[str]], None]
+        self, values: Mapping[str, str], chosen: Sequence[str], on_answer: Callable[[list[str]], None]
     ) -> None:
         super().__init__()
         self._values = values
         self._chosen = list(chosen)
-        self._take = take
+        self._on_answer = on_answer
 
     def compose(self) -> ComposeResult:
         """Lay out the search and the list."""
@@ -110,7 +110,7 @@ class ChooseMetricsDialog(Dialog[None]):
             self._chosen.remove(name)
         else:
             self._chosen.append(name)
-        self._take(list(self._chosen))
+        self._on_answer(list(self._chosen))
         metrics.replace_option_prompt_at_index(metrics.highlighted, self._line(name))
 
     def action_close(self) -> None:
@@ -237,7 +237,7 @@ class AskDialog(Dialog[None]):
         explanation: Meaning of the text, in one or more lines.
         text: Initial text.
         check: Returns the fault of a text, at each key.
-        take: Accepts the text, or returns why it can't.
+        on_answer: Accepts the text, or returns why it can't.
         suggestions: Completions.
     """
 
@@ -261,7 +261,7 @@ class AskDialog(Dialog[None]):
         text: str,
         *,
         check: Callable[[str], Fault],
-        take: Callable[[str], Fault],
+        on_answer: Callable[[str], Fault],
         suggestions: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class AskDialog(Dialog[None]):
         self._explanation = explanation
         self._text = text
         self._check = check
-        self._take = take
+        self._on_answer = on_answer
         self._suggestions = suggestions
 
     def compose(self) -> ComposeResult:
@@ -284,7 +284,7 @@ class AskDialog(Dialog[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Check the text."""
-        self._say(None if event.value == self._text else self._check(event.value))
+        self._show_fault(None if event.value == self._text else self._check(event.value))
 
     def on_input_submitted(self) -> None:
         """Accept the text."""
@@ -292,17 +292,17 @@ class AskDialog(Dialog[None]):
 
     def action_take(self) -> None:
         """Accept the text if it is valid."""
-        fault = self._take(self.query_one(Input).value)
+        fault = self._on_answer(self.query_one(Input).value)
         if fault is None:
             self.dismiss()
         else:
-            self._say(fault)
+            self._show_fault(fault)
 
     def action_cancel(self) -> None:
         """Cancel."""
         self.dismiss()
 
-    def _say(self, fault: Fault) -> None:
+    def _show_fault(self, fault: Fault) -> None:
         self.query_one("#fault", Static).update(Content(clean_lines(fault or "", 300)))
 
 
@@ -316,17 +316,17 @@ class SettingDialog(AskDialog):
     Args:
         value: The setting.
         source: What its value now is from.
-        take: Accepts a text for a key, or returns why it can't.
+        on_answer: Accepts a text for a key, or returns why it can't.
     """
 
-    def __init__(self, value: Value, source: str, take: Callable[[str, str], Fault]) -> None:
+    def __init__(self, value: Value, source: str, on_answer: Callable[[str, str], Fault]) -> None:
         setting = SETTINGS[value.key]
         super().__init__(
             value.key,
             explained(setting, value.value, source),
             value.value,
             check=lambda text: read_value(setting, text)[1],
-            take=lambda text: take(value.key, text),
+            on_answer=lambda text: on_answer(value.key, text),
             suggestions=setting.choices or setting.examples,
         )
 

@@ -223,7 +223,7 @@ class LearnScreen(Page):
         explanation = "A number to see in all formats: 0.1, 65520, 1e-8 or 2^-24."
         text = f"{self._choices.number:.9g}"
         self.app.push_screen(
-            AskDialog("number", explanation, text, check=_number_fault, take=self._take_number)
+            AskDialog("number", explanation, text, check=_number_fault, on_answer=self._take_number)
         )
 
     def _take_number(self, text: str) -> str | None:
@@ -238,7 +238,9 @@ class LearnScreen(Page):
         """Ask for the network of all exercises but the first."""
         explanation = "The network: unet, resnet18, vit_b_16, timm/NAME, …"
         self.app.push_screen(
-            AskDialog("model", explanation, self._choices.model, check=lambda _: None, take=self._take_model)
+            AskDialog(
+                "model", explanation, self._choices.model, check=lambda _: None, on_answer=self._take_model
+            )
         )
 
     def _take_model(self, text: str) -> str | None:

@@ -490,7 +490,7 @@ class PickerScreen(SelectionPage):
                 "Name of the profile. Model and data are not saved.",
                 "",
                 check=lambda _: None,
-                take=self._saved,
+                on_answer=self._saved,
             )
         )
 

@@ -102,7 +102,7 @@ class SamplesPanel(PicturePanel):
             self._drawn = (key, drawn(self.loaded, samples, width, rows) if samples else [])
         return self._drawn[1]
 
-    def _say(self, first: int, last: int, count: int, epoch: int) -> None:
+    def _show_range(self, first: int, last: int, count: int, epoch: int) -> None:
         self.retitle(f"{self.group} · {first + 1}–{last} of {count} · epoch {epoch}")
 
     def _page(self, loaded: LoadedPictures, samples: list[SampleRecord], width: int, rows: int) -> Lines:
@@ -117,7 +117,7 @@ class SamplesPanel(PicturePanel):
         self.show_pixels(fitted(part, across * width, down * rows))
         columns = sum(sample.box[1] == tops[0] for sample in samples)
         last = min(len(samples), (self._first + len(shown)) * columns)
-        self._say(self._first * columns, last, len(samples), loaded.record.epoch)
+        self._show_range(self._first * columns, last, len(samples), loaded.record.epoch)
         return []
 
     def _tiles(self, loaded: LoadedPictures, samples: list[SampleRecord], width: int, rows: int) -> Lines:
@@ -135,7 +135,7 @@ class SamplesPanel(PicturePanel):
         self._first = max(0, min(self._first, total - fits))
         first = self._first * columns
         last = min(len(samples), first + fits * columns)
-        self._say(first, last, len(samples), loaded.record.epoch)
+        self._show_range(first, last, len(samples), loaded.record.epoch)
         lines: list[Content] = []
         for start in range(first, last, columns):
             tiles = [

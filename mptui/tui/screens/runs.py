@@ -223,7 +223,9 @@ class RunsScreen(Page):
             return None
 
         words = "Letters, digits, '.', '_', '+' and '-'."
-        self.app.push_screen(AskDialog("name of the run", words, row.name, check=lambda _: None, take=take))
+        self.app.push_screen(
+            AskDialog("name of the run", words, row.name, check=lambda _: None, on_answer=take)
+        )
 
     def _meant(self) -> list[Path]:
         """Return the marked runs, else the one under the cursor."""

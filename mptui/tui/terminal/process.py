@@ -450,12 +450,12 @@ def _wait(child: int, records: _Records) -> int | None:
 
     While the child is stopped, this process is stopped too, so that the shell shows its prompt.
     """
-    bell, button = os.pipe()
-    for end in (bell, button):
+    wakeup_read, wakeup_write = os.pipe()
+    for end in (wakeup_read, wakeup_write):
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    signal.set_wakeup_fd(button, warn_on_full_buffer=False)
-    open_ends = [bell, records.heard]
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+    open_ends = [wakeup_read, records.heard]
     while True:
         ready, _, _ = select.select(open_ends, [], [])
         if records.heard in ready and not records.read():
@@ -463,7 +463,7 @@ def _wait(child: int, records: _Records) -> int | None:
         if _PARTS in records.found:
             return None
         with contextlib.suppress(BlockingIOError):
-            os.read(bell, _MOST_BYTES)
+            os.read(wakeup_read, _MOST_BYTES)
         pid, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
         if pid and not os.WIFSTOPPED(status):
             while records.heard in select.select(open_ends, [], [], 0)[0] and records.read():

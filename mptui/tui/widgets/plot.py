@@ -490,13 +490,13 @@ class Drawing:
             dash = np.arange(low.size) % (2 * self._dots.across + 2) < self._dots.across + 1
             own = np.isfinite(self._seen[number].low)
             low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
-        self._draw_line(low, high, self._part(number), number)
+        self._draw_line(low, high, self._style_of(number), number)
         if sign := self._sign(number):
             values = high[:: self._dots.across]
             there = np.isfinite(values) & ~self._y.above(values) & (np.arange(values.size) % _SIGN_EVERY == 0)
             for cell in np.flatnonzero(there).tolist():
                 row = 1 + self._y.row(float(values[cell]), self._height)
-                self._write(row, GUTTER + cell, sign, self._part(number))
+                self._write(row, GUTTER + cell, sign, self._style_of(number))
 
     def _sign(self, number: int) -> str:
         """Return the sign on the line of a series; "" without one."""
@@ -509,7 +509,7 @@ class Drawing:
             return "-" if len(self.plot.own) <= number < len(self.plot.series) else "."
         return ASCII_MARKERS[number % len(ASCII_MARKERS)]
 
-    def _part(self, number: int) -> str:
+    def _style_of(self, number: int) -> str:
         """Return the part of a series, which gives its colour."""
         return "axis" if self.plot.series[number].behind else f"series-{number % SERIES_COLOURS + 1}"
 
@@ -564,7 +564,7 @@ class Drawing:
         gap = 3 if sum(len(label) + 6 for label in labels) <= self._width + 3 else 1
         column = self._size[0]
         for number in reversed(range(len(labels))):
-            part = self._part(number)
+            part = self._style_of(number)
             swatch = "╌╌" if self.plot.series[number].dashed else "──"
             swatch = swatch[0] + (self._sign(number) or swatch[0])
             if ascii_only:
@@ -587,7 +587,7 @@ class Drawing:
             text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
             if column + len(text) > self._size[0]:
                 break  # a part of a figure would be another one
-            column = self._write(0, column, text, self._part(number))
+            column = self._write(0, column, text, self._style_of(number))
 
     def _said(self, value: float | None) -> str:
         return fmt.percent(value) if self.plot.percent else fmt.figure(value)

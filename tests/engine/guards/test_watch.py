@@ -74,12 +74,12 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
     kinds = [GOOD, NAN, NAN, NAN, GOOD, NAN, GOOD, GOOD]
     late = watched(kinds)
     assert late.last_good == 1
-    late.absolve()
+    late.clear_batches()
     soon = DivergenceDetector(50, 1.0)
     for step, kind in enumerate(kinds, 1):
         soon.update([row(step, kind)])
         if soon.alarm is not None:
-            soon.absolve()
+            soon.clear_batches()
     assert left_out(late) == left_out(soon) == [2, 3, 4, 6]
     assert late.state_dict() == soon.state_dict()
 
@@ -93,15 +93,15 @@ def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
         watch.update(rows[first : first + size])
     one_by_one = watched(kinds, scale=2.0)
     assert (watch.alarm, watch.state_dict()) == (one_by_one.alarm, one_by_one.state_dict())
-    watch.absolve()
-    one_by_one.absolve()
+    watch.clear_batches()
+    one_by_one.clear_batches()
     assert (left_out(watch), watch.state_dict()) == (left_out(one_by_one), one_by_one.state_dict())
 
 
 def test_going_back_forgets_the_rows_that_waited():
     watch = watched([GOOD, NAN, NAN, NAN, NAN, NAN])
     watch.reset()
-    watch.absolve()
+    watch.clear_batches()
     assert watch.alarm is None
     assert watch.left_out == []
     assert watch.refused_in_a_row == 0

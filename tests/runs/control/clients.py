@@ -25,7 +25,7 @@ class Run:
             path,
             presets=["fast", "stable"],
             profile=lambda: "fast",
-            send=self.send,
+            on_command=self.send,
             clock=lambda: self.now,
         )
 

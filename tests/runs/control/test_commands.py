@@ -174,7 +174,7 @@ def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
 
 
 def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypatch):
-    monkeypatch.setattr(control, "DEAF_S", 0.05)
+    monkeypatch.setattr(control, "ACCEPT_PAUSE_S", 0.05)
     real: socket.socket = run.server._listener
     refusals: list[int] = []
 
