@@ -37,7 +37,7 @@ from mptui.tui.themes import DARK, THEMES
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
-    from mptui.lab.learn.exercises import LearnChoices
+    from mptui.lab.learn.formats import LearnChoices
     from mptui.runs.remote.feed import AttachedRun
     from mptui.tui.screens.fork import ForkChoice
     from mptui.tui.screens.runs import RunsScreen

@@ -8,7 +8,7 @@ from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 
 if TYPE_CHECKING:
-    from mptui.lab.learn.exercises import LearnChoices
+    from mptui.lab.learn.formats import LearnChoices
 
 FORMAT_VERSION = 1
 _NAMES = ("formats", "scaling", "overflow", "autocast", "batchnorm", "training")
@@ -91,25 +91,24 @@ def _screen(choices: "LearnChoices", first: str) -> int:
 
 def _print_document(choices: "LearnChoices", names: tuple[str, ...]) -> None:
     from mptui.events import finite_json
-    from mptui.lab.learn.exercises import EXERCISES
+    from mptui.lab.learn.exercises import run_exercise
 
-    lessons = {name: EXERCISES[name].run(choices, lambda _: None).document() for name in names}
+    lessons = {name: run_exercise(name, choices).document for name in names}
     print_json({"version": FORMAT_VERSION, "exercises": finite_json(lessons)})
 
 
 def _print_text(choices: "LearnChoices", names: tuple[str, ...]) -> None:
     from mptui import text as fmt
-    from mptui.lab.learn.exercises import EXERCISES
+    from mptui.lab.learn.exercises import EXERCISES, run_exercise
     from mptui.lab.learn.formats import text_of
-    from mptui.text import clean
 
     for name in names:
         exercise = EXERCISES[name]
         typer.echo(f"{exercise.title}\n{exercise.explanation}\n")
-        lesson = exercise.run(choices, lambda _: None)
+        lesson = run_exercise(name, choices)
         for line in lesson.lines(_WIDTH, 0):
-            typer.echo(clean(text_of(line)))
-        for title, curves in lesson.curves().items():
-            for curve in curves:
-                typer.echo(f"{title:<18}{clean(curve.label):<12}{fmt.sparkline(curve.values)}")
+            typer.echo(fmt.clean(text_of(line)))
+        for title, curves in lesson.curves.items():
+            for label, values in curves.items():
+                typer.echo(f"{title:<18}{label:<12}{fmt.sparkline(values)}")
         typer.echo("")

@@ -1,49 +1,73 @@
 """A lesson, and the one on number formats: what each makes of a number. Imports no torch."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mptui import text as fmt
 from mptui.errors import ConfigError
 
-# What an exercise shows: lines of text with tones, curves, and a JSON document. Imports no torch
-# -----------------------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    from mptui.runs.planning.plan import Request
+
+# What an exercise is given, and what it shows: lines of text with tones, curves, and a JSON document
+# ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LearnChoices:
+    """What a person chooses for the exercises."""
+
+    request: "Request"
+    """Model, data and device."""
+    number: float = 0.1
+    precision: str = "fp16"
+    rules_of: str = "cuda"
+    """Device type whose autocast is shown."""
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        return str(self.request.flags.get("model.name", ("", "unet"))[1])
+
+    def with_model(self, name: str) -> "LearnChoices":
+        """Return the choices with another network."""
+        flags = {**self.request.flags, "model.name": ("--model", name)}
+        return replace(self, request=replace(self.request, flags=flags))
+
 
 Tone = Literal["", "quiet", "good", "warn", "bad", "accent", "strong"]
 Line = Sequence[tuple[str, Tone]]
 """A line as spans of text with their tones; a screen gives tones colours, plain text leaves them out."""
 
+Curves = Mapping[str, Mapping[str, Sequence[float]]]
+"""Title of a chart -> label of a curve -> its value at each step, from step 1 on."""
+
 
 @dataclass(frozen=True, slots=True)
-class StepCurve:
-    """A value of each step, from step 1 on, for a chart."""
+class Lesson:
+    """The result of an exercise, possibly of its first steps.
 
-    label: str
-    values: Sequence[float]
+    Attributes:
+        document: The JSON document; numbers may be infinite or NaN.
+        lines: Returns the lines for a width in cells and a focus: what the person moved with the arrow keys.
+        curves: The charts.
+        focuses: Each focus that there is; only 0: there is nothing to move.
+    """
 
-
-class Lesson(ABC):
-    """The result of an exercise, possibly of its first steps."""
-
-    @abstractmethod
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Return the lines for `width` cells; `focus` is what the person moved with the arrow keys."""
+    document: Mapping[str, Any]
+    lines: Callable[[int, int], list[Line]]
+    curves: Curves = field(default_factory=dict)
+    focuses: range = range(1)
 
     def limited(self, focus: int) -> int:
-        """Return the nearest `focus` that the lesson has; 0: there is nothing to move."""
-        return 0
+        """Return the nearest focus that the lesson has."""
+        return min(max(focus, self.focuses[0]), self.focuses[-1])
 
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return the charts: title -> curves; empty if the exercise has none."""
-        return {}
 
-    @abstractmethod
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document; numbers may be infinite or NaN."""
+Report = Callable[[Lesson], None]
 
 
 def quiet(text: str) -> Line:
@@ -116,14 +140,19 @@ class NumberFormat:
     @property
     def smallest(self) -> float:
         """Smallest subnormal number."""
-        return 2.0 ** (1 - self.bias - self.mantissa_bits)
+        return self.tiny * self.eps
+
+    @property
+    def largest_bits(self) -> int:
+        """Exponent and mantissa of the largest finite number: those after it are of infinity or NaN."""
+        after = (1 << self.mantissa_bits) if self.has_infinity else 1
+        return (1 << self.bits - 1) - after - 1
 
     @property
     def largest(self) -> float:
         """Largest finite number."""
-        if self.has_infinity:
-            return (2 - self.eps) * 2.0**self.bias
-        return (2 - 2 * self.eps) * 2.0 ** (self.bias + 1)
+        exponent, mantissa = divmod(self.largest_bits, 1 << self.mantissa_bits)
+        return (1 + mantissa * self.eps) * 2.0 ** (exponent - self.bias)
 
     @property
     def digits(self) -> float:
@@ -143,14 +172,11 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """A number in a format: the bits of its fields, its value, and the relative error of that."""
+    """A number in a format: the bits of sign, exponent and mantissa, and the value that they have."""
 
-    format: NumberFormat
-    sign: str
-    exponent: str
-    mantissa: str
+    fields: tuple[str, str, str]
     value: float
-    error: float
+    relative_error: float
     fate: Fate
 
 
@@ -161,42 +187,27 @@ def represent(number: float, into: NumberFormat) -> Representation:
         number: Finite.
         into: The format.
     """
-    exact = abs(Fraction(number))
+    exact, lowest, digits = abs(number), 1 - into.bias, into.mantissa_bits
+    exponent = max(math.frexp(exact)[1] - 1, lowest) if exact else lowest
+    units = round(math.ldexp(exact, digits - exponent))  # ties to even
+    # the leading 1 of a normal number, and a carry, add to the field of the exponent
+    bits = units + ((exponent - lowest) << digits)
+    fate: Fate
+    if bits > into.largest_bits:
+        fate, value = ("overflows", math.inf) if into.has_infinity else ("saturates", into.largest)
+        bits = into.largest_bits + into.has_infinity
+    else:
+        value = math.ldexp(units, exponent - digits)
+        inexact: Fate = "rounded" if bits >> digits else "subnormal" if bits else "vanishes"
+        fate = "exact" if value == exact else inexact
+    if value == exact:
+        error = 0.0
+    else:
+        error = math.inf if math.isinf(value) else float(abs(Fraction(value) / Fraction(exact) - 1))
     sign = "1" if math.copysign(1.0, number) < 0 else "0"
-    exponent = max(_exponent(exact), 1 - into.bias)
-    step = Fraction(2) ** (exponent - into.mantissa_bits)
-    rounded = round(exact / step) * step  # of a fraction: ties to even
-    over = rounded > Fraction(into.largest)
-    if over and into.has_infinity:
-        infinity = math.copysign(math.inf, number)
-        bits = "1" * into.exponent_bits, "0" * into.mantissa_bits
-        return Representation(into, sign, *bits, infinity, math.inf, "overflows")
-    rounded = min(rounded, Fraction(into.largest))
-    field, mantissa = _fields(rounded, into)
-    error = float(abs(rounded - exact) / exact) if exact else 0.0
-    fate: Fate = "exact" if rounded == exact else "vanishes" if not rounded else "rounded"
-    if over:
-        fate = "saturates"
-    elif fate == "rounded" and not int(field, 2):
-        fate = "subnormal"
-    return Representation(into, sign, field, mantissa, math.copysign(float(rounded), number), error, fate)
-
-
-def _exponent(exact: Fraction) -> int:
-    """Return the exponent of a number in [2^e, 2^(e+1)); very small for zero."""
-    if not exact:
-        return -(1 << 16)
-    guess = exact.numerator.bit_length() - exact.denominator.bit_length()
-    return guess if Fraction(2) ** guess <= exact else guess - 1
-
-
-def _fields(rounded: Fraction, into: NumberFormat) -> tuple[str, str]:
-    exponent = _exponent(rounded)
-    scale = Fraction(2) ** (max(exponent, 1 - into.bias) - into.mantissa_bits)
-    whole = int(rounded / scale)
-    field = exponent + into.bias if exponent >= 1 - into.bias else 0
-    mantissa = whole & ((1 << into.mantissa_bits) - 1)
-    return f"{field:0{into.exponent_bits}b}", f"{mantissa:0{into.mantissa_bits}b}"
+    text = f"{bits:0{into.bits - 1}b}"
+    fields = sign, text[: into.exponent_bits], text[into.exponent_bits :]
+    return Representation(fields, math.copysign(value, number), error, fate)
 
 
 def parsed(text: str) -> float:
@@ -215,36 +226,18 @@ def parsed(text: str) -> float:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class FormatsLesson(Lesson):
-    """A number in all formats."""
-
-    number: float
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out the table of formats, and the bits of the number times 2^focus: these first if narrow."""
-        number = math.ldexp(self.number, focus)
-        times = f"  ({_short(self.number)} times 2^{focus})" if focus else ""
-        title: Line = [("the number ", "quiet"), (f"{number:.9g}", "strong"), (times, "quiet")]
-        bits = [title, *(_number_line(number, each, width) for each in FORMATS)]
-        table = _table(width)
-        return [*table, plain(), *bits] if width >= _ROOMY else [*bits, plain(), *table]
-
-    def limited(self, focus: int) -> int:
-        """Return the doublings that keep the number within float64."""
-        exponent = math.frexp(self.number)[1]
-        return min(max(focus, -1000 - exponent), 1000 - exponent)
-
-    def document(self) -> dict[str, Any]:
-        """Return the formats, and the number in each."""
-        return {
-            "number": self.number,
-            "formats": {each.name: _format_document(self.number, each) for each in FORMATS},
-        }
+def formats_lesson(number: float) -> Lesson:
+    """Show a number in all formats; the focus doubles it, as far as float64 has it."""
+    exponent = math.frexp(number)[1]
+    documents = {each.name: _document(number, each) for each in FORMATS}
+    return Lesson(
+        {"number": number, "formats": documents},
+        lambda width, focus: _lines(number, width, focus),
+        focuses=range(-1000 - exponent, 1001 - exponent),
+    )
 
 
-def _format_document(number: float, each: NumberFormat) -> dict[str, Any]:
-    there = represent(number, each)
+def _document(number: float, each: NumberFormat) -> dict[str, Any]:
     return {
         "dtype": each.torch_name or None,
         "bits": each.bits,
@@ -254,13 +247,18 @@ def _format_document(number: float, each: NumberFormat) -> dict[str, Any]:
         "smallest_normal": each.tiny,
         "smallest_subnormal": each.smallest,
         "eps": each.eps,
-        "number": {
-            "fields": [there.sign, there.exponent, there.mantissa],
-            "value": there.value,
-            "relative_error": there.error,
-            "fate": there.fate,
-        },
+        "number": asdict(represent(number, each)),
     }
+
+
+def _lines(number: float, width: int, focus: int) -> list[Line]:
+    """Lay out the table of formats, and the bits of the number times 2^focus: these first if narrow."""
+    doubled = math.ldexp(number, focus)
+    times = f"  ({_short(number)} times 2^{focus})" if focus else ""
+    title: Line = [("the number ", "quiet"), (f"{doubled:.9g}", "strong"), (times, "quiet")]
+    bits = [title, *(_number_line(doubled, each, width) for each in FORMATS)]
+    table = _table(width)
+    return [*table, plain(), *bits] if width >= _ROOMY else [*bits, plain(), *table]
 
 
 def _table(width: int) -> list[Line]:
@@ -278,18 +276,18 @@ def _table(width: int) -> list[Line]:
 
 def _number_line(number: float, into: NumberFormat, width: int) -> Line:
     there = represent(number, into)
-    tone = _TONES.get(there.fate, "bad")
-    error = f"{there.error:.0e} off" if there.fate in {"rounded", "subnormal"} else ""
+    sign, exponent, mantissa = there.fields
+    fate: tuple[str, Tone] = (there.fate, _TONES.get(there.fate, "bad"))
     bits: list[tuple[str, Tone]] = [
         (f"{into.name:<9}", "quiet"),
-        (f"{there.sign} ", "accent"),
-        (f"{there.exponent:<8} ", "warn"),
-        (f"{there.mantissa:<23}", "accent"),
+        (f"{sign} ", "accent"),
+        (f"{exponent:<8} ", "warn"),
+        (f"{mantissa:<23}", "accent"),
     ]
-    value: list[tuple[str, Tone]] = [(f"{there.value:>12.6g}  ", "strong"), (there.fate, tone)]
-    if width >= _ROOMY:
-        return [*bits, *value, (f" {error}", "quiet")]
-    return [*bits, (f"  {there.fate}", tone)]
+    if width < _ROOMY:
+        return [*bits, ("  ", ""), fate]
+    error = f" {there.relative_error:.0e} off" if there.fate in {"rounded", "subnormal"} else ""
+    return [*bits, (f"{there.value:>12.6g}  ", "strong"), fate, (error, "quiet")]
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Exercises that train: overflow, loss scaling, BatchNorm, autocast's rules, three formats."""
+"""Exercises on small runs: autocast's rules, the scale of gradients, two loops at a fault, three formats."""
 
 import math
 import time
@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_leaves
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from mptui import text as fmt
 from mptui.data.batch import Batch
@@ -27,10 +26,11 @@ from mptui.engine.numerics import Probe
 from mptui.engine.precision import DTYPES
 from mptui.engine.progress import StepSeeds
 from mptui.engine.reporting.reporter import StepRow
-from mptui.engine.spectrum import BINS, Shares, Spectrum, WatchedOperations
+from mptui.engine.spectrum import Shares, Spectrum, WatchedOperations
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
-from mptui.lab.learn.formats import Lesson, Line, StepCurve, Tone, plain, power, quiet
+from mptui.lab.learn.formats import LearnChoices, Lesson, Line, Report, Tone, plain, power, quiet
+from mptui.lab.measure.amp_trial import own_batch
 from mptui.lab.measure.core import NoCheckpoints
 from mptui.models.zoo import build, input_shape
 from mptui.registry.names import PRECISIONS
@@ -38,6 +38,125 @@ from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, import_own_code, plan_run
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
+
+# Short runs of the exercises: some steps with mptui's own trainer, and the same steps with a plain loop
+# ------------------------------------------------------------------------------------------------------
+
+STEPS = 40
+_BATCH = 4
+_SMALL: dict[str, object] = {
+    "model.name": "unet",
+    "data.image_size": 16,
+    "training.batch_size": _BATCH,
+    "training.lr": 0.05,
+}
+"""Settings that the person may replace."""
+_UNET: dict[str, object] = {"model.width": 4, "model.depth": 2}
+_SHAPES: dict[str, object] = {"data.name": "shapes", "data.samples": STEPS * _BATCH}
+_FORCED: dict[str, object] = {
+    "training.max_steps": STEPS,
+    "training.epochs": STEPS,
+    "training.schedule": "constant",
+    "training.warmup_epochs": 0,
+    "speed.compile": "off",
+    "data.cache": "off",
+    "guards.on_nan": "ignore",
+    "guards.numerics": "off",
+    "logging.step_interval_s": 0.0,
+}
+
+
+def small_request(request: Request, settings: Mapping[str, object] = {}) -> Request:
+    """Return the person's request with small values for what it leaves open, and `settings` in any case."""
+    given = request.flags
+    small = dict(_SMALL)
+    if given.get("model.name", ("", "unet"))[1] == "unet":
+        small |= _UNET
+    if not {"data.name", "data.path"} & set(given):
+        small |= _SHAPES
+    flags = {key: ("mptui learn", value) for key, value in small.items()}
+    forced = {key: ("mptui learn", value) for key, value in {**_FORCED, **settings}.items()}
+    return replace(request, flags={**flags, **given, **forced})
+
+
+class SmallRun:
+    """A network, its data and `STEPS` windows of one sample order; a context that closes the loaders.
+
+    Args:
+        request: The person's request.
+        settings: Settings of the exercise.
+
+    Raises:
+        ConfigError: The model does not exist, or not for this data.
+        DataError: The data is missing or unreadable.
+    """
+
+    def __init__(self, request: Request, settings: Mapping[str, object] = {}) -> None:
+        plan = replace(plan_run(small_request(request, settings)), workers=0)
+        self._mailbox = Mailbox()
+        prepared = prepare(plan, emit=_nothing, mailbox=self._mailbox, on_bad=_nothing, force_compile=False)
+        self.job = prepared.job
+        self.task = plan.task
+        self.names = {"model": str(self.job.config.model.name), "dataset": prepared.dataset.name}
+        self.title = " on ".join(self.names.values())
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close the loaders."""
+        self.job.train_loader.close()
+        self.job.val_loader.close()
+
+    def batches(self, number: int) -> list[Batch]:
+        """Return copies of the first batches that the trainer sees."""
+        windows = (window for epoch in count() for window in self.job.train_loader.windows(epoch, 1))
+        batches = (own_batch(batch) for window in windows for batch in window if batch.valid)
+        return list(islice(batches, number))
+
+    def train(self, on_begin: Callable[[Trainer, int], None], on_row: Callable[[StepRow], None]) -> None:
+        """Train with mptui's trainer.
+
+        Args:
+            on_begin: Called before each step, with its number from 1 on.
+            on_row: Called with the figures of each step.
+        """
+        checkpoint = self.job.config.checkpoint
+        with NoCheckpoints(Path(), lambda: checkpoint, _nothing) as saver:
+            trainer = Trainer(self.job, emit=_nothing, mailbox=self._mailbox, saver=saver)
+            trainer.context.hooks.add("learn", _Watch(trainer, on_begin, on_row))
+            trainer.train()
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the loss of a batch."""
+        return self.job.task.loss(model(*batch.inputs), batch, batch.valid, batch.size)
+
+    def evaluate(self, model: torch.nn.Module, batch: Batch) -> float:
+        """Return the loss of a batch in evaluation mode, as a validation has it."""
+        with torch.no_grad():
+            return float(self.loss(model.eval(), batch))
+
+
+@dataclass
+class _Watch(Hook):
+    trainer: Trainer
+    on_begin: Callable[[Trainer, int], None]
+    on_row: Callable[[StepRow], None]
+
+    @override
+    def step_begins(self) -> None:
+        self.on_begin(self.trainer, self.trainer.state.step + 1)
+
+    @override
+    def rows_read(self, rows: Sequence[StepRow]) -> None:
+        for row in rows:
+            self.on_row(row)
+
+
+def _nothing(*_values: Any) -> None:  # noqa: ANN401 - whatever is reported
+    """Drop events."""
+
 
 # What autocast keeps in fp32, operation by operation, on a network
 # -----------------------------------------------------------------
@@ -52,7 +171,7 @@ bits and fp32 weights or statistics; 16 bits throughout."""
 LOSS = "the loss"
 _CLASSES = 10
 _RULES_BATCH = 2
-_WORDS: dict[str, tuple[str, Tone]] = {
+_WORDS: dict[Where, tuple[str, Tone]] = {
     "fp32": ("computed in fp32", "warn"),
     "mixed": ("16 bits in and out, weights and statistics in fp32", "accent"),
     "16 bits": ("computed in 16 bits", "good"),
@@ -72,68 +191,27 @@ class OperationRule:
     """The first layer that has it; "" is the network itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class AutocastLesson(Lesson):
-    """All operations of a forward pass and its loss."""
-
-    model: str
-    device: str
-    precision: str
-    operations: list[OperationRule]
-    casts: int
-    """Casts between fp32 and 16 bits."""
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out the operations by where they compute, fp32 first."""
-        shown: list[Line] = [
-            [
-                (f"{self.model}, {self.precision}, autocast as on {self.device}", ""),
-                (f"; {self.casts} casts between the formats", "quiet"),
-            ]
-        ]
-        for where, (words, tone) in _WORDS.items():
-            rules = [rule for rule in self.operations if rule.where == where]
-            if rules:
-                shown += [plain(), [(words, tone)]]
-            for rule in rules:
-                layer = rule.layer or "the network"
-                shown.append(
-                    [(f"  {rule.operation:<34}", ""), (f"{rule.calls:>5}×", ""), (f"  from {layer}", "quiet")]
-                )
-        if not self.operations:
-            shown.append(quiet("no operations"))
-        return shown
-
-    def document(self) -> dict[str, Any]:
-        """Return the operations."""
-        return asdict(self)
-
-
-def autocast_lesson(request: Request, *, device: str, precision: str) -> AutocastLesson:
+def autocast(choices: LearnChoices, _report: Report) -> Lesson:
     """Trace a network under autocast.
-
-    Args:
-        request: The person's request.
-        device: cuda or cpu: whose rules.
-        precision: bf16 or fp16.
 
     Raises:
         ConfigError: The model does not exist, not for this data, or can't be traced.
     """
-    plan = plan_run(small_request(request))
-    config, task = plan.config, plan.task
+    plan = plan_run(small_request(choices.request))
+    config, device, precision = plan.config, choices.rules_of, choices.precision
     import_own_code(config)
     side, bands = int(config.data.image_size or 0), config.data.channels
-    classes = [str(number) for number in range(_CLASSES)]
-    learnt = build_task(task, classes, config.training)
+    learnt = build_task(plan.task, [str(number) for number in range(_CLASSES)], config.training)
     watch = _Rules()
     try:
         with no_storage(), torch.device(device):
-            network = build(config.model, num_classes=_CLASSES, task=task, side=side, bands=bands).train()
+            network = build(
+                config.model, num_classes=_CLASSES, task=plan.task, side=side, bands=bands
+            ).train()
             shape = _RULES_BATCH, *input_shape(config.model, bands, side)
             batch = learnt.dummy_batch(torch.zeros(shape, device=device))
-            autocast = autocast_as_there(device, DTYPES[precision])
-            with watch.layers_of(network), autocast, _attention_as_one(watch), watch:
+            as_there = autocast_as_there(device, DTYPES[precision])
+            with watch.layers_of(network), as_there, _attention_as_one(watch), watch:
                 outputs = network(*batch.inputs)
                 watch.layer = LOSS
                 learnt.loss(outputs, batch, batch.valid, batch.size)
@@ -143,7 +221,30 @@ def autocast_lesson(request: Request, *, device: str, precision: str) -> Autocas
             f"{config.model.name} can't be traced without values: {clean(reason)}",
             hint="choose another network with --model",
         ) from error
-    return AutocastLesson(str(config.model.name), device, precision, watch.rules(), watch.casts)
+    rules = watch.rules()
+    document = {
+        "model": str(config.model.name),
+        "device": device,
+        "precision": precision,
+        "operations": [asdict(rule) for rule in rules],
+        "casts": watch.casts,
+    }
+    title = f"{config.model.name}, {precision}, autocast as on {device}"
+    heading: Line = [(title, ""), (f"; {watch.casts} casts between the formats", "quiet")]
+    return Lesson(document, lambda *_: [heading, *_rule_lines(rules)])
+
+
+def _rule_lines(rules: Sequence[OperationRule]) -> Iterator[Line]:
+    """Lay out the operations by where they compute, fp32 first."""
+    for where, heading in _WORDS.items():
+        within = [rule for rule in rules if rule.where == where]
+        if within:
+            yield from (plain(), [heading])
+        for rule in within:
+            layer = rule.layer or "the network"
+            yield [(f"  {rule.operation:<34}{rule.calls:>5}×", ""), (f"  from {layer}", "quiet")]
+    if not rules:
+        yield quiet("no operations")
 
 
 class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
@@ -219,15 +320,270 @@ def _is_copy(operator: Any) -> bool:  # noqa: ANN401 - an operator
     return name in _COPIES or name.startswith(_MADE) or operator.is_view
 
 
+# Loss scaling on real gradients: their exponents, and what fp16 loses of them at each scale
+# ------------------------------------------------------------------------------------------
+# A network takes one batch forward and backward in fp32. The gradients counted are those that fp16 training
+# computes in fp16: of the outputs of all layers and of their weights. Scales are powers of two, so that all
+# shares are exact (`mptui.engine.spectrum`), as if each gradient had been cast.
+
+DOUBLINGS = range(0, 25, 3)
+"""Scales of the table, as exponents of 2."""
+_HEIGHT = 5
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_SUBNORMAL, _NORMAL, _TOP = -24, -14, 15
+_FROM, _TO = -44, 16
+"""Exponents of the histogram; those outside are added to its ends."""
+
+
+def scaling(choices: LearnChoices, _report: Report) -> Lesson:
+    """Count the gradients of the first batch of a run."""
+    with SmallRun(choices.request, {"precision.mode": "fp32"}) as run:
+        spectrum = _gradients(run)
+    first, bars = spectrum.bars()
+    scales = {doublings: spectrum.shares(doublings) for doublings in DOUBLINGS}
+    # an overflow skips the step: all is lost; of equal scales the smallest is best
+    lost = {doublings: 1.0 if shares.overflow else shares.lost for doublings, shares in scales.items()}
+    best = min(DOUBLINGS, key=lambda doublings: (lost[doublings], doublings))
+
+    def lines(width: int, focus: int) -> list[Line]:
+        chosen = best + DOUBLINGS.step * focus
+        under = f"; exponents under a loss scale of 2^{chosen}"
+        return [
+            [(f"{spectrum.values:,} gradients of {run.title}", ""), (under, "quiet")],
+            *_histogram(bars, first + chosen, width),
+            quiet(f"{'loss scale':<20}{'to zero':>10}{'lose bits':>11}{'overflow':>10}"),
+            *(_scale_line(each, scales[each], chosen=each == chosen, best=each == best) for each in scales),
+        ]
+
+    document = {
+        **run.names,
+        "gradients": spectrum.values,
+        "zeros": spectrum.zeros / max(spectrum.values, 1),
+        "first_exponent": first,
+        "exponents_per_mille": bars,
+        "scales": [_scale_document(*each) for each in scales.items()],
+        "best_scale": 2.0**best,
+    }
+    at = DOUBLINGS.index(best)
+    return Lesson(document, lines, focuses=range(-at, len(DOUBLINGS) - at))
+
+
+def _gradients(run: SmallRun) -> Spectrum:
+    """Return the exponents of the gradients of all outputs and weights; extremes are not those of all."""
+    job = run.job
+    probe = Probe(job.model, job.device)
+    StepSeeds(job.config.training.seed, job.device).set(0, 0)
+    (batch,) = run.batches(1)
+    with probe.hooks():
+        torch.autograd.backward(run.loss(job.model.train(), batch))
+    probe.add_weights()
+    rows = probe.rows.cpu()
+    kept = torch.tensor([seen.part != "forward" for seen in probe.seen(rows)])
+    return Spectrum(rows[kept].sum(dim=0).numpy())
+
+
+def _scale_document(doublings: int, shares: Shares) -> dict[str, float]:
+    return {
+        "scale": 2.0**doublings,
+        "to_zero": shares.zeroed,
+        "subnormal": shares.subnormal,
+        "overflow": shares.overflow,
+    }
+
+
+def _scale_line(doublings: int, shares: Shares, *, chosen: bool, best: bool) -> Line:
+    tone: Tone = "good" if best else "bad" if shares.overflow else ""
+    zeroed, lost, over = (_percent(share) for share in (shares.zeroed, shares.subnormal, shares.overflow))
+    remark = "  loses least" if best else "  the step is skipped" if shares.overflow else ""
+    mark = "▸ " if chosen else "  "
+    figures = f"{zeroed:>10}{lost:>11}{over:>10}"
+    return [(mark, "accent"), (f"{power(doublings):<18}", ""), (figures, tone), (remark, "quiet")]
+
+
+def _percent(share: float) -> str:
+    return "< 0.1 %" if 0 < share < 0.0005 else fmt.percent(share)
+
+
+def _histogram(shares: Sequence[int], first: int, width: int) -> list[Line]:
+    """Lay out shares of the exponents from `first` on, above the range of fp16."""
+    heights = [0] * (_TO - _FROM + 1)
+    for exponent, share in enumerate(shares, first):
+        heights[min(max(exponent, _FROM), _TO) - _FROM] += share
+    most = max(1, *heights)
+    lines: list[Line] = []
+    for below in range(8 * (_HEIGHT - 1), -1, -8):
+        eighths = [-(-share * _HEIGHT * 8 // most) - below for share in heights]
+        bars = [_LEVELS[min(max(height, 0), 8)] for height in eighths]
+        lines.append([("  ", ""), *((bar, _tone(exponent)) for exponent, bar in enumerate(bars, _FROM))])
+    zero, subnormal = _SUBNORMAL - _FROM, _NORMAL - _SUBNORMAL
+    ruler = f"  {'zero':<{zero}}{'╌' * subnormal}{'━' * (_TOP - _NORMAL + 1)}"
+    ticks = f"  {'':<{zero}}{'2^-24':<{subnormal}}{'2^-14  fp16, all bits':<26}2^15"
+    return [*lines, quiet(ruler), quiet(ticks[:width])]
+
+
+def _tone(exponent: int) -> Tone:
+    if exponent < _SUBNORMAL or exponent > _TOP:
+        return "bad"
+    return "warn" if exponent < _NORMAL else "accent"
+
+
+# mptui's trainer and a plain loop in fp16, which meet the same fault
+# -------------------------------------------------------------------
+
+AT_STEP = 12
+TOO_HIGH = 40
+"""Exponent of 2 of the loss scale that is set before `AT_STEP`."""
+FACTOR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What both loops meet at `AT_STEP`.
+
+    Attributes:
+        loss_scale: The loss scale is set to it before the step; the plain loop keeps it, and takes every
+            step. None: the plain loop has a GradScaler, as in PyTorch's recipe.
+        factor: Images are multiplied by it.
+    """
+
+    loss_scale: float | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """A step of the plain loop; the names are those of `StepRow`."""
+
+    loss: float
+    refused: bool
+
+
+def _train_both(
+    run: SmallRun,
+    batches: Sequence[Batch],
+    fault: Fault,
+    on_step: Callable[[StepRow, PlainStep, torch.nn.Module], None],
+) -> torch.nn.Module:
+    """Train with mptui's trainer and with a plain loop; return the network of the plain one.
+
+    Args:
+        run: Its network is mptui's.
+        batches: One for each step of the plain loop.
+        fault: What both meet.
+        on_step: Called after each step with its figures in both loops, and the plain one's network.
+    """
+    broken = batches[AT_STEP - 1]
+    broken.images_BCHW = broken.images_BCHW * fault.factor
+    plain_model = deepcopy(run.job.model)
+    plain_steps = _plain_steps(run, plain_model, batches, fault)
+    now = 0
+
+    def on_begin(trainer: Trainer, step: int) -> None:
+        nonlocal now
+        now = step
+        if step == AT_STEP and fault.loss_scale is not None:
+            trainer.context.parts.precision.set_scale(fault.loss_scale)
+
+    def scaled(model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        is_broken = now == AT_STEP and model.training
+        return (inputs[0] * fault.factor, *inputs[1:]) if is_broken else inputs
+
+    handle = run.job.model.register_forward_pre_hook(scaled)
+    run.train(on_begin, lambda row: on_step(row, next(plain_steps), plain_model))
+    handle.remove()
+    return plain_model
+
+
+def _plain_steps(
+    run: SmallRun, model: torch.nn.Module, batches: Sequence[Batch], fault: Fault
+) -> Iterator[PlainStep]:
+    """Train by a plain loop with torch.amp: with GradScaler, or with a constant scale."""
+    device, config, guarded = run.job.device.type, run.job.config, fault.loss_scale is None
+    first_scale, momentum = config.precision.grad_scaler.init_scale, config.training.momentum or 0.9
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.training.lr, momentum=momentum)
+    scaler = torch.amp.GradScaler(device, init_scale=first_scale, enabled=guarded)
+    constant = 1.0 if guarded else first_scale
+    for step, batch in enumerate(batches, 1):
+        if step == AT_STEP and fault.loss_scale is not None:
+            constant = fault.loss_scale
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype=torch.float16):
+            loss = run.loss(model.train(), batch)
+        torch.autograd.backward(scaler.scale(loss * constant))
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= constant
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        yield PlainStep(float(loss.detach()), scaler.get_scale() < scale)
+
+
+# An overflow made on purpose in fp16, and its repair
+# ---------------------------------------------------
+# Before one step the scale of both loops is set far too high, so that gradients overflow. The trainer skips
+# steps and halves the scale until they fit; the plain loop takes the step, and its weights are NaN from then
+# on.
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledStep:
+    """A step of mptui's trainer, and the loss of the plain loop's."""
+
+    loss: float
+    loss_scale: float
+    skipped: bool
+    plain_loss: float
+
+
+def overflow(choices: LearnChoices, report: Report) -> Lesson:
+    """Run the exercise; `report` gets the lesson after each step."""
+    with SmallRun(choices.request, {"precision.mode": "fp16"}) as run:
+        steps: list[ScaledStep] = []
+
+        def on_step(row: StepRow, other: PlainStep, _model: torch.nn.Module) -> None:
+            steps.append(ScaledStep(row.loss, row.loss_scale, row.refused, other.loss))
+            report(_overflow_lesson(run, steps))
+
+        _train_both(run, run.batches(STEPS), Fault(loss_scale=2.0**TOO_HIGH), on_step)
+        return _overflow_lesson(run, steps)
+
+
+def _overflow_lesson(run: SmallRun, steps: Sequence[ScaledStep]) -> Lesson:
+    skipped = [number for number, step in enumerate(steps, 1) if step.skipped]
+    document = {
+        **run.names,
+        "overflow_before_step": AT_STEP,
+        "set_loss_scale": 2.0**TOO_HIGH,
+        "skipped_steps": skipped,
+        "steps": [asdict(step) for step in steps],
+    }
+    losses = {"mptui": [step.loss for step in steps], "plain loop": [step.plain_loss for step in steps]}
+    scales = {"mptui": [math.log2(step.loss_scale) for step in steps]}
+    lines = [
+        plain(f"{run.title} in fp16: step {len(steps)} of {STEPS}"),
+        quiet(f"before step {AT_STEP} the loss scale is set to {power(TOO_HIGH)}: gradients overflow"),
+        *(_repair_lines(skipped, steps[-1]) if len(steps) >= AT_STEP else ()),
+    ]
+    return Lesson(document, lambda *_: lines, {"loss": losses, "loss scale, log2": scales})
+
+
+def _repair_lines(skipped: Sequence[int], last: ScaledStep) -> Iterator[Line]:
+    words = f"mptui: {len(skipped)} steps skipped, each halves the scale"
+    yield [(words, "warn" if last.skipped else "")]
+    if not last.skipped:
+        after = f"scale {last.loss_scale:,.0f}, loss {fmt.figure(last.loss)}"
+        yield [(f"repaired at step {max(skipped, default=0) + 1}: ", "good"), (after, "")]
+    if not math.isfinite(last.plain_loss):
+        yield [("plain loop, constant scale: weights and loss are NaN from then on", "bad")]
+
+
 # The BatchNorm that a skipped step poisons in a plain loop, and not in mptui
 # ---------------------------------------------------------------------------
 # Before one step all images are multiplied by 1e6, as one broken file could do: in fp16 the first products
 # are infinite. GradScaler skips the step, so that the weights stay; but the forward pass has changed
 # BatchNorm's running statistics already, which are NaN from then on, and so is every later validation.
 # mptui's step changes weights and statistics together, or neither.
-
-AT_STEP = 12
-FACTOR = 1e6
 
 
 @dataclass(slots=True)
@@ -244,561 +600,95 @@ class LoopState:
     evaluation_loss: float | None = None
     """Loss in evaluation mode after the last step; None before it."""
 
-
-@dataclass(slots=True)
-class BatchNormLesson(Lesson):
-    """Both loops."""
-
-    model: str
-    dataset: str
-    mptui: LoopState
-    plain: LoopState
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out both loops beside each other."""
-        rows: list[Line] = [
-            plain(f"{self.model} on {self.dataset} in fp16: step {self.mptui.steps} of {STEPS}"),
-            quiet(f"at step {AT_STEP} the images are {FACTOR:,.0f} times too large: the products overflow"),
-            plain(),
-            quiet(f"{'':<30}{'plain loop':>14}{'mptui':>14}"),
-        ]
-        pairs = (self.plain, self.mptui)
-        rows += [
-            _row("steps skipped", [f"{state.skipped}" for state in pairs], ["", ""]),
-            _row(
-                "weights",
-                ["finite" if state.finite_weights else "NaN" for state in pairs],
-                ["good" if state.finite_weights else "bad" for state in pairs],
-            ),
-            _row(
-                "BatchNorm layers with NaN",
-                [f"{state.poisoned} of {state.norms}" for state in pairs],
-                ["bad" if state.poisoned else "good" for state in pairs],
-            ),
-            _row("training loss", [fmt.figure(state.loss) for state in pairs], ["", ""]),
-            _row(
-                "loss in evaluation",
-                [fmt.figure(state.evaluation_loss).replace("nan", "NaN") for state in pairs],
-                ["good" if math.isfinite(state.evaluation_loss or 0.0) else "bad" for state in pairs],
-            ),
-        ]
-        if self.plain.poisoned:
-            rows += [
-                plain(),
-                plain("Both loops skip the step. The plain one has changed the running statistics"),
-                plain("in the forward pass: training goes on unharmed, each validation is NaN."),
-            ]
-        return rows
-
-    def document(self) -> dict[str, Any]:
-        """Return both loops."""
-        return {
-            "model": self.model,
-            "dataset": self.dataset,
-            "broken_step": AT_STEP,
-            "factor": FACTOR,
-            "mptui": asdict(self.mptui),
-            "plain": asdict(self.plain),
-        }
+    def add(self, step: StepRow | PlainStep, model: torch.nn.Module) -> None:
+        """Add a step, after which `model` is as it is."""
+        means = _running_means(model)
+        self.steps += 1
+        self.skipped += step.refused
+        self.loss = step.loss
+        self.finite_weights = all(bool(p.isfinite().all()) for p in model.parameters())
+        self.norms = len(means)
+        self.poisoned = sum(not bool(mean.isfinite().all()) for mean in means)
 
 
-def _row(label: str, values: Sequence[str], tones: Sequence[Tone]) -> Line:
-    return [(f"{label:<30}", "quiet"), *((f"{v:>14}", tone) for v, tone in zip(values, tones, strict=True))]
+def _running_means(model: torch.nn.Module) -> list[torch.Tensor]:
+    norms = (m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase))
+    return [norm.running_mean for norm in norms if norm.running_mean is not None]
 
 
-def batch_norm_lesson(request: Request, report: Callable[[BatchNormLesson], None]) -> BatchNormLesson:
+_LoopRow = tuple[str, Callable[[LoopState], str], Callable[[LoopState], bool] | None]
+_LOOP_ROWS: tuple[_LoopRow, ...] = (
+    ("steps skipped", lambda loop: f"{loop.skipped}", None),
+    ("weights", lambda loop: "finite" if loop.finite_weights else "NaN", lambda loop: loop.finite_weights),
+    (
+        "BatchNorm layers with NaN",
+        lambda loop: f"{loop.poisoned} of {loop.norms}",
+        lambda loop: not loop.poisoned,
+    ),
+    ("training loss", lambda loop: fmt.figure(loop.loss), None),
+    (
+        "loss in evaluation",
+        lambda loop: fmt.figure(loop.evaluation_loss).replace("nan", "NaN"),
+        lambda loop: math.isfinite(loop.evaluation_loss or 0.0),
+    ),
+)
+"""What is told of both loops: its label, its text, and whether it is good."""
+
+
+def batchnorm(choices: LearnChoices, report: Report) -> Lesson:
     """Run the exercise; `report` gets the lesson after each step.
 
     Raises:
         ConfigError: The model has no BatchNorm, does not exist, or not for this data.
-        DataError: The data is missing or unreadable.
     """
-    with SmallRun(request, {"precision.mode": "fp16"}) as run:
-        if not _norms(run.job.model):
+    with SmallRun(choices.request, {"precision.mode": "fp16"}) as run:
+        if not _running_means(run.job.model):
             raise ConfigError(
-                f"{run.job.config.model.name} has no BatchNorm", hint="choose another, such as --model unet"
+                f"{run.names['model']} has no BatchNorm", hint="choose another, such as --model unet"
             )
-        lesson = BatchNormLesson(str(run.job.config.model.name), run.dataset, LoopState(), LoopState())
+        ours, other = LoopState(), LoopState()
+
+        def on_step(row: StepRow, step: PlainStep, plain_model: torch.nn.Module) -> None:
+            ours.add(row, run.job.model)
+            other.add(step, plain_model)
+            report(_batchnorm_lesson(run, ours, other))
+
         batches = run.batches(STEPS)
-        last = batches[-1]
-        broken = batches[AT_STEP - 1]
-        broken.images_BCHW = broken.images_BCHW * FACTOR
-        plainly = run.train_plainly(batches, lambda step: None, guarded=True)
-        now = 0
-
-        def before(_trainer: Trainer, step: int) -> None:
-            nonlocal now
-            now = step
-
-        def scaled(_model: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (inputs[0] * FACTOR, *inputs[1:]) if now == AT_STEP and _model.training else inputs
-
-        def after(trainer: Trainer, row: StepRow) -> None:
-            step = next(plainly)
-            _note(lesson.mptui, trainer.context.model, row.loss, row.refused)
-            _note(lesson.plain, run.plain_model, step.loss, step.skipped)
-            report(lesson)
-
-        handle = run.job.model.register_forward_pre_hook(scaled)
-        trainer = run.train(before, after)
-        handle.remove()
-        lesson.mptui.evaluation_loss = run.evaluate(trainer.context.model, last)
-        lesson.plain.evaluation_loss = run.evaluate(run.plain_model, last)
-        report(lesson)
-        return lesson
+        plain_model = _train_both(run, batches, Fault(factor=FACTOR), on_step)
+        ours.evaluation_loss = run.evaluate(run.job.model, batches[-1])
+        other.evaluation_loss = run.evaluate(plain_model, batches[-1])
+        return _batchnorm_lesson(run, ours, other)
 
 
-def _norms(model: torch.nn.Module) -> list[torch.nn.modules.batchnorm._NormBase]:
-    norms = (m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase))
-    return [norm for norm in norms if norm.running_mean is not None]
-
-
-def _note(state: LoopState, model: torch.nn.Module, loss: float, skipped: bool) -> None:
-    norms = _norms(model)
-    state.steps += 1
-    state.skipped += skipped
-    state.loss = loss
-    state.finite_weights = all(bool(p.isfinite().all()) for p in model.parameters())
-    state.norms = len(norms)
-    state.poisoned = sum(not bool(torch.isfinite(norm.running_mean).all()) for norm in norms)  # type: ignore[arg-type] # not None
-
-
-# Loss scaling on real gradients: their exponents, and what fp16 loses of them at each scale
-# ------------------------------------------------------------------------------------------
-# A network takes one batch forward and backward in fp32. The gradients counted are those that fp16 training
-# computes in fp16: of the outputs of all layers and of their weights. Scales are powers of two, so that all
-# shares are exact (`mptui.engine.spectrum`), as if each gradient had been cast.
-
-DOUBLINGS = range(0, 25, 3)
-"""Scales of the table, as exponents of 2."""
-_HEIGHT = 5
-_LEVELS = " ▁▂▃▄▅▆▇█"
-_SUBNORMAL, _NORMAL, _TOP = -24, -14, 15
-_FROM, _TO = -44, 16
-"""Exponents of the histogram; those outside are added to its ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingLesson(Lesson):
-    """The gradients of one batch of a network."""
-
-    model: str
-    dataset: str
-    gradients: int
-    zeros: float
-    """Share of gradients that are zero in fp32 already; other shares are of the rest."""
-    first_exponent: int
-    exponents: list[int]
-    """Shares per mille of the gradients in [2^e, 2^(e+1)), from `first_exponent` on."""
-    at_scale: dict[int, Shares]
-    """Exponent of 2 of the loss scale -> shares lost."""
-
-    @property
-    def best(self) -> int:
-        """Exponent of the scale that loses least; of equal ones the smallest."""
-        return min(self.at_scale, key=lambda doublings: (_loss(self.at_scale[doublings]), doublings))
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out the histogram at the best scale times 2^(3 focus), and the table of scales."""
-        chosen = self.best + DOUBLINGS.step * focus
-        named = f"{self.gradients:,} gradients of {self.model} on {self.dataset}"
-        under = f"; exponents under a loss scale of 2^{chosen}"
-        table = [self._row(doublings, doublings == chosen) for doublings in DOUBLINGS]
-        return [
-            [(named, ""), (under, "quiet")],
-            *self._histogram(chosen, width),
-            quiet(f"{'loss scale':<20}{'to zero':>10}{'lose bits':>11}{'overflow':>10}"),
-            *table,
+def _batchnorm_lesson(run: SmallRun, ours: LoopState, other: LoopState) -> Lesson:
+    document = {
+        **run.names,
+        "broken_step": AT_STEP,
+        "factor": FACTOR,
+        "mptui": asdict(ours),
+        "plain": asdict(other),
+    }
+    lines = [
+        plain(f"{run.title} in fp16: step {ours.steps} of {STEPS}"),
+        quiet(f"at step {AT_STEP} the images are {FACTOR:,.0f} times too large: the products overflow"),
+        plain(),
+        quiet(f"{'':<30}{'plain loop':>14}{'mptui':>14}"),
+        *(_loop_line(row, other, ours) for row in _LOOP_ROWS),
+    ]
+    if other.poisoned:
+        lines += [
+            plain(),
+            plain("Both loops skip the step. The plain one has changed the running statistics"),
+            plain("in the forward pass: training goes on unharmed, each validation is NaN."),
         ]
-
-    def _row(self, doublings: int, chosen: bool) -> Line:
-        shares = self.at_scale[doublings]
-        best = "  loses least" if doublings == self.best else ""
-        tone: Tone = "good" if doublings == self.best else "bad" if shares.overflow else ""
-        zeroed, lost, over = (_percent(s) for s in (shares.zeroed, shares.subnormal, shares.overflow))
-        skipped = "  the step is skipped" if shares.overflow and not best else ""
-        figures = f"{zeroed:>10}{lost:>11}{over:>10}"
-        mark: tuple[str, Tone] = ("▸ " if chosen else "  ", "accent")
-        return [mark, (f"{power(doublings):<18}", ""), (figures, tone), (best or skipped, "quiet")]
-
-    def _histogram(self, doublings: int, width: int) -> list[Line]:
-        heights = [0] * (_TO - _FROM + 1)
-        for number, share in enumerate(self.exponents):
-            place = self.first_exponent + number + doublings - _FROM
-            heights[min(max(place, 0), len(heights) - 1)] += share
-        most = max(1, *heights)
-        lines: list[Line] = []
-        for row in range(_HEIGHT):
-            spans: list[tuple[str, Tone]] = [("  ", "")]
-            for place, share in enumerate(heights):
-                eighths = -(-share * _HEIGHT * 8 // most) - 8 * (_HEIGHT - 1 - row)
-                spans.append((_LEVELS[min(max(eighths, 0), 8)], _tone(place + _FROM)))
-            lines.append(spans)
-        normal = "━" * (_TOP - _NORMAL + 1)
-        ruler = f"  {'zero':<{_SUBNORMAL - _FROM}}{'╌' * (_NORMAL - _SUBNORMAL)}{normal}"
-        ticks = (
-            f"  {'':<{_SUBNORMAL - _FROM}}{'2^-24':<{_NORMAL - _SUBNORMAL}}{'2^-14  fp16, all bits':<26}2^15"
-        )
-        return [*lines, quiet(ruler), quiet(ticks[:width])]
-
-    def limited(self, focus: int) -> int:
-        """Return the steps from the best scale that stay in the table."""
-        step = DOUBLINGS.step
-        return min(max(focus, (DOUBLINGS[0] - self.best) // step), (DOUBLINGS[-1] - self.best) // step)
-
-    def document(self) -> dict[str, Any]:
-        """Return the histogram and the shares at each scale."""
-        return {
-            "model": self.model,
-            "dataset": self.dataset,
-            "gradients": self.gradients,
-            "zeros": self.zeros,
-            "first_exponent": self.first_exponent,
-            "exponents_per_mille": self.exponents,
-            "scales": [
-                {
-                    "scale": 2.0**doublings,
-                    "to_zero": shares.zeroed,
-                    "subnormal": shares.subnormal,
-                    "overflow": shares.overflow,
-                }
-                for doublings, shares in self.at_scale.items()
-            ],
-            "best_scale": 2.0**self.best,
-        }
+    return Lesson(document, lambda *_: lines)
 
 
-def _tone(exponent: int) -> Tone:
-    if exponent < _SUBNORMAL or exponent > _TOP:
-        return "bad"
-    return "warn" if exponent < _NORMAL else "accent"
-
-
-def _percent(share: float) -> str:
-    return "< 0.1 %" if 0 < share < 0.0005 else fmt.percent(share)
-
-
-def _loss(shares: Shares) -> float:
-    """Return the share that a scale loses; 1 if any gradient overflows, which skips the step."""
-    return 1.0 if shares.overflow else shares.lost
-
-
-def scaling_lesson(request: Request) -> ScalingLesson:
-    """Count the gradients of the first batch of a run.
-
-    Raises:
-        ConfigError: The model does not exist, or not for this data.
-        DataError: The data is missing or unreadable.
-    """
-    with SmallRun(request, {"precision.mode": "fp32"}) as run:
-        job = run.job
-        probe = Probe(job.model, job.device)
-        StepSeeds(job.config.training.seed, job.device).set(0, 0)
-        job.model.train()
-        (batch,) = run.batches(1)
-        with probe.hooks():
-            outputs = job.model(*batch.inputs)
-            torch.autograd.backward(job.task.loss(outputs, batch, batch.valid, batch.size))
-        probe.add_weights()
-        rows = probe.rows.cpu()
-        parts = [seen.part for seen in probe.seen(rows)]
-        gradients = [row for row, part in zip(rows, parts, strict=True) if part != "forward"]
-        spectrum = Spectrum(_sum(gradients).numpy())
-        first, bars = spectrum.bars()
-        return ScalingLesson(
-            model=str(job.config.model.name),
-            dataset=run.dataset,
-            gradients=spectrum.values,
-            zeros=spectrum.zeros / max(spectrum.values, 1),
-            first_exponent=first,
-            exponents=bars,
-            at_scale={doublings: spectrum.shares(doublings) for doublings in DOUBLINGS},
-        )
-
-
-def _sum(rows: list[torch.Tensor]) -> torch.Tensor:
-    """Return one row for the values of all: counts add up, of the extremes the outermost remains."""
-    every = torch.stack(rows)
-    whole = every.sum(dim=0)
-    whole[BINS], whole[BINS + 1] = every[:, BINS].min(), every[:, BINS + 1].max()
-    return whole
-
-
-# An overflow made on purpose in fp16, and its repair
-# ---------------------------------------------------
-# mptui's trainer and a plain loop with a constant loss scale take the same steps. Before one of them the
-# scale of both is set far too high, so that gradients overflow. The trainer skips steps and halves the
-# scale until they fit; the plain loop takes the step, and its weights are NaN from then on.
-
-TOO_HIGH = 40
-"""Exponent of 2 of the loss scale that is set before `AT_STEP`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledStep:
-    """A step of mptui's trainer, and the loss of the plain loop's."""
-
-    loss: float
-    loss_scale: float
-    skipped: bool
-    plain_loss: float
-
-
-@dataclass(slots=True)
-class OverflowLesson(Lesson):
-    """The steps so far."""
-
-    model: str
-    dataset: str
-    steps: list[ScaledStep] = field(default_factory=list)
-
-    @property
-    def skipped(self) -> list[int]:
-        """Numbers of the skipped steps, from 1 on."""
-        return [number for number, step in enumerate(self.steps, 1) if step.skipped]
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out what happened."""
-        lines: list[Line] = [
-            plain(f"{self.model} on {self.dataset} in fp16: step {len(self.steps)} of {STEPS}"),
-            quiet(f"before step {AT_STEP} the loss scale is set to {power(TOO_HIGH)}: gradients overflow"),
-        ]
-        if len(self.steps) < AT_STEP:
-            return lines
-        skipped, last = self.skipped, self.steps[-1]
-        repaired = not last.skipped
-        found = f"{len(skipped)} steps skipped, each halves the scale"
-        lines.append([(f"mptui: {found}", "warn" if not repaired else "")])
-        if repaired:
-            after = f"scale {last.loss_scale:,.0f}, loss {fmt.figure(last.loss)}"
-            lines.append([(f"repaired at step {max(skipped, default=0) + 1}: ", "good"), (after, "")])
-        if not math.isfinite(last.plain_loss):
-            words = "plain loop, constant scale: weights and loss are NaN from then on"
-            lines.append([(words, "bad")])
-        return lines
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return the losses, and the loss scale as an exponent of 2."""
-        return {
-            "loss": [
-                StepCurve("mptui", [step.loss for step in self.steps]),
-                StepCurve("plain loop", [step.plain_loss for step in self.steps]),
-            ],
-            "loss scale, log2": [StepCurve("mptui", [math.log2(step.loss_scale) for step in self.steps])],
-        }
-
-    def document(self) -> dict[str, Any]:
-        """Return all steps."""
-        return {
-            "model": self.model,
-            "dataset": self.dataset,
-            "overflow_before_step": AT_STEP,
-            "set_loss_scale": 2.0**TOO_HIGH,
-            "skipped_steps": self.skipped,
-            "steps": [asdict(step) for step in self.steps],
-        }
-
-
-def overflow_lesson(request: Request, report: Callable[[OverflowLesson], None]) -> OverflowLesson:
-    """Run the exercise; `report` gets the lesson after each step.
-
-    Raises:
-        ConfigError: The model does not exist, or not for this data.
-        DataError: The data is missing or unreadable.
-    """
-    with SmallRun(request, {"precision.mode": "fp16"}) as run:
-        lesson = OverflowLesson(str(run.job.config.model.name), run.dataset)
-        plainly = run.train_plainly(
-            run.batches(STEPS), lambda step: 2.0**TOO_HIGH if step == AT_STEP else None, guarded=False
-        )
-
-        def before(trainer: Trainer, step: int) -> None:
-            if step == AT_STEP:
-                trainer.context.parts.precision.set_scale(2.0**TOO_HIGH)
-
-        def after(_trainer: Trainer, row: StepRow) -> None:
-            lesson.steps.append(ScaledStep(row.loss, row.loss_scale, row.refused, next(plainly).loss))
-            report(lesson)
-
-        run.train(before, after)
-        return lesson
-
-
-# Short runs of the exercises: some steps with mptui's own trainer, and the same steps with a plain loop
-# ------------------------------------------------------------------------------------------------------
-
-STEPS = 40
-_BATCH = 4
-_SMALL: dict[str, object] = {
-    "model.name": "unet",
-    "data.image_size": 16,
-    "training.batch_size": _BATCH,
-    "training.lr": 0.05,
-}
-"""Settings that the person may replace."""
-_UNET: dict[str, object] = {"model.width": 4, "model.depth": 2}
-_SHAPES: dict[str, object] = {"data.name": "shapes", "data.samples": STEPS * _BATCH}
-_FORCED: dict[str, object] = {
-    "training.max_steps": STEPS,
-    "training.epochs": STEPS,
-    "training.schedule": "constant",
-    "training.warmup_epochs": 0,
-    "speed.compile": "off",
-    "data.cache": "off",
-    "guards.on_nan": "ignore",
-    "guards.numerics": "off",
-    "logging.step_interval_s": 0.0,
-}
-
-
-def small_request(request: Request, settings: Mapping[str, object] = {}) -> Request:
-    """Return the person's request with small values for what it leaves open, and `settings` in any case."""
-    given = request.flags
-    small = dict(_SMALL)
-    if given.get("model.name", ("", "unet"))[1] == "unet":
-        small |= _UNET
-    if not {"data.name", "data.path"} & set(given):
-        small |= _SHAPES
-    flags = {key: ("mptui learn", value) for key, value in small.items()}
-    forced = {key: ("mptui learn", value) for key, value in {**_FORCED, **settings}.items()}
-    return replace(request, flags={**flags, **given, **forced})
-
-
-@dataclass(frozen=True, slots=True)
-class PlainStep:
-    """A step of the plain loop."""
-
-    loss: float
-    loss_scale: float
-    skipped: bool
-
-
-class SmallRun:
-    """A network, its data and `STEPS` windows of one sample order; a context that closes the loaders.
-
-    Args:
-        request: The person's request.
-        settings: Settings of the exercise.
-
-    Raises:
-        ConfigError: The model does not exist, or not for this data.
-        DataError: The data is missing or unreadable.
-    """
-
-    def __init__(self, request: Request, settings: Mapping[str, object] = {}) -> None:
-        plan = replace(plan_run(small_request(request, settings)), workers=0)
-        self._mailbox = Mailbox()
-        prepared = prepare(plan, emit=_nothing, mailbox=self._mailbox, on_bad=_nothing, force_compile=False)
-        self.job = prepared.job
-        self.dataset = prepared.dataset.name
-        self.task = plan.task
-        self.plain_model = deepcopy(self.job.model)
-
-    def __enter__(self) -> "SmallRun":
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        """Close the loaders."""
-        self.job.train_loader.close()
-        self.job.val_loader.close()
-
-    def batches(self, count: int) -> list[Batch]:
-        """Return copies of the first batches that the trainer sees."""
-        taken: list[Batch] = []
-        epoch = 0
-        while len(taken) < count:
-            for window in self.job.train_loader.windows(epoch, 1):
-                taken += [_copied(batch) for batch in window if batch.valid][: count - len(taken)]
-                if len(taken) == count:
-                    break
-            epoch += 1
-        return taken
-
-    def train(
-        self, before: Callable[[Trainer, int], None], after: Callable[[Trainer, StepRow], None]
-    ) -> Trainer:
-        """Train `STEPS` steps with mptui's trainer.
-
-        Args:
-            before: Called before each step, with its number from 1 on.
-            after: Called with the figures of each step.
-        """
-        checkpoint = self.job.config.checkpoint
-        with NoCheckpoints(Path(), lambda: checkpoint, _nothing) as saver:
-            trainer = Trainer(self.job, emit=_nothing, mailbox=self._mailbox, saver=saver)
-            trainer.context.hooks.add("learn", _Watch(trainer, before, after))
-            trainer.train()
-        return trainer
-
-    def train_plainly(
-        self, batches: Sequence[Batch], before: Callable[[int], float | None], *, guarded: bool
-    ) -> Iterator[PlainStep]:
-        """Train the same steps by a plain loop with torch.amp.
-
-        Args:
-            batches: One for each step.
-            before: Called before each step; returns a loss scale to set, or None.
-            guarded: Use GradScaler, as in PyTorch's recipe; else scale by a constant factor and take every
-                step.
-        """
-        model, device, task = self.plain_model.train(), self.job.device, self.job.task
-        config = self.job.config
-        training = config.training
-        optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum or 0.9)
-        scale = config.precision.grad_scaler.init_scale
-        scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=guarded)
-        for step, batch in enumerate(batches, 1):
-            asked = before(step)
-            if asked is not None:
-                scale = asked
-            optimizer.zero_grad()
-            with torch.autocast(device.type, dtype=DTYPES["fp16"]):
-                loss = task.loss(model(*batch.inputs), batch, batch.valid, batch.size)
-            torch.autograd.backward(scaler.scale(loss) if guarded else loss * scale)
-            old = scaler.get_scale() if guarded else scale
-            if not guarded:
-                for parameter in model.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad /= scale
-            scaler.step(optimizer)
-            scaler.update()
-            yield PlainStep(float(loss.detach()), old, guarded and scaler.get_scale() < old)
-
-    def evaluate(self, model: torch.nn.Module, batch: Batch) -> float:
-        """Return the loss of a batch in evaluation mode, as a validation has it."""
-        model.eval()
-        with torch.no_grad():
-            return float(self.job.task.loss(model(*batch.inputs), batch, batch.valid, batch.size))
-
-
-class _Watch(Hook):
-    def __init__(
-        self,
-        trainer: Trainer,
-        before: Callable[[Trainer, int], None],
-        after: Callable[[Trainer, StepRow], None],
-    ) -> None:
-        self._trainer = trainer
-        self._before = before
-        self._after = after
-
-    def step_begins(self) -> None:
-        self._before(self._trainer, self._trainer.state.step + 1)
-
-    def rows_read(self, rows: Sequence[StepRow]) -> None:
-        for row in rows:
-            self._after(self._trainer, row)
-
-
-def _copied(batch: Batch) -> Batch:
-    return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
-
-
-def _nothing(*_values: Any) -> None:  # noqa: ANN401 - whatever is reported
-    """Drop events."""
+def _loop_line(row: _LoopRow, *loops: LoopState) -> Line:
+    label, text, is_good = row
+    tones: list[Tone] = ["" if is_good is None else "good" if is_good(loop) else "bad" for loop in loops]
+    cells = [(f"{text(loop):>14}", tone) for loop, tone in zip(loops, tones, strict=True)]
+    return [(f"{label:<30}", "quiet"), *cells]
 
 
 # The same training in fp32, fp16 and bf16: from one seed, with the same batches
@@ -830,90 +720,73 @@ class FormatRun:
     activations: int | None = None
 
 
-@dataclass(slots=True)
-class TrainingLesson(Lesson):
-    """The trainings so far."""
-
-    model: str
-    dataset: str
-    device: str
-    runs: dict[str, FormatRun]
-
-    def lines(self, width: int, focus: int) -> list[Line]:
-        """Lay out a line for each format."""
-        named = f"{self.model} on {self.dataset}, {FORMAT_STEPS} steps from one seed"
-        head = (
-            f"{'loss':>16}{'evaluation':>12}{'skipped':>9}{f'a step, {self.device}':>16}{'activations':>14}"
-        )
-        return [[(named, "")], quiet(head), *(self._row(name, run) for name, run in self.runs.items())]
-
-    def _row(self, name: str, run: FormatRun) -> Line:
-        loss = fmt.figure(run.losses[-1] if run.losses else None)
-        step = fmt.UNKNOWN if run.step_s is None else f"{1000 * run.step_s:.1f} ms"
-        memory = fmt.UNKNOWN if run.activations is None else f"{run.activations / 2**20:.2f} MiB"
-        figures = f"{fmt.figure(run.evaluation_loss):>12}{run.skipped:>9}{step:>16}{memory:>14}"
-        return plain(f"{name:<6}{loss:>10}{figures}")
-
-    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
-        """Return the losses, and how far those in 16 bits are from fp32's."""
-        reference = self.runs["fp32"].losses
-        apart = [
-            StepCurve(name, [loss - own for loss, own in zip(run.losses, reference, strict=False)])
-            for name, run in self.runs.items()
-            if run.losses and name != "fp32"
-        ]
-        losses = [StepCurve(name, run.losses) for name, run in self.runs.items() if run.losses]
-        return {"loss": losses, "loss minus fp32's": apart}
-
-    def document(self) -> dict[str, Any]:
-        """Return all steps in each format."""
-        return asdict(self)
+def training(choices: LearnChoices, report: Report) -> Lesson:
+    """Run the exercise; `report` gets the lesson after each step."""
+    formats = {name: FormatRun() for name in PRECISIONS}
+    for name in formats:
+        settings = {"precision.mode": name, "training.max_steps": FORMAT_STEPS}
+        with SmallRun(choices.request, settings) as run:
+            _train_format(run, name, formats, report)
+    return _training_lesson(run, formats)
 
 
-def training_lesson(request: Request, report: Callable[[TrainingLesson], None]) -> TrainingLesson:
-    """Run the exercise; `report` gets the lesson after each step.
+def _train_format(run: SmallRun, name: str, formats: Mapping[str, FormatRun], report: Report) -> None:
+    found, begun = formats[name], list[float]()
 
-    Raises:
-        ConfigError: The model does not exist, or not for this data.
-        DataError: The data is missing or unreadable.
-    """
-    lesson = TrainingLesson("", "", "", {name: FormatRun() for name in PRECISIONS})
-    for name, found in lesson.runs.items():
-        with SmallRun(request, {"precision.mode": name, "training.max_steps": FORMAT_STEPS}) as run:
-            lesson.model = str(run.job.config.model.name)
-            lesson.dataset = run.dataset
-            lesson.device = run.job.device.type
-            _train(run, found, lambda: report(lesson))
-            found.activations = _activations(run, name)
-    report(lesson)
-    return lesson
-
-
-def _train(run: SmallRun, found: FormatRun, report: Callable[[], None]) -> None:
-    begun: list[float] = []
-
-    def before(_trainer: Trainer, _step: int) -> None:
-        begun.append(time.perf_counter())
-
-    def after(_trainer: Trainer, row: StepRow) -> None:
+    def on_row(row: StepRow) -> None:
         found.losses.append(row.loss)
         found.skipped += row.refused
-        report()
+        report(_training_lesson(run, formats))
 
     last = run.batches(FORMAT_STEPS)[-1]
-    trainer = run.train(before, after)
+    run.train(lambda *_: begun.append(time.perf_counter()), on_row)
     found.step_s = median(later - earlier for earlier, later in pairwise(begun[_SKIPPED_TIMES:]))
-    found.evaluation_loss = run.evaluate(trainer.context.model, last)
+    found.evaluation_loss = run.evaluate(run.job.model, last)
+    found.activations = _activations(run, name)
 
 
 def _activations(run: SmallRun, precision: str) -> int | None:
+    classes = run.job.num_classes
     try:
-        return footprint(
-            run.job.config,
-            run.task,
-            device=_MEMORY_DEVICE,
-            precision=precision,
-            classes=run.job.num_classes,
-        ).activations
+        counted = footprint(
+            run.job.config, run.task, device=_MEMORY_DEVICE, precision=precision, classes=classes
+        )
     except UncountableError:
         return None
+    return counted.activations
+
+
+def _training_lesson(run: SmallRun, formats: Mapping[str, FormatRun]) -> Lesson:
+    device = run.job.device.type
+    begun = {name: found.losses[:] for name, found in formats.items() if found.losses}
+    apart = {
+        name: [loss - own for loss, own in zip(losses, begun["fp32"], strict=False)]
+        for name, losses in begun.items()
+        if name != "fp32"
+    }
+    lines = [
+        plain(f"{run.title}, {FORMAT_STEPS} steps from one seed"),
+        quiet(f"{'loss':>16}{'evaluation':>12}{'skipped':>9}{f'a step, {device}':>16}{'activations':>14}"),
+        *(_format_line(*each) for each in formats.items()),
+    ]
+    runs = {name: asdict(found) for name, found in formats.items()}
+    document = {**run.names, "device": device, "runs": runs}
+    return Lesson(document, lambda *_: lines, {"loss": begun, "loss minus fp32's": apart})
+
+
+def _format_line(name: str, found: FormatRun) -> Line:
+    loss = fmt.figure(found.losses[-1] if found.losses else None)
+    step = fmt.UNKNOWN if found.step_s is None else f"{1000 * found.step_s:.1f} ms"
+    memory = fmt.UNKNOWN if found.activations is None else f"{found.activations / 2**20:.2f} MiB"
+    figures = f"{fmt.figure(found.evaluation_loss):>12}{found.skipped:>9}{step:>16}{memory:>14}"
+    return plain(f"{name:<6}{loss:>10}{figures}")
+
+
+ON_RUNS = {
+    "scaling": scaling,
+    "overflow": overflow,
+    "autocast": autocast,
+    "batchnorm": batchnorm,
+    "training": training,
+}
+"""The exercises by name."""

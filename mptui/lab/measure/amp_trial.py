@@ -647,7 +647,7 @@ def first_batches(job: Job, count: int) -> list[Batch]:
     taken: list[Batch] = []
     try:
         for window in job.train_loader.windows(0, 1):
-            taken += [_own(batch) for batch in window if batch.valid]
+            taken += [own_batch(batch) for batch in window if batch.valid]
             if len(taken) >= count:
                 break
     finally:
@@ -660,7 +660,7 @@ def first_batches(job: Job, count: int) -> list[Batch]:
     return taken[:count]
 
 
-def _own(batch: Batch) -> Batch:
+def own_batch(batch: Batch) -> Batch:
     """Copy a batch, so that it stays valid when the next one is read."""
     return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
 

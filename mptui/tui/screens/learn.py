@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from textual import work
 from textual.app import ComposeResult
@@ -11,8 +12,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from mptui.errors import MptuiError
-from mptui.lab.learn.exercises import EXERCISES, LearnChoices, with_model
-from mptui.lab.learn.formats import Lesson, Line, parsed
+from mptui.lab.learn.exercises import EXERCISES, run_exercise
+from mptui.lab.learn.formats import LearnChoices, Lesson, Line, parsed
 from mptui.registry.own_code import fault_of
 from mptui.runs.view.history import History
 from mptui.text import clean, clean_lines
@@ -45,6 +46,29 @@ class _Attempt:
     error: str = ""
     histories: dict[tuple[str, str], History] = field(default_factory=dict)
     focus: int = 0
+
+    def content(self, width: int) -> Content:
+        """Return its lines, cut at `width`."""
+        if self.error:
+            return Content.styled(clean_lines(self.error), "$text-error")
+        if self.lesson is None:
+            return Content.styled("running …", "$quiet")
+        lines = map(_content, self.lesson.lines(width, self.focus))
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
+
+    def series(self) -> dict[str, list[Series]]:
+        """Return the curves of each chart, the first as a solid line."""
+        if self.lesson is None or self.error:
+            return {}
+        charts: dict[str, list[Series]] = {}
+        for title, curves in self.lesson.curves.items():
+            series = charts[title] = []
+            for label, values in curves.items():
+                history = self.histories.setdefault((title, label), History())
+                for step in range(history.version, len(values)):
+                    history.append(step + 1, values[step])
+                series.append(Series(label, history, dashed=bool(series)))
+        return charts
 
 
 class LearnScreen(Page):
@@ -147,13 +171,10 @@ class LearnScreen(Page):
     async def _work(self, name: str, attempt: _Attempt) -> None:
         choices = self._choices
 
-        def report(lesson: Lesson) -> None:
-            attempt.lesson = lesson
-
         def run() -> None:
             with self._turn:
                 if self._attempts.get(name) is attempt:  # else the person has chosen otherwise
-                    report(EXERCISES[name].run(choices, report))
+                    attempt.lesson = run_exercise(name, choices, partial(setattr, attempt, "lesson"))
 
         try:
             await in_background(run)
@@ -169,29 +190,12 @@ class LearnScreen(Page):
         attempt = self._attempts.get(self._current)
         if attempt is None or not self.is_running:
             return
-        lesson = attempt.lesson
         said = self._choices.model if EXERCISES[self._current].uses_model else ""
         self._top.say(Content.styled(clean(said), "$quiet"))
-        curves = {} if lesson is None or attempt.error else lesson.curves()
+        self.query_one("#lines", Static).update(attempt.content(max(1, self.size.width - 4)))
+        curves = attempt.series()
         self.set_class(bool(curves), "-curves")
-        lines = self.query_one("#lines", Static)
-        if attempt.error:
-            lines.update(Content.styled(clean_lines(attempt.error), "$text-error"))
-        elif lesson is None:
-            lines.update(Content.styled("running …", "$quiet"))
-        else:
-            width = max(1, self.size.width - 4)
-            drawn = [
-                _content(line).truncate(width, ellipsis=True) for line in lesson.lines(width, attempt.focus)
-            ]
-            lines.update(Content("\n").join(drawn))
-        for chart, (title, each) in zip(self._charts, curves.items(), strict=False):
-            series = []
-            for number, curve in enumerate(each):
-                history = attempt.histories.setdefault((title, curve.label), History())
-                for step in range(history.version, len(curve.values)):
-                    history.append(step + 1, curve.values[step])
-                series.append(Series(curve.label, history, dashed=number > 0))
+        for chart, (title, series) in zip(self._charts, curves.items(), strict=False):
             chart.entitle(title)
             chart.show(series)
 
@@ -229,9 +233,7 @@ class LearnScreen(Page):
     def _take_number(self, text: str) -> str | None:
         fault = _number_fault(text)
         if fault is None:
-            self._choices = replace(self._choices, number=parsed(text))
-            self._forget("formats")
-            self._enter("formats")
+            self._choose(replace(self._choices, number=parsed(text)), "formats")
         return fault
 
     def action_model(self) -> None:
@@ -246,28 +248,26 @@ class LearnScreen(Page):
     def _take_model(self, text: str) -> str | None:
         if not text.strip():
             return "write the name of a network"
-        self._choices = with_model(self._choices, text.strip())
-        self._forget(*(name for name, exercise in EXERCISES.items() if exercise.uses_model))
-        self._enter("autocast" if self._current == "formats" else self._current)
+        concerned = (name for name, exercise in EXERCISES.items() if exercise.uses_model)
+        self._choose(self._choices.with_model(text.strip()), "autocast", *concerned)
         return None
 
     def action_precision(self) -> None:
         """Change between bf16 and fp16 under autocast."""
-        now = self._choices.precision
-        self._choices = replace(self._choices, precision="bf16" if now == "fp16" else "fp16")
-        self._forget("autocast")
-        self._enter("autocast")
+        other = "bf16" if self._choices.precision == "fp16" else "fp16"
+        self._choose(replace(self._choices, precision=other), "autocast")
 
     def action_rules(self) -> None:
         """Change between autocast's rules of a GPU and those of a CPU."""
-        now = self._choices.rules_of
-        self._choices = replace(self._choices, rules_of="cpu" if now == "cuda" else "cuda")
-        self._forget("autocast")
-        self._enter("autocast")
+        other = "cpu" if self._choices.rules_of == "cuda" else "cuda"
+        self._choose(replace(self._choices, rules_of=other), "autocast")
 
-    def _forget(self, *names: str) -> None:
-        for name in names:
+    def _choose(self, choices: LearnChoices, *concerned: str) -> None:
+        """Take choices, and show an exercise that they concern: the present one, or else the first."""
+        self._choices = choices
+        for name in concerned:
             self._attempts.pop(name, None)
+        self._enter(self._current if self._current in concerned else concerned[0])
 
 
 def _content(line: Line) -> Content:

@@ -9,24 +9,26 @@ import torch
 from mptui.engine.precision import DTYPES
 from mptui.engine.progress import StepSeeds
 from mptui.errors import ConfigError
-from mptui.lab.learn import runs
-from mptui.lab.learn.exercises import EXERCISES, choices_of, exercise_named
-from mptui.lab.learn.formats import text_of
-from mptui.lab.learn.runs import (
-    STEPS,
-    SmallRun,
-    autocast_lesson,
-    batch_norm_lesson,
-    overflow_lesson,
-    scaling_lesson,
-    training_lesson,
-)
+from mptui.lab.learn.exercises import EXERCISES, choices_of, exercise_named, run_exercise
+from mptui.lab.learn.formats import LearnChoices, text_of
+from mptui.lab.learn.runs import AT_STEP, DOUBLINGS, FORMAT_STEPS, STEPS, TOO_HIGH, SmallRun
 from mptui.runs.planning.plan import Request
 
 
 def request(**flags):
     settings = {"hardware.device": "cpu", **{key.replace("__", "."): value for key, value in flags.items()}}
     return Request(None, {key: ("--set", value) for key, value in settings.items()}, (), {})
+
+
+def learn(name, report=lambda _: None, **flags):
+    return run_exercise(name, LearnChoices(request(**flags)), report)
+
+
+def texts(lesson, focus=0):
+    """Return its lines for 76 cells, which must hold them."""
+    lines = [text_of(line) for line in lesson.lines(76, focus)]
+    assert max(map(len, lines)) <= 76
+    return lines
 
 
 def real_gradients():
@@ -47,89 +49,98 @@ def real_gradients():
 
 
 def test_what_a_scale_loses_is_what_a_cast_loses():
-    lesson = scaling_lesson(request())
-    gradients = real_gradients()
-    assert lesson.gradients == len(gradients)
+    lesson = learn("scaling")
+    found, gradients = lesson.document, real_gradients()
+    assert found["gradients"] == len(gradients)
     there = gradients[gradients != 0]
-    assert lesson.zeros == pytest.approx(1 - len(there) / len(gradients))
-    for doublings, shares in lesson.at_scale.items():
-        cast = (there.double() * 2.0**doublings).float().half()
-        assert shares.zeroed == pytest.approx(float((cast == 0).double().mean()), abs=1e-12)
-        assert shares.overflow == pytest.approx(float(cast.isinf().double().mean()), abs=1e-12)
+    assert found["zeros"] == pytest.approx(1 - len(there) / len(gradients))
+    assert [shares["scale"] for shares in found["scales"]] == [2.0**doublings for doublings in DOUBLINGS]
+    for shares in found["scales"]:
+        cast = (there.double() * shares["scale"]).float().half()
+        assert shares["to_zero"] == pytest.approx(float((cast == 0).double().mean()), abs=1e-12)
+        assert shares["overflow"] == pytest.approx(float(cast.isinf().double().mean()), abs=1e-12)
         small = (cast != 0) & (cast.abs() < torch.finfo(torch.float16).tiny)
-        assert shares.subnormal == pytest.approx(float(small.double().mean()), abs=1e-12)
-    assert not lesson.at_scale[lesson.best].overflow
+        assert shares["subnormal"] == pytest.approx(float(small.double().mean()), abs=1e-12)
+    scales = {shares["scale"]: shares for shares in found["scales"]}
+    assert not scales[found["best_scale"]]["overflow"]
     exponents = torch.frexp(there)[1] - 1
-    assert lesson.first_exponent == int(exponents.min())
-    share = (exponents == lesson.first_exponent + 20).double().mean()
-    assert lesson.exponents[20] == pytest.approx(1000 * float(share), abs=1)
+    assert found["first_exponent"] == int(exponents.min())
+    share = (exponents == found["first_exponent"] + 20).double().mean()
+    assert found["exponents_per_mille"][20] == pytest.approx(1000 * float(share), abs=1)
     ends = lesson.limited(-99), lesson.limited(99)
-    scales = list(lesson.at_scale)
-    assert [lesson.best + (scales[1] - scales[0]) * steps for steps in ends] == [scales[0], scales[-1]]
+    assert [found["best_scale"] * 2.0 ** (DOUBLINGS.step * steps) for steps in ends] == [
+        min(scales),
+        max(scales),
+    ]
     for focus in (ends[0], 0, ends[1]):
-        texts = [text_of(line) for line in lesson.lines(76, focus)]
-        assert max(map(len, texts)) <= 76
-        assert sum(text.startswith("▸") for text in texts) == 1
+        assert sum(text.startswith("▸") for text in texts(lesson, focus)) == 1
 
 
 def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
     seen = []
-    lesson = overflow_lesson(request(model__depth=1), lambda lesson: seen.append(len(lesson.steps)))
+    lesson = learn("overflow", lambda lesson: seen.append(len(lesson.document["steps"])), model__depth=1)
     assert seen == list(range(1, STEPS + 1))
-    first = lesson.skipped[0]
-    assert first == runs.AT_STEP
-    assert all(math.isfinite(step.loss) for step in lesson.steps)
-    assert not lesson.steps[-1].skipped
+    steps, skipped = lesson.document["steps"], lesson.document["skipped_steps"]
+    first = skipped[0]
+    assert first == AT_STEP
+    assert all(math.isfinite(step["loss"]) for step in steps)
+    assert not steps[-1]["skipped"]
     # GradScaler halves the scale for each skipped step
-    assert lesson.steps[-1].loss_scale == 2.0 ** (runs.TOO_HIGH - len(lesson.skipped))
-    plain = [math.isfinite(step.plain_loss) for step in lesson.steps]
+    assert steps[-1]["loss_scale"] == 2.0 ** (TOO_HIGH - len(skipped))
+    plain = [math.isfinite(step["plain_loss"]) for step in steps]
     assert plain == [True] * first + [False] * (STEPS - first)
-    for step in lesson.steps[: first - 1]:  # before that the two loops do the same
-        assert step.loss == pytest.approx(step.plain_loss, rel=0.01)
-    assert "repaired at step" in "\n".join(text_of(line) for line in lesson.lines(76, 0))
+    for step in steps[: first - 1]:  # before that the two loops do the same
+        assert step["loss"] == pytest.approx(step["plain_loss"], rel=0.01)
+    assert "repaired at step" in "\n".join(texts(lesson))
 
 
 def test_the_skipped_step_poisons_the_statistics_of_the_plain_loop_only():
-    lesson = batch_norm_lesson(request(model__depth=1), lambda _: None)
-    assert (lesson.plain.skipped, lesson.mptui.skipped) == (1, 1)
-    assert lesson.plain.finite_weights
-    assert lesson.mptui.finite_weights
-    assert (lesson.plain.poisoned, lesson.mptui.poisoned) == (lesson.plain.norms, 0)
-    assert math.isnan(lesson.plain.evaluation_loss or 0.0)
-    assert math.isfinite(lesson.mptui.evaluation_loss or math.nan)
-    assert lesson.plain.steps == STEPS > runs.AT_STEP
+    found = learn("batchnorm", model__depth=1).document
+    ours, plain = found["mptui"], found["plain"]
+    assert (plain["skipped"], ours["skipped"]) == (1, 1)
+    assert plain["finite_weights"]
+    assert ours["finite_weights"]
+    assert (plain["poisoned"], ours["poisoned"]) == (plain["norms"], 0)
+    assert math.isnan(plain["evaluation_loss"] or 0.0)
+    assert math.isfinite(ours["evaluation_loss"] or math.nan)
+    assert plain["steps"] == STEPS > AT_STEP
 
 
 def test_a_network_without_batch_norm_is_refused():
     with pytest.raises(ConfigError, match="has no BatchNorm"):
-        batch_norm_lesson(request(model__name="unet", model__norm="group"), lambda _: None)
+        learn("batchnorm", model__name="unet", model__norm="group")
 
 
 def test_the_same_training_in_each_format_begins_as_torchs_own():
-    lesson = training_lesson(request(model__depth=1), lambda _: None)
-    assert all(len(run.losses) == runs.FORMAT_STEPS for run in lesson.runs.values())
-    for name, run in lesson.runs.items():
-        with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
+    lesson = learn("training", model__depth=1)
+    runs = lesson.document["runs"]
+    with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
+        (batch,) = small.batches(1)
+        for name, run in runs.items():
+            assert len(run["losses"]) == FORMAT_STEPS
             StepSeeds(small.job.config.training.seed, small.job.device).set(0, 0)
-            (batch,) = small.batches(1)
             with torch.autocast("cpu", DTYPES.get(name), enabled=name in DTYPES):
-                outputs = small.job.model.train()(*batch.inputs)
-                loss = small.job.task.loss(outputs, batch, batch.valid, batch.size)
-        assert run.losses[0] == pytest.approx(loss.item(), rel=1e-6)
-    full, half, brain = (lesson.runs[name] for name in ("fp32", "fp16", "bf16"))
-    assert full.losses[-1] == pytest.approx(half.losses[-1], rel=0.05)
-    assert half.losses != full.losses != brain.losses
+                loss = small.loss(small.job.model.train(), batch)
+            assert run["losses"][0] == pytest.approx(loss.item(), rel=1e-6)
+    full, half, brain = (runs[name] for name in ("fp32", "fp16", "bf16"))
+    assert full["losses"][-1] == pytest.approx(half["losses"][-1], rel=0.05)
+    assert half["losses"] != full["losses"] != brain["losses"]
     # as many bits, of the same operations
-    assert half.activations == brain.activations
-    assert 0 < (half.activations or 0) < (full.activations or 0)
-    apart = lesson.curves()["loss minus fp32's"]
-    assert apart[1].values[0] == brain.losses[0] - full.losses[0]
-    assert max(len(text_of(line)) for line in lesson.lines(76, 0)) <= 76
+    assert half["activations"] == brain["activations"]
+    assert 0 < half["activations"] < full["activations"]
+    apart = lesson.curves["loss minus fp32's"]
+    assert apart["bf16"][0] == brain["losses"][0] - full["losses"][0]
+    assert len(texts(lesson)) == 5
+
+
+def rules_of(device, precision, **flags):
+    choices = LearnChoices(request(**flags), rules_of=device, precision=precision)
+    return run_exercise("autocast", choices).document["operations"]
 
 
 def test_autocast_is_that_of_torch():
     """Beside a real pass on the CPU; the GPU's rules are those of torch's documentation."""
-    lesson = autocast_lesson(request(), device="cpu", precision="bf16")
+    rules = {(rule["operation"], rule["where"]): rule["calls"] for rule in rules_of("cpu", "bf16")}
     with SmallRun(request()) as run:
         convolutions: list[torch.dtype] = []
         norms: list[torch.dtype] = []
@@ -141,7 +152,6 @@ def test_autocast_is_that_of_torch():
         with torch.autocast("cpu", torch.bfloat16):
             run.job.model.train()(*batch.inputs)
     assert {*convolutions, *norms} == {torch.bfloat16}
-    rules = {(rule.operation, rule.where): rule.calls for rule in lesson.operations}
     assert rules["convolution", "16 bits"] == len(convolutions)
     assert rules["native_batch_norm", "mixed"] == len(norms)
     assert rules["_log_softmax", "fp32"] == 1
@@ -149,17 +159,15 @@ def test_autocast_is_that_of_torch():
 
 def test_the_rules_of_a_gpu_are_shown_without_one():
     """Layer norm is in CUDA's list of operations in fp32. Attention counts as one operation."""
-    vit = request(model__name="vit_b_16", data__image_size=32)
-    vit = Request(None, {**vit.flags, "data.name": ("--set", "shapes")}, (), {})
-    rules = autocast_lesson(vit, device="cuda", precision="fp16").operations
-    gpu = {rule.operation: rule for rule in rules}
-    assert gpu["native_layer_norm"].where == "fp32"
+    rules = rules_of("cuda", "fp16", model__name="vit_b_16", data__image_size=32, data__name="shapes")
+    gpu = {rule["operation"]: rule for rule in rules}
+    assert gpu["native_layer_norm"]["where"] == "fp32"
     attention = gpu["scaled_dot_product_attention"]
-    assert (attention.where, attention.calls) == ("16 bits", 12)
+    assert (attention["where"], attention["calls"]) == ("16 bits", 12)
     assert "bmm" not in gpu
-    assert gpu["addmm"].where == "16 bits"
+    assert gpu["addmm"]["where"] == "16 bits"
     # 16 bits are added to the fp32 of the positions and of all residuals after them: the sum is fp32
-    assert not any(rule.where == "mixed" for rule in rules)
+    assert not any(rule["where"] == "mixed" for rule in rules)
     assert not torch.is_autocast_enabled("cuda")
     assert torch.get_autocast_dtype("cuda") == torch.float16
 
@@ -176,7 +184,7 @@ def test_a_network_whose_shapes_depend_on_values_is_refused(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     own = replace(request(model__name="by_values:Net", data__name="shapes"), trust_code=True)
     with pytest.raises(ConfigError, match="be traced without values: aten"):
-        autocast_lesson(own, device="cuda", precision="fp16")
+        run_exercise("autocast", LearnChoices(own))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The formats of `mptui learn` are torch's: limits as in `torch.finfo`, bits as those of real casts."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
 
 from mptui.errors import ConfigError
-from mptui.lab.learn.formats import FORMATS, FormatsLesson, parsed, represent, text_of
+from mptui.lab.learn.formats import FORMATS, formats_lesson, parsed, represent, text_of
 
 WITH_DTYPE = [each for each in FORMATS if each.torch_name]
 EDGES = [
@@ -29,6 +30,7 @@ EDGES = [
 INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32}
 
 
+@cache
 def numbers():
     """Every magnitude of float32, with random mantissas, and what lies at the edges of the formats."""
     torch.manual_seed(0)
@@ -38,10 +40,12 @@ def numbers():
     return [float(v) for v in torch.cat([values, -values, near]) if math.isfinite(v)]
 
 
-def bits_of(value, each):
-    dtype = getattr(torch, each.torch_name)
-    whole = torch.tensor([value], dtype=torch.float32).to(dtype).view(INTEGERS[each.bits]).item()
-    return f"{whole & ((1 << each.bits) - 1):0{each.bits}b}"
+def with_casts(each):
+    """Yield the numbers with torch's casts to the format: value and bits."""
+    cast = torch.tensor(numbers(), dtype=torch.float32).to(getattr(torch, each.torch_name))
+    wholes = cast.view(INTEGERS[each.bits]).tolist()
+    bits = [f"{whole & ((1 << each.bits) - 1):0{each.bits}b}" for whole in wholes]
+    return zip(numbers(), cast.float().tolist(), bits, strict=True)
 
 
 @pytest.mark.parametrize("each", WITH_DTYPE, ids=lambda each: each.torch_name)
@@ -53,12 +57,10 @@ def test_limits_are_those_of_finfo(each):
 
 @pytest.mark.parametrize("each", WITH_DTYPE, ids=lambda each: each.torch_name)
 def test_the_bits_of_numbers_are_those_of_real_casts(each):
-    dtype = getattr(torch, each.torch_name)
-    for number in numbers():
+    for number, cast, bits in with_casts(each):
         there = represent(number, each)
-        cast = float(torch.tensor(number, dtype=torch.float32).to(dtype))
         assert there.value == cast, number
-        assert there.sign + there.exponent + there.mantissa == bits_of(number, each), number
+        assert "".join(there.fields) == bits, number
         assert (there.fate == "overflows") == math.isinf(cast), number
         assert (there.fate == "exact") == (cast == number), number
         assert (there.fate == "saturates") == (abs(number) > 464 and not each.has_infinity), number
@@ -69,12 +71,10 @@ def test_the_bits_of_numbers_are_those_of_real_casts(each):
 
 def test_tf32_keeps_ten_bits_of_float32():
     tf32 = next(each for each in FORMATS if each.name == "tf32")
-    for number in numbers():
-        bits = int(torch.tensor(number, dtype=torch.float32).view(torch.int32).item())
-        kept = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF
-        assert represent(number, tf32).value == float(
-            torch.tensor(kept, dtype=torch.int32).view(torch.float32)
-        )
+    bits = torch.tensor(numbers(), dtype=torch.float32).view(torch.int32).long()
+    kept = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF
+    values = kept.to(torch.int32).view(torch.float32).tolist()
+    assert [represent(number, tf32).value for number in numbers()] == values
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_is_no_finite_number_is_refused(text):
 
 @pytest.mark.parametrize("width", [58, 76])
 def test_lines_fit_and_doubling_ends_before_float64_does(width):
-    lesson = FormatsLesson(1e-8)
+    lesson = formats_lesson(1e-8)
     for focus in (0, 40, lesson.limited(10_000), lesson.limited(-10_000)):
         texts = [text_of(line) for line in lesson.lines(width, focus)]
         assert max(map(len, texts)) <= width
