@@ -7,12 +7,24 @@ import pytest
 from PIL import Image
 
 from mptui.cli.main import app
+from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
 from mptui.lab.measure.memory import CARDS, PARTS, card_device
+from mptui.runs.planning.plan import Request, plan_run
 
-SMALL = ["--model", "unet", "--batch-size", "8", "--set", "model.width=8", "--set", "model.depth=1"]
-SMALL += ["--set", "data.image_size=32"]
+SETTINGS = (
+    "model.name=unet",
+    "model.width=8",
+    "model.depth=1",
+    "training.batch_size=8",
+    "data.image_size=32",
+)
+SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
+
+UNSHARDED = ("--set", "memory.micro_batch=auto")
+"""Excludes sharding, which takes as long to count as all else."""
+AVERAGED = ("--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
 
 
 def document(capsys, *arguments):
@@ -20,8 +32,7 @@ def document(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_parts_add_up_and_only_activations_differ_by_precision(capsys):
-    told = document(capsys, "--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
+def assert_parts_add_up(told):
     formats = told["formats"]
     for counted in formats.values():
         assert sum(counted[part] for part in PARTS) == counted["total"]
@@ -33,8 +44,9 @@ def test_the_parts_add_up_and_only_activations_differ_by_precision(capsys):
     assert 0.4 < formats["bf16"]["activations"] / formats["fp32"]["activations"] < 0.8
 
 
-def test_each_lever_saves_what_a_run_with_it_takes_less(capsys):
-    before = document(capsys, "--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
+def test_the_parts_add_up_and_each_lever_saves_what_a_run_with_it_takes_less(capsys):
+    before = document(capsys, *AVERAGED)
+    assert_parts_add_up(before)
     assert [lever["setting"].partition("=")[0] for lever in before["levers"]] == [
         "memory.activation_checkpointing",
         "memory.micro_batch",
@@ -42,10 +54,9 @@ def test_each_lever_saves_what_a_run_with_it_takes_less(capsys):
         "training.optimizer",
     ]
     for lever in before["levers"]:
-        with_it = ["--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9"]
-        with_it += ["--set", lever["setting"]]
-        after = document(capsys, *with_it)
-        assert after["formats"][after["precision"]]["total"] == lever["total"]
+        with_it = plan_run(Request(sets=(*SETTINGS, *AVERAGED[1::2], lever["setting"]))).config
+        counted = footprint(with_it, "segmentation", device="cuda", precision="bf16", classes=10)
+        assert counted.total == lever["total"] == before["formats"]["bf16"]["total"] - lever["saved"]
         assert lever["saved"] > 0
     assert before["sharded"]["total"] < before["formats"]["bf16"]["total"]
 
@@ -63,13 +74,21 @@ def folder_of_masks(folder, classes):
     return str(folder)
 
 
-def test_the_classes_are_those_of_the_data_and_without_data_it_is_said_what_is_assumed(capsys, tmp_path):
-    assumed = document(capsys)
+def test_the_classes_are_those_of_the_data_or_assumed_and_a_limit_splits_the_batch_by_them(capsys, tmp_path):
+    limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
+    limit += ["--set", "memory.activation_checkpointing=true", "--set", "training.loss=cross_entropy"]
+
+    def limited(*more):
+        assert app(["memory", *SMALL, "--json", *limit, *more], standalone_mode=False) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assumed = limited()
     assert (assumed["classes"], assumed["classes_assumed"]) == (10, "no data is given (--data)")
-    masks = document(capsys, "--data", folder_of_masks(tmp_path, 150))
+    masks = limited("--data", folder_of_masks(tmp_path, 150))
     assert (masks["classes"], masks["classes_assumed"]) == (150, None)
-    assert masks["formats"]["fp32"]["activations"] > 2 * assumed["formats"]["fp32"]["activations"]
-    gone = document(capsys, "--task", "segmentation", "--data", "oxford-pets")
+    assert masks["formats"]["fp32"]["per_sample"] > 2 * assumed["formats"]["fp32"]["per_sample"]
+    assert masks["micro_batch"] < assumed["micro_batch"]
+    gone = limited("--task", "segmentation", "--data", "oxford-pets")
     assert gone["classes"] == 10
     assert gone["classes_assumed"].startswith("the data can't be read: ")
 
@@ -85,28 +104,15 @@ def test_a_network_that_tells_no_classes_apart_assumes_none(capsys):
     assert (found["classes"], found["classes_assumed"]) == (0, None)
 
 
-def test_a_run_that_keeps_to_a_limit_is_split_by_the_classes_of_its_data(capsys, tmp_path):
-    limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
-    limit += ["--set", "memory.activation_checkpointing=true"]
-    arguments = ["memory", *SMALL, "--json", *limit]
-
-    def split(*more):
-        assert app([*arguments, *more], standalone_mode=False) == 0
-        return json.loads(capsys.readouterr().out)["micro_batch"]
-
-    few, many = (split("--data", folder_of_masks(tmp_path / str(count), count)) for count in (2, 150))
-    assert many < few
-
-
 def test_in_fp32_16_bits_are_a_lever(capsys):
-    told = document(capsys, "--precision", "fp32")
+    told = document(capsys, *UNSHARDED, "--precision", "fp32")
     assert told["levers"][0]["total"] == told["formats"]["bf16"]["total"]
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(capsys):
-    largest = document(capsys)["formats"]["bf16"]["largest_batch"]
+    largest = document(capsys, *UNSHARDED)["formats"]["bf16"]["largest_batch"]
     for batch, fits in ((largest, True), (largest + 1, False)):
-        told = document(capsys, "--batch-size", str(batch))
+        told = document(capsys, *UNSHARDED, "--set", f"training.batch_size={batch}")
         assert (told["formats"]["bf16"]["total"] <= USABLE * (1 << 30)) is fits
 
 

@@ -1,7 +1,6 @@
 """Automatic choices of a run: measured, reported, recorded, and reused by a resume."""
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -11,11 +10,11 @@ from mptui.engine.mailbox import Stopped
 from mptui.hardware.nvml import GpuInfo
 from mptui.lab.measure.core import UnsavedSession
 from mptui.runs.planning import auto
-from mptui.runs.planning.auto import Decider
-from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.planning.auto import Decider, choices_taken
+from mptui.runs.planning.plan import plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CHOICES, create_run, read_summary
-from tests.made.runs import QUIET
+from tests.made.runs import QUIET, plan_of
 
 SETTINGS = {
     "model.name": "unet",
@@ -27,6 +26,7 @@ SETTINGS = {
     "data.workers": 0,
     "training.batch_size": 8,
     "training.epochs": 1000,
+    "logging.step_interval_s": 0,
     "hardware.device": "cpu",
     **QUIET,
     "precision.mode": "auto",
@@ -74,9 +74,8 @@ def decided(tmp_path, monkeypatch):
 
     def go(card, name="run", *, resume=False, busy=None, **changed):
         monkeypatch.setattr(auto, "StepTimer", card)
-        flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
         run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
-        plan = plan_run(Request("stable", flags, (), os.environ))
+        plan = plan_of({**SETTINGS, **changed})
         if busy is not None:
             gpu = GpuInfo(index=0, name="card", uuid="GPU-0", utilisation=busy)
             plan = replace(plan, device=replace(plan.device, gpu=gpu))
@@ -123,19 +122,12 @@ def test_a_resumed_run_has_what_it_was_begun_with_and_measures_nothing(decided, 
     assert read_summary(session.run)["precision"]["reason"].startswith("2.00x fp32 here")
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "",
-        "[]",
-        '{"precision": {"used": "fp16", "reason": "x"}, "channels_last": "no", "fused": 0}',
-        '{"precision": {"used": ["bf16"], "reason": "x"}}',
-        '{"precision": {"used": "bf16", "reason": 5}}',
-    ],
-)
-def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, written):
+DAMAGED = '{"precision": {"used": "fp16", "reason": "x"}, "channels_last": "no", "fused": 0}'
+
+
+def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided):
     first = decided(Card(bf16=2.0))
-    (first.run / CHOICES).write_text(written)
+    (first.run / CHOICES).write_text(DAMAGED)
     card = Card(bf16=0.5)
     session = decided(card, resume=True)
     assert card.taken == 0
@@ -144,9 +136,24 @@ def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, writ
     assert session._trainer.context.job.config.speed.channels_last is True
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "[]",
+        DAMAGED,
+        '{"precision": {"used": ["bf16"], "reason": "x"}}',
+        '{"precision": {"used": "bf16", "reason": 5}}',
+    ],
+)
+def test_choices_that_are_damaged_change_no_plan(tmp_path, written):
+    (tmp_path / CHOICES).write_text(written)
+    plan = plan_of(SETTINGS)
+    assert choices_taken(plan, tmp_path) == plan
+
+
 def test_a_requested_precision_is_no_choice_for_a_resume_that_asks_for_auto(decided):
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    table = plan_run(Request("stable", flags, (), os.environ)).precision
+    table = plan_of(SETTINGS).precision
     requested = "fp32" if table.used != "fp32" else "bf16"
     decided(Card(), **{"precision.mode": requested})
     session = decided(Card(), resume=True)
@@ -227,8 +234,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
     def stop():
         raise Stopped(15)
 
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    plan = plan_run(Request("stable", flags, (), os.environ))
+    plan = plan_of(SETTINGS)
     decider = Decider(tmp_path, False, lambda _: None, stop)
     dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16), "class_counts": (8, 8)})()
     with pytest.raises(Stopped):
@@ -239,8 +245,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
 
 def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):
     monkeypatch.setattr(auto, "StepTimer", Card(bf16=0.5))
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    plan = plan_run(Request("stable", flags, (), os.environ))
+    plan = plan_of(SETTINGS)
     told = []
     for native in ("native", "emulated"):
         device = replace(plan.device, native={"bf16": native, "fp16": "native"}, name=native)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -210,7 +211,7 @@ class Simulation:
 
     def sharded(self, link: Link) -> Prediction:
         """Predict FSDP2, where each block and the rest of the network are sharded."""
-        shard, whole = self._shard(link.ranks), self._shard(1)
+        whole, shard = self._shard(link.ranks)
         parts = [0, *(1 + block for block in self.trace.order)]
         segments = [
             Segment(
@@ -305,24 +306,32 @@ class Simulation:
                 order=list(entered),
             )
 
-    def _shard(self, ranks: int) -> HeldWeights:
-        """Return what rank 0 of `ranks` holds: it has the most, as dimension 0 of each weight is split."""
+    def _shard(self, ranks: int) -> tuple[HeldWeights, HeldWeights]:
+        """Return what one process holds, and rank 0 of `ranks`.
+
+        That rank has the most, as dimension 0 of each weight is split.
+        """
         with no_storage():
             network = self._network()
         _to_meta(network)
         blocks = _blocks(network)
+        whole = _held(network, blocks)
         with _fake_group(ranks):
             mesh = init_device_mesh("cpu", (ranks,))
             for block in blocks:
                 fully_shard(block, mesh=mesh)
             fully_shard(network, mesh=mesh)
-            inside = [list(block.parameters()) for block in blocks]
-            of_blocks = {id(weight) for weights in inside for weight in weights}
-            parts = [[w for w in network.parameters() if id(w) not in of_blocks], *inside]
-            return HeldWeights(
-                held=[sum(_local(weight) for weight in part) for part in parts],
-                trained=[sum(_local(weight) for weight in part if weight.requires_grad) for part in parts],
-            )
+            return whole, _held(network, blocks)
+
+
+def _held(network: torch.nn.Module, blocks: list[torch.nn.Module]) -> HeldWeights:
+    inside = [list(block.parameters()) for block in blocks]
+    of_blocks = {id(weight) for weights in inside for weight in weights}
+    parts = [[weight for weight in network.parameters() if id(weight) not in of_blocks], *inside]
+    return HeldWeights(
+        held=[sum(_local(weight) for weight in part) for part in parts],
+        trained=[sum(_local(weight) for weight in part if weight.requires_grad) for part in parts],
+    )
 
 
 def _to_meta(network: torch.nn.Module) -> None:
@@ -333,9 +342,8 @@ def _to_meta(network: torch.nn.Module) -> None:
             setattr(module, name, torch.nn.Parameter(empty, requires_grad=weight.requires_grad))
 
 
-def _local(weight: Any) -> int:  # noqa: ANN401 - a DTensor
-    count: int = weight.to_local().numel()
-    return count
+def _local(weight: torch.nn.Parameter) -> int:
+    return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
 
 
 def _blocks(network: torch.nn.Module) -> list[torch.nn.Module]:

@@ -89,8 +89,8 @@ def test_a_link_without_limits_costs_nothing_and_a_slow_one_is_all_that_counts(s
         assert way(Link(RANKS, inf, 0)).step_s == pytest.approx(0.1)
         slow = way(Link(RANKS, 1e3, 0))
         assert slow.step_s == pytest.approx(passes * sent * slow.collective_bytes / 1e3, rel=0.01)
-    memory = [simulation.sharded(Link(ranks, 1e9, 0)).weights_bytes for ranks in (2, 8, 64)]
-    assert memory == sorted(memory, reverse=True)
+    few, many = (simulation.sharded(Link(ranks, 1e9, 0)).weights_bytes for ranks in (2, 64))
+    assert few > slow.weights_bytes > many
 
 
 def test_a_step_waits_only_for_what_is_not_hidden():
@@ -104,19 +104,8 @@ def test_a_step_waits_only_for_what_is_not_hidden():
     assert Link(8, inf, 1.0).gather_s(1) == 3
 
 
-def test_the_command_prints_a_row_for_each_number(tmp_path):
-    settings = [
-        "--model",
-        "unet",
-        "--set",
-        "model.width=4",
-        "--set",
-        "model.depth=1",
-        "--set",
-        "data.image_size=32",
-        "--device",
-        "cpu",
-    ]
+def test_the_command_prints_a_row_for_each_number():
+    settings = ["--model", "small_cnn", "--set", "data.image_size=32", "--device", "cpu"]
     asked = ["simulate", *settings, "--ranks", "16,4", "--samples-per-second", "100"]
     document = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
     assert [row["ranks"] for row in document["ranks"]] == [4, 16]

@@ -8,11 +8,13 @@ from PIL import Image
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from tests.made.runs import QUIET
 
 LIMIT_S = 300
 COLOURS = {"blue": (30, 30, 220), "green": (30, 200, 40), "red": (220, 30, 30), "grey": (128, 128, 128)}
 _OF_CLASSES = "training.label_smoothing"
 SMALL = {
+    **QUIET,
     "data.name": "shapes",
     "data.image_size": 32,
     "data.samples": 16,
