@@ -28,6 +28,18 @@ def astray(chance, spread):
     return chance.gauss(0, spread) - (chance.expovariate(3) if chance.random() < 0.05 else 0)
 
 
+NOISES = (quiet, skewed, heavy, astray)
+
+
+def of_each_noise(*values):
+    """Return all pairs of a noise and a value; each noise with one value is fast, and each value with a noise."""
+    return [
+        pytest.param(noise, value, marks=() if number % len(values) == place else pytest.mark.slow)
+        for number, noise in enumerate(NOISES)
+        for place, value in enumerate(values)
+    ]
+
+
 def measured(truth, noise, number, count=ROUNDS, spread=0.015, drift=0.0):
     """Return rates of two sides, A B, B A and so on, on a machine that drifts by up to `drift` each time."""
     chance = random.Random(number)
@@ -45,17 +57,16 @@ def share(verdict, truth, noise, **options):
     return sum(measured(truth, noise, n, **options).verdict == verdict for n in range(TRIALS)) / TRIALS
 
 
-@pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
-@pytest.mark.parametrize("drift", [0.0, 0.02])
+@pytest.mark.parametrize(("noise", "drift"), of_each_noise(0.0, 0.02))
 def test_a_difference_that_is_none_is_called_none(noise, drift):
     shares = [share("same", 1.0, noise, count=count, drift=drift) for count in (4, ROUNDS, 10)]
 
     assert sum(shares) / len(shares) >= 0.95
 
 
-@pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
-@pytest.mark.parametrize(("truth", "verdict"), [(1.1, "faster"), (0.9, "slower")])
-def test_a_difference_of_a_tenth_is_called_one(truth, verdict, noise):
+@pytest.mark.parametrize(("noise", "truth"), of_each_noise(1.1, 0.9))
+def test_a_difference_of_a_tenth_is_called_one(noise, truth):
+    verdict = "faster" if truth > 1 else "slower"
     # a round that other work held up could be the setting's own stall, and so leaves some more undecided
     assert share(verdict, truth, noise) >= (0.92 if noise is astray else 0.95)
 
@@ -65,8 +76,7 @@ def test_a_fiftieth_is_told_from_noise_where_the_machine_is_quiet():
     assert share("slower", 1 / 1.02, quiet, spread=0.004) >= 0.95
 
 
-@pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
-@pytest.mark.parametrize("truth", [0.9, 1.0, 1.02, 1.1])
+@pytest.mark.parametrize(("noise", "truth"), of_each_noise(0.9, 1.0, 1.02, 1.1))
 def test_the_interval_holds_the_truth_whatever_it_is(truth, noise):
     held = [r.low <= truth <= r.high for r in (measured(truth, noise, n, drift=0.01) for n in range(TRIALS))]
 
@@ -74,7 +84,7 @@ def test_the_interval_holds_the_truth_whatever_it_is(truth, noise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [quiet, skewed, heavy, astray])
+@pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("count", [ROUNDS, 10])
 def test_intervals_of_many_comparisons_are_neither_too_narrow_nor_too_wide(noise, count):
     trials = 1000

@@ -12,10 +12,12 @@ from mptui.runs.store.directory import read_summary
 from tests.data.situations.pictures import pairs
 from tests.lab.use.runs import class_pictures, train
 
+HERE = {"data.workers": ("--workers", 0)}
+
 
 def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
     told = notes if notes is not None else []
-    trained = open_trained(run, checkpoint, flags, note=told.append)
+    trained = open_trained(run, checkpoint, {**HERE, **(flags or {})}, note=told.append)
     ignore = lambda done, total: None  # noqa: E731
     return evaluate_run(trained, given or {}, listed=5, on_progress=ignore, note=told.append)
 
@@ -24,7 +26,7 @@ def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
 def test_it_equals_the_figures_of_the_run_to_the_bit(run, request):
     run = request.getfixturevalue(run)
     summary = read_summary(run)
-    last = evaluated(run, checkpoint="last")
+    last = evaluated(run, checkpoint="last", flags={"data.workers": ("--workers", 1)})
     found = {"val_loss": last.result.loss, **last.result.metrics}
     assert {key: summary["final"][key] for key in found} == found
     assert last.recorded == found
@@ -108,7 +110,7 @@ def test_changed_data_is_said_and_compared_with_nothing(tmp_path, classifier, pi
 
 def test_batches_that_do_not_fit_are_halved_and_this_is_said_once(classifier, monkeypatch):
     notes: list[str] = []
-    trained = open_trained(classifier, note=notes.append)
+    trained = open_trained(classifier, flags=HERE, note=notes.append)
     forward = trained.model.forward
 
     def small_memory(images):
@@ -127,7 +129,7 @@ def test_batches_that_do_not_fit_are_halved_and_this_is_said_once(classifier, mo
 
 
 def test_a_fault_that_is_not_of_memory_is_told_as_it_is(classifier, monkeypatch):
-    trained = open_trained(classifier, note=lambda _: None)
+    trained = open_trained(classifier, flags=HERE, note=lambda _: None)
 
     def faulty(images):
         raise ValueError("no such weight")

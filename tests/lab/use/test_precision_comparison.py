@@ -26,7 +26,7 @@ def _each_pass_takes_a_second(monkeypatch):
 
 
 def rows_of(run, *names):
-    trained = open_trained(run, note=ignore)
+    trained = open_trained(run, flags={"data.workers": ("--workers", 0)}, note=ignore)
     before = {name: value.clone() for name, value in trained.model.state_dict().items()}
     found = compare_precisions(trained, {}, names, compiled=False, on_progress=ignore, note=ignore)
     after = trained.model.state_dict()

@@ -12,6 +12,7 @@ from torch import nn
 
 from mptui import train
 from mptui.cli.main import _exit_code
+from tests.lab.use.noise import Noise
 
 
 class Tied(nn.Module):
@@ -30,22 +31,6 @@ class Tied(nn.Module):
         for layer in (self.stem, self.a, self.b, self.block, self.again):
             x = torch.relu(layer(x))
         return self.head(x.mean((2, 3)))
-
-
-class Noise:
-    """Images whose brightness is that of their class."""
-
-    classes = ("dark", "light")
-
-    def __init__(self, train):
-        self.train = train
-
-    def __len__(self):
-        return 32 if self.train else 16
-
-    def __getitem__(self, index):
-        noise = np.random.default_rng([index, self.train]).integers(0, 120, (16, 16, 3))
-        return (noise + 60 * (index % 2)).astype(np.uint8), index % 2
 
 
 @pytest.fixture
