@@ -32,7 +32,7 @@ NOISES = (quiet, skewed, heavy, astray)
 
 
 def of_each_noise(*values):
-    """Return all pairs of a noise and a value; each noise with one value is fast, and each value with a noise."""
+    """Return all pairs of a noise and a value; those that are fast have each noise, and each value."""
     return [
         pytest.param(noise, value, marks=() if number % len(values) == place else pytest.mark.slow)
         for number, noise in enumerate(NOISES)
