@@ -17,14 +17,13 @@ from tests import hostile
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import h200
 from tests.tui.cockpits import cockpit, until
-from tests.tui.conftest import environ
+from tests.tui.conftest import environ, picker, stage
 from tests.tui.events import START, MemorySource, step_event
 from tests.tui.frames import frame, live, put
-from tests.tui.pickers import picker
 from tests.tui.test_live import told_of
 from tests.tui.test_numerics import layer, looked
 
-__all__ = ["driver", "environ"]
+__all__ = ["driver", "environ", "picker", "stage"]
 
 pytestmark = pytest.mark.chaos
 
@@ -93,7 +92,8 @@ async def test_the_devices(driver):
                 assert_harmless(frame(app), 80)
 
 
-async def test_the_picker(environ, tmp_path):
+@pytest.mark.asyncio(loop_scope="package")
+async def test_the_picker(picker, environ, tmp_path):
     folder = tmp_path / "config" / "profiles"
     folder.mkdir(parents=True)
     for start in range(0, len(NAMES), PROFILES):

@@ -1,14 +1,21 @@
+import asyncio
 import random
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from textual._compositor import Compositor
+from textual.css.stylesheet import Stylesheet
 
 from mptui.errors import MptuiError
 from mptui.registry.models import find_model
 from mptui.registry.names import BUILT_IN
 from mptui.tui import work
 from mptui.tui.data_preview import preview, preview_here
+from mptui.tui.screens.picker import PickerScreen
+from tests.hardware.machines import H200
+from tests.tui.frames import frame
 from tests.tui.stage import Stage
 
 
@@ -31,6 +38,52 @@ def _drawn_when_looked_at():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _styles_are_parsed_once():
+    """Parse a style sheet once for all apps.
+
+    Textual does it for each, which is a quarter of the time to open one.
+    """
+    parse_rules, parsed = Stylesheet._parse_rules, {}
+
+    def from_before(self, *source, **settings):
+        key = frozenset(self._variables.items()), source, frozenset(settings.items())
+        if key not in parsed:
+            parsed[key] = parse_rules(self, *source, **settings)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", from_before)
+        yield
+
+
+SOON_S = 1 / 50
+"""Seconds: a timer that is due later, such as that of a poll, is not waited for."""
+
+
+async def _quiet(min_sleep: float = 0, max_sleep: float = 1) -> None:
+    """Wait, for at most `max_sleep` seconds, until nothing is left to do in the event loop, now or soon."""
+    loop: Any = asyncio.get_running_loop()
+    end = loop.time() + max_sleep
+    while (now := loop.time()) < end:
+        await asyncio.sleep(0)
+        if loop._ready:
+            continue
+        due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=end)
+        if due > now + SOON_S:
+            return
+        await asyncio.sleep(due - now)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _waits_are_for_work_alone():
+    """Wait in the pilot until the loop has no work left: Textual sleeps, for 40 ms and more for each key."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual.pilot.wait_for_idle", _quiet)
+        patch.setattr("textual.app.wait_for_idle", _quiet)
+        yield
+
+
 @pytest.fixture
 def chance() -> random.Random:
     return random.Random(0)
@@ -48,6 +101,20 @@ async def stage():
     opened = Stage()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def picker(stage):
+    """Show only the picker; yields (app, pilot, its screen)."""
+
+    @asynccontextmanager
+    async def shown(environ, size=(80, 24), device=H200, ascii_only=False):
+        screen = PickerScreen(device, environ=environ, ascii_only=ascii_only)
+        async with stage.show(screen, size, ascii_only=ascii_only) as (app, pilot):
+            yield app, pilot, screen
+            frame(app)  # whatever a test looks at, its last screen can be drawn
+
+    return shown
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,11 @@
-"""The picker by itself, and user actions in it."""
+"""User actions in the picker, and memory as it was counted."""
 
-from contextlib import asynccontextmanager
 from dataclasses import fields
 
 import numpy as np
 
 from mptui.engine.memory.ledger import Footprint, rows_of
 from mptui.engine.memory.tape import StepMemory
-from mptui.tui.app import MptuiApp
-from mptui.tui.screens.picker import PickerScreen
-from tests.hardware.machines import H200
-from tests.tui.frames import frame
 
 RESNET18 = {
     "parameters": 11_181_642,
@@ -37,17 +32,6 @@ def footprint_of(rows, per_sample, **parts):
 def resnet18_footprint(config):
     """Return what was counted of a ResNet-18, with the batch of `config`."""
     return footprint_of(rows_of(config), 14_701_596, **RESNET18)
-
-
-@asynccontextmanager
-async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
-    """Show only the picker; yields (app, pilot, its screen)."""
-    screen = PickerScreen(device, environ=environ, ascii_only=ascii_only)
-    app = MptuiApp(screen, ascii_only=ascii_only)
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await pilot.pause()
-        yield app, pilot, screen
-        frame(app)  # whatever a test looks at, its last screen can be drawn
 
 
 async def go_to(pilot, screen, key):

@@ -47,11 +47,12 @@ class Stage:
         assert isinstance(app, OpenApp)
         try:
             with app._context():  # as in `run_test`, which was entered by another task
-                await _clear(app)
+                await _pop_all(app)  # the first page, or what a test has left that failed
                 await pilot.resize_terminal(*size)
                 await app.push_screen(screen, app.exit)
                 await pilot.pause()
                 yield app, pilot
+                await _clear(app)
         finally:
             if (
                 app._exception is not None
@@ -85,10 +86,14 @@ class Stage:
             await self._over.wait()
 
 
-async def _clear(app: OpenApp) -> None:
-    """Take away what the test before has left."""
+async def _pop_all(app: OpenApp) -> None:
     while len(app.screen_stack) > 1:
         await app.pop_screen()
+
+
+async def _clear(app: OpenApp) -> None:
+    """Take away what a test has left, before its patches and its folders go."""
+    await _pop_all(app)
     app.clear_notifications()
     app.theme = "dark"
     app.has_left, app.left_with = False, None

@@ -101,6 +101,7 @@ def _row_of(app, name):
 async def test_a_large_terminal_shows_also_what_throttles_and_how_busy_it_was(two_cards):
     async with cockpit((140, 45)) as (app, pilot, _):
         await until(app, pilot, "busy, one sample a second")
+        await until(app, pilot, "power limit")
         text = frame(app)
     for words in ("cuda:0  NVIDIA H200", "last 20 s", "throttled by", "power limit", "in use  ◂ recommended"):
         assert words in text

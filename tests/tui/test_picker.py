@@ -19,11 +19,11 @@ from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
-from tests.tui.pickers import footprint_of, go_to, picker, write
+from tests.tui.pickers import footprint_of, go_to, write
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_profiles_have_digits_and_are_told_in_words_and_in_values(environ):
+async def test_profiles_have_digits_and_are_told_in_words_and_in_values(picker, environ):
     names = [info.name for info in list_profiles(environ)]
     assert names[:4] == ["fast", "stable", "memory-limited", "debug"]
     async with picker(environ) as (app, pilot, screen):
@@ -57,7 +57,7 @@ async def test_profiles_have_digits_and_are_told_in_words_and_in_values(environ)
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_all_that_is_needed_to_start_is_on_the_screen(environ):
+async def test_all_that_is_needed_to_start_is_on_the_screen(picker, environ):
     async with picker(environ, (120, 36)) as (app, pilot, _):
         for size in ((120, 36), (80, 24), (60, 16)):
             await pilot.resize_terminal(*size)
@@ -79,7 +79,7 @@ async def test_all_that_is_needed_to_start_is_on_the_screen(environ):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path, monkeypatch):
+async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(picker, environ, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environ["MPTUI_CONFIG_DIR"] = "config"  # a path of fixed length, since the text after it is wrapped
     folder = tmp_path / "config" / "profiles"
@@ -98,7 +98,7 @@ async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ):
+async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(picker, environ):
     environ |= {"MPTUI_TRAINING_LR": "-1", "MPTUI_TRAINING_BATCH_SIZE": "0"}
     async with picker(environ) as (app, pilot, _):
         await pilot.press("w")
@@ -109,7 +109,7 @@ async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ)
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_a_run_says_whether_it_fits(environ):
+async def test_a_run_says_whether_it_fits(picker, environ):
     device = replace(T4, memory_free=3 * GIB // 2)
     async with picker(environ, device=device) as (app, pilot, screen):
         screen.query_one("#model", Input).value = "resnet18"
@@ -230,7 +230,7 @@ def test_a_damaged_memory_is_no_memory(environ, content):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_hostile_texts_neither_act_nor_break_the_frame(environ, tmp_path):
+async def test_hostile_texts_neither_act_nor_break_the_frame(picker, environ, tmp_path):
     folder = tmp_path / "config" / "profiles"
     folder.mkdir(parents=True)
     files = [name.replace("/", "").replace("\x00", "")[:200] for name in hostile.NAMES]

@@ -17,7 +17,7 @@ from tests.data.images import class_folders, photo
 from tests.hardware.machines import GIB, T4, cpu
 from tests.tui.cockpits import until
 from tests.tui.frames import frame
-from tests.tui.pickers import edit, picker
+from tests.tui.pickers import edit
 
 
 def asked(where, **settings):
@@ -88,7 +88,7 @@ def test_masks_are_drawn_over_the_pictures(tmp_path):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
+async def test_the_data_is_a_line_and_a_strip_of_pictures(picker, environ, tmp_path):
     class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#data", Input).value = str(tmp_path)
@@ -110,7 +110,7 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_all_that_is_known_of_the_data_is_read_in_its_field(environ, tmp_path):
+async def test_all_that_is_known_of_the_data_is_read_in_its_field(picker, environ, tmp_path):
     class_folders(tmp_path / "train", {"frogs": 3, "ships": 40, "snakes": 1})
     class_folders(tmp_path / "val", {"frogs": 3, "ships": 40, "snakes": 1})
     (tmp_path / "train" / "ships" / "notes.txt").write_text("none")
@@ -153,7 +153,7 @@ def test_a_folder_is_found_in_each_form_in_which_it_is_dropped(tmp_path, form):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_any_text_in_the_field_of_the_data_is_looked_at(environ, tmp_path, monkeypatch):
+async def test_any_text_in_the_field_of_the_data_is_looked_at(picker, environ, tmp_path, monkeypatch):
     dropped = tmp_path / unicodedata.normalize("NFD", "my été #1")
     class_folders(dropped, {"cats": 10, "dogs": 10})
     class_folders(tmp_path / "'mine'", {"cats": 15, "dogs": 15})
@@ -190,7 +190,7 @@ async def test_any_text_in_the_field_of_the_data_is_looked_at(environ, tmp_path,
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_the_screen_and_its_pictures_are_ascii_where_the_terminal_is(environ):
+async def test_the_screen_and_its_pictures_are_ascii_where_the_terminal_is(picker, environ):
     async with picker(environ, ascii_only=True) as (app, pilot, screen):
         assert frame(app).isascii()
         await pilot.resize_terminal(140, 45)
@@ -201,7 +201,7 @@ async def test_the_screen_and_its_pictures_are_ascii_where_the_terminal_is(envir
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
+async def test_the_steps_of_an_epoch_and_of_the_run_are_said(picker, environ):
     async with picker(environ, (100, 30), device=cpu()) as (app, pilot, screen):
         await pilot.press("4")
         await until(app, pilot, "epochs     5  64 steps each, 320 in all")  # 128 shapes in batches of 2
@@ -210,7 +210,7 @@ async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
 
 
 @pytest.mark.usefixtures("recorded")
-async def test_the_batch_fills_the_free_memory(environ, tmp_path):
+async def test_the_batch_fills_the_free_memory(picker, environ, tmp_path):
     class_folders(tmp_path, {"cats": 30, "dogs": 30})
     async with picker(environ, device=replace(T4, memory_free=2 * GIB)) as (app, pilot, screen):
         await edit(pilot, screen, "data.image_size", "64")

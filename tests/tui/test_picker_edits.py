@@ -10,12 +10,12 @@ from mptui.config.keys import read_profile
 from mptui.tui.selection import save_last
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
-from tests.tui.pickers import edit, go_to, picker, write
+from tests.tui.pickers import edit, go_to, write
 
 pytestmark = pytest.mark.usefixtures("uncounted")
 
 
-async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
+async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "training.lr")
         await pilot.press("e")
@@ -32,7 +32,7 @@ async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
     assert screen.picked.edits == {"training.lr": 0.05}
 
 
-async def test_a_list_is_shown_and_edited_as_a_profile_has_it(environ):
+async def test_a_list_is_shown_and_edited_as_a_profile_has_it(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "precision.fp32_layers")
         await pilot.press("e")
@@ -44,7 +44,7 @@ async def test_a_list_is_shown_and_edited_as_a_profile_has_it(environ):
     assert screen.picked.edits == {"precision.fp32_layers": ["fc", "layer4.*"]}
 
 
-async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
+async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await edit(pilot, screen, "training.deterministic", "true")
         await until(app, pilot, "autotuning is not repeatable")
@@ -53,7 +53,7 @@ async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
     assert screen.picked.edits == {}
 
 
-async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
+async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#model", Input).value = "resnet18"
         await go_to(pilot, screen, "training.batch_size")
@@ -77,7 +77,7 @@ async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
     assert screen.picked.edits == {}
 
 
-async def test_a_value_is_edited_by_keys_typed_in_one_go(environ):
+async def test_a_value_is_edited_by_keys_typed_in_one_go(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "training.lr")
         for key in ("e", "ctrl+u", *"0.05", "enter"):
@@ -86,7 +86,7 @@ async def test_a_value_is_edited_by_keys_typed_in_one_go(environ):
     assert screen.picked.edits == {"training.lr": 0.05}
 
 
-async def test_edits_stay_when_another_profile_is_chosen(environ):
+async def test_edits_stay_when_another_profile_is_chosen(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await edit(pilot, screen, "training.lr", "0.05")
         await until(app, pilot, "╭─ fast · edited")
@@ -101,7 +101,7 @@ async def test_edits_stay_when_another_profile_is_chosen(environ):
         assert screen.picked.edits == {"training.lr": 0.07}
 
 
-async def test_typed_epochs_stay_when_another_profile_is_chosen(environ):
+async def test_typed_epochs_stay_when_another_profile_is_chosen(picker, environ):
     save_last({"profile": "gone", "model": "", "data": "", "epochs": "9"}, environ)
     async with picker(environ) as (app, pilot, screen):
         assert screen.picked.epochs == ""
@@ -154,7 +154,7 @@ async def test_edits_that_a_run_has_are_not_lost(environ):
 
 
 @pytest.mark.parametrize("name", ["fast", "Fast"])
-async def test_no_profile_of_ones_own_has_the_name_of_a_built_in_one(environ, name):
+async def test_no_profile_of_ones_own_has_the_name_of_a_built_in_one(picker, environ, name):
     async with picker(environ) as (app, pilot, _screen):
         await pilot.press("w")
         await pilot.pause()

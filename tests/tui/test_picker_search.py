@@ -4,9 +4,10 @@ import pytest
 from textual.events import Key
 
 from mptui.config.keys import SETTINGS
+from mptui.tui.widgets import settings
 from tests.tui.cockpits import until
 from tests.tui.frames import frame
-from tests.tui.pickers import edit, go_to, picker
+from tests.tui.pickers import edit, go_to
 
 pytestmark = pytest.mark.usefixtures("uncounted")
 
@@ -17,7 +18,7 @@ def listed(screen):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_settings_are_searched_by_name_and_by_meaning(environ, at_once):
+async def test_settings_are_searched_by_name_and_by_meaning(picker, environ, at_once):
     async with picker(environ) as (app, pilot, screen):
         everything = listed(screen)
         if at_once:
@@ -39,7 +40,7 @@ async def test_settings_are_searched_by_name_and_by_meaning(environ, at_once):
         assert screen.is_current
 
 
-async def test_all_words_of_a_search_are_in_what_it_finds_and_the_cursor_stays(environ):
+async def test_all_words_of_a_search_are_in_what_it_finds_and_the_cursor_stays(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "training.warmup_epochs")
         await pilot.press("slash", *"rate epochs")
@@ -55,7 +56,7 @@ async def test_all_words_of_a_search_are_in_what_it_finds_and_the_cursor_stays(e
         assert app.screen is screen
 
 
-async def test_only_changed_settings_are_listed(environ):
+async def test_only_changed_settings_are_listed(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await edit(pilot, screen, "training.seed", "7")
         await edit(pilot, screen, "training.momentum", "0.9")
@@ -74,8 +75,25 @@ async def test_only_changed_settings_are_listed(environ):
         assert listed(screen) == everything
 
 
+async def test_the_list_is_laid_out_once_for_each_width(picker, environ, monkeypatch):
+    rooms, lay_out = [], settings.value_options
+
+    def noted(values, room):
+        rooms.append(room)
+        return lay_out(values, room)
+
+    monkeypatch.setattr(settings, "value_options", noted)
+    async with picker(environ) as (app, pilot, _):
+        await until(app, pilot, "no data named")  # shown again, as the data has been looked at
+        assert len(rooms) == len(set(rooms))
+        await pilot.resize_terminal(150, 24)
+        await until(app, pilot, SETTINGS["precision.mode"].help[:20])  # the meanings, beside the values
+    assert rooms[-1] == max(rooms)
+    assert len(rooms) == len(set(rooms))
+
+
 @pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_the_setting_under_the_cursor_is_explained_in_full(environ, size):
+async def test_the_setting_under_the_cursor_is_explained_in_full(picker, environ, size):
     key = "training.primary_metric"  # the longest
     async with picker(environ, size) as (app, pilot, screen):
         await go_to(pilot, screen, key)
@@ -87,7 +105,7 @@ async def test_the_setting_under_the_cursor_is_explained_in_full(environ, size):
         assert len(frame(app).splitlines()) == size[1]
 
 
-async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(environ):
+async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await pilot.press("slash", *"warm", "enter")
         await until(app, pilot, "/warm")

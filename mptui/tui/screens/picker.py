@@ -279,7 +279,7 @@ class PickerScreen(SelectionPage):
 
     def on_resize(self) -> None:
         """Adapt to the size."""
-        self.call_after_refresh(self._refresh)
+        self.call_after_refresh(self._show_texts)
 
     # -- display
 
@@ -308,8 +308,7 @@ class PickerScreen(SelectionPage):
     def show_learnt(self) -> None:
         """Show what is known now of memory and data."""
         self._refresh_profiles()
-        self._show_words()
-        self._show_note()
+        self._show_texts()
         if self._counted and self._filling == self.picked.profile:
             self.action_fill()
 
@@ -319,6 +318,9 @@ class PickerScreen(SelectionPage):
         edited = " · edited" if self.picked.edits else ""
         title = f"{clean(self.picked.profile, 40)}{edited}"
         self.query_one(SettingsPanel).show(title, [] if self._resolved is None else values(self._resolved))
+        self._show_texts()
+
+    def _show_texts(self) -> None:
         self._show_words()
         self._show_note()
 

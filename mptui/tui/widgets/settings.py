@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -74,6 +75,7 @@ def value_options(values: Sequence[Value], room: int) -> list[Option]:
     return options
 
 
+@lru_cache(maxsize=512)  # most lines stay as another profile is chosen, and as a search is typed
 def _line(value: Value, names: int, room: int) -> Content:
     other = value.default is not None
     style = "bold $text-accent" if value.edited else "bold" if other else "$quiet"
@@ -262,6 +264,7 @@ class SettingsPanel(Vertical):
         self._title = ""
         self._values: Sequence[Value] = ()
         self._only_changed = False
+        self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         """Lay out the list and the words of the search."""
@@ -325,6 +328,10 @@ class SettingsPanel(Vertical):
 
     def _draw(self) -> None:
         listed, field = self.query_one(KeyedList), self.query_one(Input)
+        now = self._title, self._values, field.value, self._only_changed, self.size.width
+        if now == self._drawn:
+            return
+        self._drawn = now
         words = field.value.lower().split()
         shown = [
             value for value in self._values if value.has(words) and (value.changed or not self._only_changed)
