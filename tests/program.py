@@ -17,13 +17,19 @@ from mptui.processes.start import MAIN, RunServer
 from tests.spare import Spare
 
 DEADLINE_S = 300
-_SCREENS = (
+_IMPORTED = (
     "mptui.tui.app",
     "mptui.tui.cockpit",
     "mptui.tui.screens.picker",
     "mptui.tui.screens.live",
+    "mptui.cli.train.host",
+    "mptui.models.classifiers",
+    "numpy.ma",
+    "pydantic.type_adapter",
+    "typer._adapters",
+    "tests.quick_start",
 )
-"""What the terminal UI imports as it is opened."""
+"""What programs import as they begin, beside what a run does."""
 
 _spares: list[Spare] = []
 
@@ -38,7 +44,7 @@ def server():
     """The process that has imported all; each process of tests has one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(start, "start", _spares.pop().start)
-        return RunServer(*_SCREENS, "mptui.models.classifiers")
+        return RunServer(*_IMPORTED)
 
 
 def close_server():

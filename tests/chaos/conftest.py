@@ -3,7 +3,7 @@
 import pytest
 
 from mptui.lab.selftest import outcome_of
-from tests.chaos.runs import UNET, finished
+from tests.chaos.runs import UNET, trained
 from tests.program import server
 from tests.runs.conftest import chance
 
@@ -16,6 +16,6 @@ def fork_server():
 
 
 @pytest.fixture(scope="session")
-def undisturbed(fork_server, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """Result of the undisturbed small U-Net run."""
-    return outcome_of(finished(fork_server, UNET, tmp_path_factory.mktemp("undisturbed"), "run"))
+    return outcome_of(trained(UNET, tmp_path_factory.mktemp("undisturbed"), "run"))

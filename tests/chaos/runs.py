@@ -1,6 +1,9 @@
 """Tiny real runs of `mptui run`."""
 
 import contextlib
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +12,7 @@ from pathlib import Path
 from mptui.events import Event, PhaseChanged, Step
 from mptui.processes.start import Child, RunServer
 from mptui.runs.store.journal import NAME, read_events
+from tests.cli.calls import call
 from tests.tools.faulty_disk import run_on_disk
 
 LIMIT_S = 300.0
@@ -39,6 +43,8 @@ class Case:
             "logging.step_interval_s": 0,
             "checkpoint.every_steps": 1,
             "data.workers": 0,
+            "logging.pictures": 0,
+            "guards.numerics": "off",
             **self.sets,
         }
         sets = [text for key, value in common.items() for text in ("--set", f"{key}={value}")]
@@ -95,12 +101,53 @@ def finished(server: RunServer, case: Case, folder: Path, name: str) -> Path:
     return folder / name
 
 
+def trained(case: Case, folder: Path, name: str) -> Path:
+    """Start or resume a run in this process, and let it finish."""
+    ended = call(*case.arguments(folder, name))
+    assert ended.returncode == 0, ended.stderr
+    return folder / name
+
+
+class Signalled:
+    """A run in this process, to which a signal is sent once its journal meets a condition; as a `Child`."""
+
+    def __init__(
+        self, case: Case, folder: Path, seen: Callable[[list[Event]], bool], *numbers: signal.Signals
+    ) -> None:
+        self._run, self._seen, self._numbers = folder / "run", seen, numbers
+        self._ended = threading.Event()
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        sender = threading.Thread(target=self._send)
+        sender.start()
+        try:
+            ended = call(*case.arguments(folder, "run"))
+        finally:
+            self._ended.set()
+            sender.join()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.code, self.told = ended.returncode, ended.stderr
+
+    def poll(self) -> int | None:
+        """Its exit code as far as the sender needs it."""
+        return 1 if self._ended.is_set() else None
+
+    def output(self) -> str:
+        """What it has printed is known at its end."""
+        return ""
+
+    def _send(self) -> None:
+        wait_for(self, self._run, self._seen)
+        for number in self._numbers:
+            os.kill(os.getpid(), number)
+
+
 def stepped(count: int) -> Callable[[list[Event]], bool]:
     """Return a condition: the run has emitted `count` step events."""
     return lambda events: sum(isinstance(event, Step) for event in events) >= count
 
 
-def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:
+def wait_for(child: "Child | Signalled", run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:
     """Wait until the events in a run's journal meet a condition; return them."""
     until = time.monotonic() + LIMIT_S
     events: list[Event] = []

@@ -19,6 +19,8 @@ from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
 from tests.program import Program, run_to_end
 
+pytestmark = pytest.mark.program
+
 
 def kinds(run, kind):
     return [event for event in read_journal(run) if isinstance(event, kind)]
@@ -84,6 +86,7 @@ def test_a_stop_command_says_which_steps_a_full_disk_loses_and_fails_with_the_ru
     }
 
 
+@pytest.mark.slow
 def test_the_disk_that_has_room_again_after_a_stop_saves_all(fork_server, tmp_path):
     fault = {"at": 5, "error": errno.ENOSPC, "count": 3, "only": ["mkdir"]}
     child = started(fork_server, LONG.but(checkpoint__every_steps=1), tmp_path, "run", fault)

@@ -14,21 +14,24 @@ from mptui.events import RunStarted, Step, Warned
 from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, trained, wait_for
+from tests.cli.calls import call
 from tests.data.images import pairs, stripes
 
 
+@pytest.mark.program
 def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_path):
     first = started(fork_server, LONG, tmp_path, "run")
     wait_for(first, tmp_path / "run", stepped(1))
-    second = started(fork_server, LONG, tmp_path, "run", output=tmp_path / "second")
-    assert second.wait(LIMIT_S) == 6
-    assert f"process {first.pid} is training this run" in second.output()
-    assert "Traceback" not in second.output()
+    second = call(*LONG.arguments(tmp_path, "run"))
+    assert second.returncode == 6
+    assert f"process {first.pid} is training this run" in second.stderr
+    assert "Traceback" not in second.stderr
     first.send(signal.SIGTERM)
     assert first.wait(LIMIT_S) == 143
 
 
+@pytest.mark.slow
 def test_a_terminal_that_can_not_be_written_ends_no_run(fork_server, tmp_path, undisturbed):
     arguments = [argument for argument in UNET.arguments(tmp_path, "run") if argument != "-q"]
     child = fork_server.run(arguments, Path("/dev/full"))
@@ -37,11 +40,11 @@ def test_a_terminal_that_can_not_be_written_ends_no_run(fork_server, tmp_path, u
 
 
 @pytest.mark.parametrize("left", ["nothing", "a journal", "a torn save"])
-def test_a_run_that_was_killed_before_its_first_save_begins_again(fork_server, tmp_path, undisturbed, left):
+def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path, undisturbed, left):
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     if left != "nothing":
-        whole = finished(fork_server, UNET, tmp_path, "whole")
+        whole = trained(UNET.but(training__max_steps=1), tmp_path, "whole")
         (run / "run.toml").write_bytes((whole / "run.toml").read_bytes())
         lines = (whole / "events.jsonl").read_bytes().splitlines(keepends=True)
         (run / "events.jsonl").write_bytes(b"".join(lines[:6]) + lines[6][:20])
@@ -49,20 +52,21 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(fork_server, t
             torn = run / "checkpoints" / ".step-000000001.99-0123abcd.partial"
             torn.mkdir(parents=True)
             (torn / "model.safetensors").write_bytes(b"\0" * 100)
-    finished(fork_server, UNET, tmp_path, "run")
+    trained(UNET, tmp_path, "run")
     assert outcome_of(run) == undisturbed
     assert not list(run.rglob("*.partial"))
 
 
-def test_a_run_of_a_newer_mptui_is_refused_with_six(fork_server, tmp_path):
-    run = finished(fork_server, UNET, tmp_path, "run")
+def test_a_run_of_a_newer_mptui_is_refused_with_six(tmp_path):
+    run = trained(UNET.but(training__max_steps=1), tmp_path, "run")
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "version": 99}))
-    child = fork_server.run(["resume", "run", "--runs-dir", tmp_path], tmp_path / "said")
-    assert child.wait(LIMIT_S) == 6
-    assert "newer mptui" in child.output()
+    ended = call("resume", "run", "--runs-dir", tmp_path, "--no-tui")
+    assert ended.returncode == 6
+    assert "newer mptui" in ended.stderr
 
 
+@pytest.mark.program
 def test_a_damaged_checkpoint_is_set_aside_and_told_and_the_run_ends_the_same(
     fork_server, tmp_path, undisturbed
 ):
@@ -74,14 +78,15 @@ def test_a_damaged_checkpoint_is_set_aside_and_told_and_the_run_ends_the_same(
     content = bytearray((newest / "model.safetensors").read_bytes())
     content[len(content) // 2] ^= 1
     (newest / "model.safetensors").write_bytes(content)
-    finished(fork_server, UNET.but(checkpoint__keep=3), tmp_path, "run")
+    trained(UNET.but(checkpoint__keep=3), tmp_path, "run")
     assert outcome_of(tmp_path / "run") == undisturbed
     told = [e for e in read_journal(tmp_path / "run") if isinstance(e, Warned)]
     assert any(e.code == "damaged_checkpoint" and "model.safetensors" in e.message for e in told)
 
 
+@pytest.mark.program
 def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, tmp_path):
-    case = LONG.but(data__workers=1, data__cache='"off"', guards__hang_minutes=0.05)
+    case = LONG.but(data__workers=1, data__cache='"off"', guards__hang_minutes=0.02)
     child = started(fork_server, case, tmp_path, "run")
     run = tmp_path / "run"
     wait_for(child, run, stepped(2))
@@ -125,6 +130,7 @@ def gone(process):
         return True
 
 
+@pytest.mark.slow
 def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_server, tmp_path, undisturbed):
     child = started(fork_server, UNET.but(data__workers=1, data__cache='"off"'), tmp_path, "run")
     run = tmp_path / "run"
@@ -137,6 +143,7 @@ def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_serve
     assert {e.step for e in read_journal(run) if isinstance(e, Step)} == set(undisturbed.steps)
 
 
+@pytest.mark.slow
 def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_same_for_any_workers(
     fork_server, tmp_path
 ):
@@ -169,6 +176,7 @@ def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_sam
     assert outcome_of(runs[0]) == outcome_of(runs[1])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_from_where(fork_server, tmp_path):
     child = started(fork_server, LONG, tmp_path, "run")
     wait_for(child, tmp_path / "run", stepped(3))

@@ -1,4 +1,4 @@
-"""Signals to real runs in each phase: the run is saved, and the exit code names the signal."""
+"""Signals to runs in each phase: the run is saved, and the exit code names the signal."""
 
 import os
 import signal
@@ -15,7 +15,18 @@ from mptui.runs.remote.feed import Connection
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, wait_for
+from tests.chaos.runs import (
+    LIMIT_S,
+    LONG,
+    LOOK_S,
+    UNET,
+    Case,
+    Signalled,
+    in_phase,
+    started,
+    stepped,
+    wait_for,
+)
 from tests.data.images import class_folders
 from tests.forks import FORKING, rank_pids
 from tests.program import Program
@@ -33,10 +44,15 @@ def catches(child, number):
 
 
 def ends(child, run, number, code):
-    """Send a signal and check how the run ends: saved at its current step, with the right exit code."""
+    """Send a signal to a process and check how its run ends."""
     child.send(number)
     assert child.wait(LIMIT_S) == code, child.output()
-    assert "Traceback" not in child.output()
+    has_stopped(run, code, child.output())
+
+
+def has_stopped(run, code, told):
+    """Check that a run has ended by a signal: saved at its last step, with the right exit code."""
+    assert "Traceback" not in told
     if not run.is_dir():
         return
     summary = read_summary(run)
@@ -46,6 +62,13 @@ def ends(child, run, number, code):
         assert read_newest(run / "checkpoints")[0].step == steps[-1]
     assert not list(run.rglob("*.partial"))
     assert not (run / "lock.json").exists()
+
+
+def stops(case, folder, seen, number=signal.SIGTERM, code=143):
+    """Train in this process, and send it a signal once the journal meets a condition."""
+    ended = Signalled(case, folder, seen, number)
+    assert ended.code == code, ended.told
+    has_stopped(folder / "run", code, ended.told)
 
 
 # what to run, and the condition on the journal at which the signal is sent
@@ -58,21 +81,25 @@ PHASES = {
         LONG.but(training__accumulate=1000, data__samples=4000, training__epochs=9),
         in_phase("warming_up"),
     ),
-    "training": (LONG, stepped(3)),
-    "validating": (LONG.but(data__samples=512), in_phase("validating")),
+    "validating": (LONG.but(data__samples=64), in_phase("validating")),
     "between two epochs": (LONG.but(data__samples=4), stepped(2)),
-    "inside a window": (LONG.but(training__accumulate=40, data__samples=640), stepped(1)),
+    "inside a window": (LONG.but(training__accumulate=8, data__samples=128), stepped(1)),
 }
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_stop_is_seen_in_every_phase(fork_server, tmp_path, phase):
-    case, seen = PHASES[phase]
-    child = started(fork_server, case, tmp_path, "run")
-    wait_for(child, tmp_path / "run", seen)
+def test_a_stop_is_seen_in_every_phase(tmp_path, phase):
+    stops(PHASES[phase][0], tmp_path, PHASES[phase][1])
+
+
+@pytest.mark.program
+def test_a_process_that_trains_is_stopped(fork_server, tmp_path):
+    child = started(fork_server, LONG, tmp_path, "run")
+    wait_for(child, tmp_path / "run", stepped(3))
     ends(child, tmp_path / "run", signal.SIGTERM, 143)
 
 
+@pytest.mark.program
 def test_a_stop_is_seen_before_there_is_a_run(fork_server, tmp_path):
     child = started(fork_server, LONG, tmp_path, "run")
     while not catches(child, signal.SIGTERM):
@@ -80,58 +107,50 @@ def test_a_stop_is_seen_before_there_is_a_run(fork_server, tmp_path):
     ends(child, tmp_path / "run", signal.SIGTERM, 143)
 
 
-def test_a_stop_is_seen_while_files_are_looked_at(fork_server, tmp_path):
+def test_a_stop_is_seen_while_files_are_looked_at(tmp_path):
     data = class_folders(tmp_path / "data", {"a": 300, "b": 300})
     case = Case("folder", (*FOLDER, "--data", str(data)), {"data.image_size": 32})
-    child = started(fork_server, case, tmp_path, "run")
-    wait_for(child, tmp_path / "run", in_phase("scanning"))
-    ends(child, tmp_path / "run", signal.SIGTERM, 143)
+    stops(case, tmp_path, in_phase("scanning"))
 
 
-def test_a_stop_is_seen_while_paused(fork_server, tmp_path):
-    child = started(fork_server, LONG, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(1))
-    connection = Connection(tmp_path / "run")
-    connection.send("pause")
-    wait_for(child, tmp_path / "run", in_phase("paused"))
-    ends(child, tmp_path / "run", signal.SIGTERM, 143)
-    connection.close()
+def test_a_stop_is_seen_while_paused(tmp_path):
+    def seen(events):
+        if stepped(1)(events) and not connections:
+            connections.append(Connection(tmp_path / "run"))
+            connections[0].send("pause")
+        return in_phase("paused")(events)
+
+    connections: list[Connection] = []
+    stops(LONG, tmp_path, seen)
+    connections[0].close()
 
 
-def test_a_stop_is_seen_while_saving(fork_server, tmp_path):
-    child = started(fork_server, LONG, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(1))
-    child.send(signal.SIGUSR2)
-    wait_for(child, tmp_path / "run", in_phase("saving"))
-    ends(child, tmp_path / "run", signal.SIGTERM, 143)
+def test_a_stop_is_seen_while_saving(tmp_path):
+    def seen(events):
+        if stepped(1)(events) and not asked:
+            asked.append(signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return in_phase("saving")(events)
+
+    asked: list[signal.Signals] = []
+    stops(LONG, tmp_path, seen)
 
 
-def test_a_stop_is_seen_while_a_run_is_restored(fork_server, tmp_path):
-    child = started(fork_server, LONG, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(2))
-    ends(child, tmp_path / "run", signal.SIGINT, 130)
-    size = (tmp_path / "run" / "events.jsonl").stat().st_size
-    again = started(fork_server, LONG, tmp_path, "run")
-    while (tmp_path / "run" / "events.jsonl").stat().st_size == size:
-        time.sleep(LOOK_S)
-    ends(again, tmp_path / "run", signal.SIGTERM, 143)
+def test_a_stop_is_seen_while_a_run_is_restored(tmp_path):
+    stops(LONG, tmp_path, stepped(2), signal.SIGINT, 130)
+    before = len(list(read_journal(tmp_path / "run")))
+    stops(LONG, tmp_path, lambda events: len(events) > before)
 
 
-def test_what_slurm_sends_saves_and_stops(fork_server, tmp_path):
-    child = started(fork_server, LONG, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(2))
-    ends(child, tmp_path / "run", signal.SIGUSR1, 143)
+def test_what_slurm_sends_saves_and_stops(tmp_path):
+    stops(LONG, tmp_path, stepped(2), signal.SIGUSR1)
 
 
-def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(fork_server, tmp_path, undisturbed):
+def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(tmp_path, undisturbed):
     case = UNET.but(checkpoint__every_steps=1_000_000)
-    child = started(fork_server, case, tmp_path, "run")
-    wait_for(child, tmp_path / "run", stepped(1))
-    child.send(signal.SIGHUP)
-    child.send(signal.SIGUSR2)
-    assert child.wait(LIMIT_S) == 0, child.output()
-    outcome = outcome_of(tmp_path / "run")
-    assert outcome == undisturbed
+    ended = Signalled(case, tmp_path, stepped(1), signal.SIGHUP, signal.SIGUSR2)
+    assert ended.code == 0, ended.told
+    assert outcome_of(tmp_path / "run") == undisturbed
     events = list(read_journal(tmp_path / "run"))
     assert any(isinstance(event, EpochFinished) for event in events)
     # the signal may come after the last step; usually it does not
@@ -139,6 +158,7 @@ def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(fork_server, tm
     assert all(event.step <= 8 for event in asked)
 
 
+@pytest.mark.program
 def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_server, tmp_path):
     child = started(fork_server, LONG, tmp_path, "run")
     wait_for(child, tmp_path / "run", stepped(2))
@@ -153,6 +173,7 @@ def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_
     assert read_newest(tmp_path / "run" / "checkpoints")[1] == []
 
 
+@pytest.mark.program
 def test_an_interrupt_that_reaches_all_processes_is_one_request(tmp_path):
     """As of a batch system, by two ways: to each process of the job, and passed on by its parent."""
     run = tmp_path / "run"

@@ -6,14 +6,17 @@ import os
 import shutil
 import signal
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.lock import PRIVATE
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, started, stepped, trained, wait_for
 from tests.tools.faulty_disk import run_on_disk
+
+pytestmark = pytest.mark.program
 
 
 def frozen(child, run):
@@ -68,9 +71,9 @@ def everything_in(run):
     return found
 
 
-def resumed_and_ended(server, folder):
+def resumed_and_ended(_server, folder):
     saved = [int(path.name[5:14]) for path in (folder / "run" / "checkpoints").glob("step-*")]
-    finished(server, LONG.but(training__max_steps=max(saved, default=0) + 1), folder, "run")
+    trained(LONG.but(training__max_steps=max(saved, default=0) + 1), folder, "run")
     assert read_summary(folder / "run")["status"] == "completed"
     assert not (folder / "run" / "lock.json").exists()
 
@@ -116,8 +119,19 @@ PLACES = {
 """The `fsync` in which a process is stopped: the file, which call, and the resulting exit code."""
 
 
-@pytest.mark.parametrize("by_another", [resumed_and_ended, resumed_and_killed])
-@pytest.mark.parametrize("place", PLACES)
+FAST = {
+    ("summary.json at the start", resumed_and_killed),
+    ("a checkpoint's state", resumed_and_ended),
+    ("the folder, before an older checkpoint goes", resumed_and_ended),
+    ("index.json", resumed_and_ended),
+}
+CASES = [
+    pytest.param(*case, marks=() if case in FAST else pytest.mark.slow)
+    for case in product(PLACES, (resumed_and_ended, resumed_and_killed))
+]
+
+
+@pytest.mark.parametrize(("place", "by_another"), CASES)
 def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server, tmp_path, place, by_another):
     name, at, code = PLACES[place]
     while True:

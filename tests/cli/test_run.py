@@ -1,4 +1,4 @@
-"""`mptui run`, `resume` and `runs` from the command line: real processes, real files, real signals."""
+"""`mptui run`, `resume` and `runs` from the command line: real files, and a real signal."""
 
 import json
 import math
@@ -11,17 +11,18 @@ import tomli
 from PIL import Image
 
 from tests import small_cnn
+from tests.cli.calls import call
 from tests.data.images import class_folders
-from tests.program import DEADLINE_S, Program, run_to_end
-
-pytestmark = pytest.mark.program
+from tests.program import DEADLINE_S, Program
 
 TINY = {
     "MPTUI_DATA_SAMPLES": "24",
     "MPTUI_DATA_IMAGE_SIZE": "32",
-    "MPTUI_DATA_WORKERS": "1",
+    "MPTUI_DATA_WORKERS": "0",
     "MPTUI_TRAINING_BATCH_SIZE": "8",
     "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
+    "MPTUI_LOGGING_PICTURES": "0",
+    "MPTUI_GUARDS_NUMERICS": "off",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -29,8 +30,8 @@ SMALLEST = small_cnn.NAME
 """The classifier that trains and saves in the shortest time; forks of the tests have it."""
 
 
-def mptui(*arguments, environ=None):
-    return run_to_end(*arguments, environ={**TINY, **(environ or {})})
+def mptui(*arguments):
+    return call(*arguments, environ=TINY)
 
 
 def events(run):
@@ -101,7 +102,7 @@ def test_dry_run_says_the_effective_rate_and_where_the_warm_up_is_cut(tmp_path):
     assert "Warm-up: 0.5 epochs, not 5: at most 10% of the run (training.warmup_max_fraction)" in told
 
 
-LONG = ["--profile", "stable", "--model", SMALLEST, "--epochs", 8, "--seed", 3]
+LONG = ["--profile", "stable", "--model", SMALLEST, "--epochs", 5, "--seed", 3]
 """Flags of a run that lasts until a signal reaches it."""
 
 
@@ -114,8 +115,11 @@ def whole(tmp_path_factory):
     return runs / "whole"
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    ids=["SIGTERM", "SIGINT"],
 )
 def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, whole, number, code):
     process = Program("run", *LONG, "--runs-dir", tmp_path, "--name", "cut", environ=TINY)
@@ -129,7 +133,7 @@ def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, whole
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"]) == ("stopped", code)
 
-    resumed = mptui("resume", "cut", "--runs-dir", tmp_path, "--json", "--workers", 2)
+    resumed = mptui("resume", "cut", "--runs-dir", tmp_path, "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert losses(run) == losses(whole)
     assert json.loads(resumed.stdout)["final"] == final(whole)
@@ -195,6 +199,7 @@ def test_a_diverging_run_ends_with_its_code_and_a_report(tmp_path):
         *("run", "--model", "unet", "--set", "model.width=4", "--set", "model.depth=2"),
         *("--lr", "1e20", "--epochs", 50, "--runs-dir", tmp_path, "--name", "up"),
         *("--set", "training.warmup_epochs=0", "--set", "guards.max_skipped_streak=3"),
+        *("--set", "guards.max_recoveries=1"),
     )
     assert ended.returncode == 4, ended.stderr
     summary = json.loads((tmp_path / "up" / "summary.json").read_text())

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -34,6 +35,11 @@ def goes_on(program, steps=5):
     """Wait for more steps."""
     before = count(program, Step)
     look_until(lambda: count(program, Step) >= before + steps)
+
+
+def standard_streams(pid):
+    """What a process has as stdin, stdout and stderr."""
+    return [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
 
 
 def is_gone(pid):
@@ -79,7 +85,9 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     screen = threads_of(program.child.pid)
     start_training(program)
     owner = program.child.pid
+    (log,) = (program.folder / "runs").glob("*/console.log")
     program.close()
+    look_until(lambda: standard_streams(owner) == [os.devnull, str(log), str(log)])
     look_until(program.ended)
     goes_on(program)
     look_until(lambda: busy_share(owner, screen) < 0.01)
@@ -98,6 +106,7 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     assert list((run_of(program) / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal, tmp_path):
     owner = train_detached(tmp_path)
     watcher = terminal(environ=ENDLESS, arguments=("attach",))
@@ -120,6 +129,7 @@ def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal,
     assert json.loads((run_of(late) / "summary.json").read_text())["exit_code"] == 143
 
 
+@pytest.mark.slow
 def test_an_isolated_run_is_another_process_and_its_death_is_told(terminal):
     program = terminal(environ=ENDLESS, arguments=("--isolate",), call=FORKING)
     start_training(program)

@@ -12,7 +12,7 @@ from tests.e2e.test_terminal import ENDLESS, count, look_until
 from tests.forks import FORKING, rank_pids
 from tests.program import run_to_end
 
-pytestmark = pytest.mark.program
+pytestmark = [pytest.mark.program, pytest.mark.slow]
 
 TWO = ("--nproc-per-node", "2", "--device", "cpu")
 FAST = {"MPTUI_DATA_WORKERS": "0", "MPTUI_TRAINING_BATCH_SIZE": "8"}

@@ -4,8 +4,8 @@ import pytest
 
 from mptui.events import RunStarted
 from mptui.runs.store.journal import read_journal
+from tests.cli.calls import call
 from tests.e2e.terminal import Terminal
-from tests.program import run_to_end
 
 pytestmark = pytest.mark.program
 
@@ -17,6 +17,8 @@ TINY = {
     "MPTUI_DATA_IMAGE_SIZE": "16",
     "MPTUI_DATA_WORKERS": "0",
     "MPTUI_TRAINING_EPOCHS": "1",
+    "MPTUI_LOGGING_PICTURES": "0",
+    "MPTUI_GUARDS_NUMERICS": "off",
 }
 
 
@@ -24,7 +26,7 @@ TINY = {
 def folder(tmp_path_factory):
     """A folder with a finished run, whose name needs quotes in a shell."""
     folder = tmp_path_factory.mktemp("my runs")
-    ended = run_to_end("run", "--quiet", "--name", "one", "--runs-dir", folder / "a b", environ=TINY)
+    ended = call("run", "--quiet", "--name", "one", "--runs-dir", folder / "a b", environ=TINY)
     assert ended.returncode == 0, ended.stderr
     return folder
 
@@ -51,7 +53,7 @@ def test_it_has_the_live_screen_and_leaves_one_line_in_the_shell(folder):
     assert "mptui resume 'a b/one' --epochs N" in last
 
 
-@pytest.mark.parametrize("told", ["--no-tui", "--quiet"])
+@pytest.mark.parametrize("told", ["--no-tui", pytest.param("--quiet", marks=pytest.mark.slow)])
 def test_it_has_lines_where_these_are_asked_for(folder, told):
     program = resumed(folder, told)
     assert program.exit_code() == 0

@@ -53,6 +53,7 @@ def test_ctrl_z_suspends_all_ranks_and_none_is_lost_when_they_go_on(program):
     assert not any(process.is_running() for process in family[1:])
 
 
+@pytest.mark.slow
 def test_a_suspended_group_whose_terminal_is_closed_goes_on(program):
     _, launcher, *ranks = family = processes(program)
     program.press("ctrl+z")
@@ -67,6 +68,7 @@ def test_a_suspended_group_whose_terminal_is_closed_goes_on(program):
     assert not [event for event in program.journal() if isinstance(event, Warned)]
 
 
+@pytest.mark.slow
 def test_a_suspended_screen_says_that_a_run_of_other_processes_goes_on(program, terminal):
     watcher = terminal(environ=ENDLESS, arguments=("attach", "two"))
     watcher.shows("● training   2 ranks")

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -35,7 +33,10 @@ TINY = {
     "MPTUI_MODEL_DEPTH": "1",
     "MPTUI_DATA_SAMPLES": str(SAMPLES),
     "MPTUI_DATA_IMAGE_SIZE": "32",
+    "MPTUI_DATA_WORKERS": "0",
     "MPTUI_GUARDS_DETECT_ANOMALY": "false",
+    "MPTUI_GUARDS_NUMERICS": "off",
+    "MPTUI_LOGGING_PICTURES": "0",
     "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
 }
 SHORT = TINY | {"MPTUI_TRAINING_MAX_STEPS": "6"}
@@ -71,6 +72,7 @@ def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
     assert (program.folder / "runs" / Path(last.directory).name / "console.log").exists()
 
 
+@pytest.mark.slow
 def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
     environ = {"MPTUI_TRAINING_LR": "0.05", "MPTUI_DATA_AUGMENT": "none", "MPTUI_SPEED_COMPILE": "off"}
     program = terminal(environ=ENDLESS | environ)
@@ -116,6 +118,7 @@ def switches(terminal: Terminal) -> list[str]:
     return [f"{each.previous} → {each.profile}" for each in events if isinstance(each, PresetSwitched)]
 
 
+@pytest.mark.slow
 def test_a_paused_run_takes_no_step(terminal):
     program = terminal(environ=ENDLESS)
     start_training(program)
@@ -132,6 +135,7 @@ def test_a_paused_run_takes_no_step(terminal):
     assert "step" not in kinds[kinds.index("paused") : kinds.index("resumed")]
 
 
+@pytest.mark.slow
 def test_leaving_while_it_trains_asks_first(terminal):
     program = terminal(environ=ENDLESS)
     start_training(program)
@@ -151,7 +155,10 @@ def test_leaving_while_it_trains_asks_first(terminal):
     assert program.is_restored()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code):
     program = terminal(environ=ENDLESS)
     start_training(program)
@@ -164,6 +171,7 @@ def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code)
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(terminal, tmp_path):
     waits, compiler = tmp_path / "compiles", tmp_path / "bin" / "c++"
     waits.touch()
@@ -281,16 +289,15 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
 def test_ctrl_z_in_a_headless_run_shows_the_cursor_until_it_goes_on(terminal):
     program = terminal(environ=ENDLESS, arguments=("run",))
     program.until(lambda: program.modes().get("25") == b"l" and count(program, Step) > 3, "the bars")
-    for _ in range(2):
-        program.press("\x1a")
-        program.until(lambda: is_stopped(psutil.Process(program.pid)), "the stop")
-        program.read()
-        assert "training is suspended; to continue: fg" in program.text
-        assert program.modes()["25"] == b"h"
-        steps = count(program, Step)
-        os.kill(program.pid, signal.SIGCONT)
-        program.until(lambda: program.modes()["25"] == b"l", "the bars again")
-        program.until(lambda steps=steps: count(program, Step) >= steps + 3, "more steps")
+    program.press("\x1a")
+    program.until(lambda: is_stopped(psutil.Process(program.pid)), "the stop")
+    program.read()
+    assert "training is suspended; to continue: fg" in program.text
+    assert program.modes()["25"] == b"h"
+    steps = count(program, Step)
+    os.kill(program.pid, signal.SIGCONT)
+    program.until(lambda: program.modes()["25"] == b"l", "the bars again")
+    program.until(lambda: count(program, Step) >= steps + 3, "more steps")
     program.press("\x03")
     assert program.exit_code() == 130
     assert program.modes()["25"] == b"h"
@@ -312,6 +319,7 @@ def test_a_hang_up_alone_gives_the_terminal_back(terminal):
     assert program.is_restored()
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
     program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "6"})
     start_training(program)
@@ -332,6 +340,7 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
     assert (last.status, last.step) == ("completed", 6 * SAMPLES // 2)
 
 
+@pytest.mark.slow
 def test_nothing_spins_after_the_terminal_was_closed(terminal):
     program = terminal(environ=ENDLESS)
     start_training(program)
@@ -352,10 +361,10 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
     ("environ", "size", "words"),
     [
         ({"TERM": "tmux-256color"}, (80, 24), "workers"),
-        ({"TERM": "screen"}, (80, 24), "workers"),
+        pytest.param({"TERM": "screen"}, (80, 24), "workers", marks=pytest.mark.slow),
         ({"TERM": "linux"}, (80, 24), "workers"),
         ({"NO_COLOR": "1"}, (80, 24), "workers"),
-        ({"LANG": "C"}, (80, 24), "workers"),
+        pytest.param({"LANG": "C"}, (80, 24), "workers", marks=pytest.mark.slow),
         ({}, (60, 16), "workers"),
         ({}, (50, 10), "mptui needs 60x16 cells"),
     ],
@@ -377,8 +386,7 @@ def test_a_dumb_terminal_is_told_of_the_headless_command(terminal):
 
 
 def test_without_a_terminal_the_headless_command_is_named(tmp_path):
-    command = [sys.executable, "-m", "mptui"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    done = run_to_end(folder=tmp_path)
     assert done.returncode == 2
     assert "mptui run" in done.stderr
     assert done.stdout == ""

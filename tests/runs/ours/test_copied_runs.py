@@ -7,8 +7,6 @@ import pytest
 
 from tests.runs.ours.tiny import contents, mptui
 
-pytestmark = pytest.mark.program
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):

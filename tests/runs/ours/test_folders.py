@@ -2,9 +2,8 @@
 
 import pytest
 
+from tests.program import run_to_end
 from tests.runs.ours.tiny import contents, mptui
-
-pytestmark = pytest.mark.program
 
 
 @pytest.fixture
@@ -19,17 +18,26 @@ def foreign(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("toml", ["", "[model]\nname = 'unet'\n"])
-@pytest.mark.parametrize("how", [(), ("--nproc-per-node", "2"), ("--isolate",), ("--detach",)])
-def test_a_folder_of_another_program_is_no_run_to_go_on_with(foreign, how, toml):
-    if toml:
-        (foreign / "run.toml").write_text(toml)
+def leaves_alone(call, foreign, *how):
     before = contents(foreign)
-    ended = mptui("run", "--name", "other", "--resume", "--runs-dir", foreign.parent, *how)
+    ended = call("run", "--name", "other", "--resume", "--runs-dir", foreign.parent, *how)
     assert ended.returncode == 6, ended.stderr
     assert "not the folder of a run" in ended.stderr
     assert "--name" in ended.stderr
     assert contents(foreign) == before
+
+
+@pytest.mark.parametrize("toml", ["", "[model]\nname = 'unet'\n"])
+def test_a_folder_of_another_program_is_no_run_to_go_on_with(foreign, toml):
+    if toml:
+        (foreign / "run.toml").write_text(toml)
+    leaves_alone(mptui, foreign)
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("how", [("--nproc-per-node", "2"), ("--isolate",), ("--detach",)])
+def test_nor_is_it_for_other_processes(foreign, how):
+    leaves_alone(run_to_end, foreign, *how)
 
 
 def test_resume_leaves_a_folder_of_another_program_with_a_run_toml_alone(foreign):

@@ -1,6 +1,6 @@
 """Runs of seconds, for tests of what becomes of the files beside them."""
 
-from tests.program import run_to_end
+from tests.cli.calls import call
 
 TINY = {
     "MPTUI_MODEL_NAME": "unet",
@@ -11,13 +11,14 @@ TINY = {
     "MPTUI_DATA_WORKERS": "0",
     "MPTUI_TRAINING_EPOCHS": "1",
     "MPTUI_HARDWARE_DEVICE": "cpu",
-    "OMP_NUM_THREADS": "1",
+    "MPTUI_LOGGING_PICTURES": "0",
+    "MPTUI_GUARDS_NUMERICS": "off",
 }
 
 
-def mptui(*arguments, folder=None, **environ):
-    """Run the program to its end, in `folder`."""
-    return run_to_end(*arguments, folder=folder, environ={**TINY, **environ})
+def mptui(*arguments):
+    """Call `mptui ARGUMENTS`, which trains in this process."""
+    return call(*arguments, environ=TINY)
 
 
 def contents(folder):
