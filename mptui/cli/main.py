@@ -8,8 +8,9 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -17,6 +18,7 @@ from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
 from mptui.cli.measure import bench, check_amp, memory, parity, selftest, simulate, tune
+from mptui.cli.options import command
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare, report, sample, sync
 from mptui.errors import ConfigError, DiskError, MptuiError
@@ -62,35 +64,24 @@ def mptui(
     return _open_tui(isolate, trust_code) if ctx.invoked_subcommand is None else 0
 
 
-for _module in (
-    run,
-    resume,
-    attach,
-    stop,
-    runs,
-    slurm,
-    detect,
-    profiles,
-    bench,
-    tune,
-    check_amp,
-    simulate,
-    memory,
-    doctor,
-    data,
-    monitor,
-    learn,
-    parity,
-    evaluate,
-    predict,
-    sample,
-    export,
-    report,
-    prepare,
-    sync,
-    selftest,
-):
-    _module.app_command(app)
+def _add(*commands: Callable[..., int | None], **settings: Any) -> None:  # noqa: ANN401 - typer's own
+    for each in commands:
+        app.command(**settings)(command(each))
+
+
+_add(run.run, resume.resume, attach.attach, stop.stop)
+app.add_typer(runs.runs)
+_add(
+    slurm.slurm,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="[OPTIONS] [FLAGS OF mptui run]",
+)
+_add(detect.detect)
+app.add_typer(profiles.profiles)
+_add(bench.bench, tune.tune, check_amp.check_amp, simulate.simulate, memory.memory)
+_add(doctor.doctor, data.data, monitor.monitor, learn.learn, parity.parity)
+_add(evaluate.evaluate, predict.predict, sample.sample, export.export, report.report, prepare.prepare)
+_add(sync.sync, selftest.selftest)
 
 
 def main() -> NoReturn:

@@ -1,182 +1,130 @@
-"""Groups of options, declared once."""
+"""Options of the commands, declared once as attributes of classes, and what they set."""
 
 import contextlib
+import inspect
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
 from mptui.cli import completion
-from mptui.text import clean, clean_name
+from mptui.runs.launch.group_options import MOST_RESTARTS
 
 if TYPE_CHECKING:
-    from mptui.data.types import Problem
-    from mptui.lab.use.trained import Trained
     from mptui.runs.planning.plan import Request
 
 
-# Flags of the commands that start runs, and the settings that they set
-# ---------------------------------------------------------------------
-# Values are read as text and checked by the schema, so that faults in flags, variables and files have the
-# same messages.
-
-Profile = Annotated[
-    str | None,
-    typer.Option(
-        "--profile",
-        metavar="NAME|FILE",
-        help="Settings of the training: see `mptui profiles`.",
-        autocompletion=completion.profiles,
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        # names as text: importing the registry takes a twentieth of the time of --help
-        help="A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, vae, or MODULE:FUNCTION.",
-        autocompletion=completion.models,
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        metavar="pretrained|FILE",
-        help="The network's published weights, or a local file; random without.",
-        autocompletion=completion.weights,
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="NAME",
-        help="Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
-    ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME|PATH",
-        help="shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS.",
-    ),
-]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Let your own MODULE:NAME run, from the current folder.")
-]
-Epochs = Annotated[str | None, typer.Option("--epochs", metavar="N", help="Passes over the training set.")]
-MaxSteps = Annotated[
-    str | None, typer.Option("--max-steps", metavar="N", help="Maximum number of optimizer steps.")
-]
-BatchSize = Annotated[str | None, typer.Option("--batch-size", metavar="N", help="Samples per micro-batch.")]
-Lr = Annotated[
-    str | None, typer.Option("--lr", metavar="RATE", help="Peak learning rate, not rescaled to the batch.")
-]
-Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="auto|fp32|fp16|bf16", help="Number format, or float32, …"),
-]
-Compile = Annotated[
-    bool | None,
-    typer.Option("--compile/--no-compile", help="Force torch.compile on or off.", show_default=False),
-]
-Workers = Annotated[
-    str | None, typer.Option("--workers", metavar="N|auto", help="Processes that load and decode data.")
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="auto|cpu|cuda[:N]|xpu|mps|N,N",
-        help="Device to train on; 0,2: a process on each.",
-    ),
-]
-PricePerHour = Annotated[
-    str | None,
-    typer.Option("--price-per-hour", metavar="PRICE", help="Price of an hour, for the cost of the run."),
-]
-Seed = Annotated[
-    str | None, typer.Option("--seed", metavar="N", help="Seed for weights, order and augmentation.")
-]
-Download = Annotated[bool, typer.Option("--download", help="Download a torchvision set if it is missing.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="TABLE.KEY=VALUE",
-        help="Set any key of a profile, as training.optimizer=adamw; repeatable; --dry-run lists all keys.",
-        autocompletion=completion.settings,
-    ),
-]
-RunsDir = Annotated[
-    Path,
-    typer.Option("--runs-dir", metavar="DIR", envvar="MPTUI_RUNS_DIR", help="Folder of the runs."),
-]
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Name of a run in --runs-dir, its start, or its directory: ./NAME.",
-        autocompletion=completion.runs,
-    ),
-]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the run of this --name if it exists.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Train in the background and return to the shell.")]
-Isolate = Annotated[
-    bool,
-    typer.Option("--isolate", help="Train in a separate process, which a closed terminal doesn't end."),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print all settings as TOML with their sources, and exit.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
-
-NprocPerNode = Annotated[
-    str | None,
-    typer.Option(
-        "--nproc-per-node",
-        metavar="N|gpu",
-        help="Processes on this node, one for each device; gpu: all GPUs.",
-    ),
-]
-Nnodes = Annotated[
-    int | None, typer.Option("--nnodes", metavar="N", min=1, help="Nodes, each with its own launcher.")
-]
-RdzvEndpoint = Annotated[
-    str | None,
-    typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the launchers of several nodes meet."),
-]
-AccelerateConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--accelerate-config",
-        metavar="FILE",
-        help="Processes, machines, GPUs and precision as in an accelerate file, unless given.",
-    ),
-]
-ScaleBatch = Annotated[
-    bool,
-    typer.Option("--scale-batch", help="Multiply batch size and learning rate by the number of processes."),
-]
-MaxRestarts = Annotated[
-    int,
-    typer.Option(
-        "--max-restarts", metavar="N", min=0, help="Restarts from the last save after a process is lost."
-    ),
-]
-
-DEFAULT_RUNS_DIR = Path("runs")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-def finite(value: float | None) -> float | None:
+# Options as attributes of classes, and their expansion into the parameters of commands
+# -------------------------------------------------------------------------------------
+
+
+class Options:
+    """Options that a command receives as one object; subclasses declare them as attributes.
+
+    Options that the command doesn't have keep their defaults.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False)(cls)  # making methods for each class takes time
+
+    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - each has a type of its own
+        vars(self).update(given)
+
+
+def option(default: _T, metavar: str, help: str, *flags: str, **more: Any) -> _T:  # noqa: ANN401 - typer's own
+    """Declare an option with a value.
+
+    Args:
+        default: The value if it is not given.
+        metavar: The word for its value in the help.
+        help: What it is.
+        flags: Its names; without, the attribute's.
+        more: Arguments of `typer.Option`.
+    """
+    return field(default=default, metadata={"flags": flags, "metavar": metavar, "help": help, **more})
+
+
+def required_option(metavar: str, help: str, *flags: str, **more: Any) -> Any:  # noqa: ANN401 - as declared
+    """Declare an option that a command needs, as `option` does."""
+    return option(MISSING, metavar, help, *flags, **more)
+
+
+def flag(help: str, *flags: str) -> bool:
+    """Declare an option without a value, false if it is not given."""
+    return option(False, "", help, *flags)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: ANN401 - typer's own
+    """Declare a positional argument, which is required unless it has a `default`.
+
+    Args:
+        metavar: The word for its value in the help.
+        help: What it is.
+        more: `default`, and arguments of `typer.Argument`.
+    """
+    default = more.pop("default", MISSING)
+    return field(default=default, metadata={"flags": None, "metavar": metavar, "help": help, **more})
+
+
+def command(function: Callable[..., _R]) -> Callable[..., _R]:
+    """Return a command with the options of its groups as parameters, for typer.
+
+    Of a parameter of type `Annotated[GROUP, "NAME NAME …"]`, the named ones alone, in this order.
+    """
+    groups: dict[str, tuple[type[Options], list[str]]] = {}
+    expanded: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        group, *names = get_args(parameter.annotation) or [parameter.annotation]
+        if not issubclass(group, Options):
+            expanded.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        declared = {each.name: each for each in fields(group)}
+        offered = names[0].split() if names else list(declared)
+        expanded += [_parameter(declared[name]) for name in offered]
+        groups[parameter.name] = group, offered
+
+    @wraps(function)
+    def call(**given: Any) -> _R:  # noqa: ANN401 - by name, as typer calls it
+        objects = {
+            name: group(**{each: given.pop(each) for each in offered})
+            for name, (group, offered) in groups.items()
+        }
+        return function(**objects, **given)
+
+    call.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
+    return call
+
+
+def _parameter(declared: "Field[Any]") -> inspect.Parameter:
+    """Return a declared option as a parameter that typer understands."""
+    facts = dict(declared.metadata)
+    flags = facts.pop("flags")
+    if float in (declared.type, *get_args(declared.type)):
+        facts["callback"] = _finite
+    facts["metavar"] = facts["metavar"] or None
+    info = (
+        typer.Argument(**facts)
+        if flags is None
+        else typer.Option(*(flags or [f"--{declared.name.replace('_', '-')}"]), **facts)
+    )
+    return inspect.Parameter(
+        declared.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if declared.default is MISSING else declared.default,
+        annotation=Annotated[declared.type, info],
+    )
+
+
+def _finite(value: float | None) -> float | None:
     """Refuse NaN, which passes any range check, and infinity.
 
     Raises:
@@ -186,6 +134,156 @@ def finite(value: float | None) -> float | None:
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
+
+# Options of several commands
+# ---------------------------
+
+
+class Settings(Options):
+    """Options that give settings of a run, of which each command has its own.
+
+    Values are read as text and checked by the schema, so that faults in flags, variables and files have the
+    same messages.
+    """
+
+    profile: str | None = option(
+        None,
+        "NAME|FILE",
+        "Settings of the training: see `mptui profiles`.",
+        autocompletion=completion.profiles,
+    )
+    model: str | None = option(
+        None,
+        "NAME",
+        # names as text: importing the registry takes a twentieth of the time of --help
+        "A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, vae, or MODULE:FUNCTION.",
+        autocompletion=completion.models,
+    )
+    weights: str | None = option(
+        None,
+        "pretrained|FILE",
+        "The network's published weights, or a local file; random without.",
+        autocompletion=completion.weights,
+    )
+    task: str | None = option(
+        None,
+        "NAME",
+        "Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
+    )
+    data: str | None = option(
+        None, "NAME|PATH", "shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS."
+    )
+    epochs: str | None = option(None, "N", "Passes over the training set.")
+    max_steps: str | None = option(None, "N", "Maximum number of optimizer steps.")
+    batch_size: str | None = option(None, "N", "Samples per micro-batch.")
+    lr: str | None = option(None, "RATE", "Peak learning rate, not rescaled to the batch.")
+    precision: str | None = option(None, "auto|fp32|fp16|bf16", "Number format, or float32, …")
+    compile: bool | None = option(None, "", "Force torch.compile on or off.", "--compile/--no-compile")
+    workers: str | None = option(None, "N|auto", "Processes that load and decode data.")
+    device: str | None = option(
+        None, "auto|cpu|cuda[:N]|xpu|mps|N,N", "Device to train on; 0,2: a process on each."
+    )
+    seed: str | None = option(None, "N", "Seed for weights, order and augmentation.")
+    price_per_hour: str | None = option(None, "PRICE", "Price of an hour, for the cost of the run.")
+    download: bool = flag("Download a torchvision set if it is missing.")
+    sets: list[str] | None = option(
+        None,
+        "TABLE.KEY=VALUE",
+        "Set any key of a profile, as training.optimizer=adamw; repeatable; --dry-run lists all keys.",
+        "--set",
+        autocompletion=completion.settings,
+    )
+    trust_code: bool = flag("Let your own MODULE:NAME run, from the current folder.")
+
+    def request(self, profile: str | None = None) -> "Request":
+        """Return what these settings ask for, with another profile if that is given."""
+        from mptui.runs.planning.plan import Request
+
+        return Request(
+            profile or self.profile,
+            overrides(vars(self)),
+            tuple(self.sets or ()),
+            os.environ,
+            trust_code=self.trust_code,
+        )
+
+
+COUNTED = "profile model task data batch_size precision device sets trust_code"
+"""Settings of a training that is counted and not run."""
+
+
+class InRunsDir(Options):
+    """The folder of the runs."""
+
+    runs_dir: Path = option(Path("runs"), "DIR", "Folder of the runs.", envvar="MPTUI_RUNS_DIR")
+
+
+class NewRun(InRunsDir):
+    """A run that begins."""
+
+    name: str | None = option(None, "NAME", "Name of the run.")
+
+
+class OfRun(InRunsDir):
+    """A run that there is."""
+
+    run: str = argument(
+        "RUN",
+        "Name of a run in --runs-dir, its start, or its directory: ./NAME.",
+        autocompletion=completion.runs,
+    )
+
+    def path(self) -> Path:
+        """Return the run's directory.
+
+        Raises:
+            RunDirectoryError: There is no such run.
+        """
+        from mptui.runs.store.directory import find_run
+
+        return find_run(self.runs_dir, self.run)
+
+
+class Launch(Options):
+    """The processes of a run."""
+
+    nproc_per_node: str | None = option(
+        None, "N|gpu", "Processes on this node, one for each device; gpu: all GPUs."
+    )
+    nnodes: int | None = option(None, "N", "Nodes, each with its own launcher.", min=1)
+    rdzv_endpoint: str | None = option(None, "HOST:PORT", "Where the launchers of several nodes meet.")
+    max_restarts: int = option(
+        MOST_RESTARTS, "N", "Restarts from the last save after a process is lost.", min=0
+    )
+
+
+class Background(Options):
+    """Where a run is trained."""
+
+    detach: bool = flag("Train in the background and return to the shell.")
+    isolate: bool = flag("Train in a separate process, which a closed terminal doesn't end.")
+
+
+class Output(Options):
+    """What is printed on stdout."""
+
+    as_json: bool = flag("Print one JSON document on stdout.", "--json")
+
+
+class QuietOutput(Output):
+    """What is printed on stdout and stderr."""
+
+    quiet: bool = flag("Print only warnings and the result.", "--quiet", "-q")
+
+
+class MarkdownOutput(Output):
+    """The form of a table."""
+
+    markdown: bool = flag("Print tables as Markdown.")
+
+
+# Settings that options give
+# --------------------------
 
 _TEXTS = {
     "model": "model.name",
@@ -206,20 +304,6 @@ _NUMBERS = {
 
 SETTING_OF_FLAG: dict[str, str] = {**_TEXTS, **_NUMBERS, "download": "data.download"}
 """Name of a flag -> the `table.key` that it sets to its value."""
-
-
-def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
-    """Collect a command's --profile (or `profile`, if given), flags and --set."""
-    from mptui.runs.planning.plan import Request
-
-    given = ctx.params
-    return Request(
-        profile or given.get("profile"),
-        overrides(given),
-        tuple(given.get("sets") or ()),
-        os.environ,
-        trust_code=bool(given.get("trust_code")),
-    )
 
 
 def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -249,112 +333,3 @@ def _number(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-# Options of the commands that use a trained run, and the opening of it
-# ---------------------------------------------------------------------
-
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="best|last",
-        help="Checkpoint of the run; default: best, or last if the run has no best.",
-        show_default=False,
-    ),
-]
-Budget = Annotated[
-    float | None,
-    typer.Option(
-        "--bad-sample-budget",
-        metavar="SHARE",
-        min=0,
-        max=1,
-        callback=finite,
-        help="Largest fraction of unreadable files to leave out; default: any.",
-        show_default=False,
-    ),
-]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace files that mptui has not written, or that were changed since."),
-]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="End with exit code 3 if a file can't be read, after all others.")
-]
-
-_USED = ("device", "batch_size", "workers", "precision")
-
-
-def check_checkpoint(name: str | None) -> None:
-    """Check the value of --checkpoint.
-
-    Raises:
-        BadParameter: It is neither best nor last.
-    """
-    from mptui.runs.store.directory import BEST, LAST
-
-    if name is not None and name not in {BEST, LAST}:
-        raise typer.BadParameter(f"--checkpoint {clean(name, 100)}: neither best nor last")
-
-
-def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Return the settings given for the use of a run: table.key -> (flag, value).
-
-    How many files may be unreadable is not the run's to say: its budget is for training.
-    """
-    flags = overrides({name: params[name] for name in _USED if params.get(name) is not None})
-    if "budget" in params:
-        budget = 1.0 if params["budget"] is None else params["budget"]
-        flags["data.bad_sample_budget"] = ("--bad-sample-budget", budget)
-    return flags
-
-
-def exit_code_of(problems: "Sequence[Problem]", *, strict: bool) -> int:
-    """Return the exit code of a command that has left files out."""
-    from mptui.errors import DataError
-
-    return DataError.exit_code if strict and problems else 0
-
-
-def tell_left_out(problem: "Problem") -> None:
-    """Name a file that is left out."""
-    typer.echo(clean(f"left out {clean_name(problem.path, 4096)}: {problem.reason}", 4500), err=True)
-
-
-def given_data(data: str | None) -> dict[str, Any]:
-    """Return the values of [data] that --data names; empty without it."""
-    from mptui.config.resolve import data_flags
-
-    flags = {} if data is None else data_flags(data, "--data")
-    return {key.partition(".")[2]: value for key, (_, value) in flags.items()}
-
-
-def opened(
-    run: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]], *, trust_code: bool
-) -> "Trained":
-    """Open a run; `note` receives its warnings."""
-    from mptui.hardware.host import keep_freed_memory
-
-    keep_freed_memory()  # before torch starts threads
-    from mptui.lab.use.trained import open_trained
-
-    return open_trained(run, checkpoint, settings, note=note, trust_code=trust_code)
-
-
-def head(trained: "Trained", version: int) -> dict[str, Any]:
-    """Return the beginning of a JSON document about the use of a run."""
-    return {
-        "version": version,
-        "run": trained.run.name,
-        "checkpoint": trained.checkpoint,
-        "step": trained.step,
-        "task": trained.plan.task,
-        "device": trained.plan.device.torch_name,
-        "precision": trained.precision.name,
-    }
-
-
-def note(message: str) -> None:
-    """Print a warning on stderr."""
-    typer.echo(f"warning: {clean(message)}", err=True)

@@ -4,10 +4,9 @@ import subprocess
 import sys
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from mptui.cli.look.detect import app_command
+from mptui.cli.main import app
 from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
 
 
@@ -15,9 +14,6 @@ from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
 def detect(monkeypatch):
     """Run `mptui detect` on a machine with these GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    app_command(app)
 
     def run(nvml, *arguments):
         nvml.install(monkeypatch)
@@ -77,12 +73,8 @@ def test_what_is_odd_of_the_machine_is_a_sentence_and_no_failure(detect, nvml, w
 
 @pytest.mark.slow
 def test_this_machine_with_torch():
-    code = (
-        "import typer; from mptui.cli.look.detect import app_command; app = typer.Typer();"
-        "app.callback()(lambda: None); app_command(app); app()"
-    )
     result = subprocess.run(
-        [sys.executable, "-c", code, "detect", "--json"],
+        [sys.executable, "-m", "mptui", "detect", "--json"],
         capture_output=True,
         text=True,
         check=True,

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mptui.cli.main import _exit_code, app
-from mptui.cli.options import request_of
+from mptui.cli.options import Settings
 from mptui.cli.train import processes
 from mptui.runs.launch.group_options import Group
 from tests.program import run_to_end
@@ -96,7 +96,7 @@ def test_scale_batch_counts_the_processes_of_the_run(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     context = parsed("--scale-batch", "--batch-size", "8")
-    request = processes.scaled(request_of(context), processes.group_of(context), None)
+    request = processes.scaled(Settings(**context.params).request(), processes.group_of(context), None)
     assert request.flags["training.batch_size"] == ("--scale-batch", 24)
     assert "--scale-batch" in processes.rank_flags(context)
 

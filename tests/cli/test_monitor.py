@@ -104,7 +104,7 @@ def test_samples_of_a_gpu_become_rows(driver, monkeypatch, tmp_path):
     driver(gpu)
     monkeypatch.setattr(monitor, "_looks", first_looks(monitor._looks))
 
-    monitor.monitor(tmp_path / "gpu.csv", interval=0.1)
+    monitor.monitor(monitor.MonitorOptions(csv=tmp_path / "gpu.csv", interval=0.1))
 
     with (tmp_path / "gpu.csv").open() as file:
         row = next(row for row in csv.DictReader(file) if row["device"] == "cuda:0")
@@ -128,13 +128,13 @@ def first_looks(looks):
 
 
 def test_another_file_is_not_written_into(tmp_path):
-    from mptui.cli.look.monitor import monitor
+    from mptui.cli.look.monitor import MonitorOptions, monitor
     from mptui.errors import ConfigError
 
     (tmp_path / "notes.csv").write_text("mine\n")
 
     with pytest.raises(ConfigError, match="other content"):
-        monitor(tmp_path / "notes.csv")
+        monitor(MonitorOptions(csv=tmp_path / "notes.csv"))
     assert (tmp_path / "notes.csv").read_text() == "mine\n"
 
 

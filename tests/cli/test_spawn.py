@@ -8,6 +8,7 @@ import pytest
 
 BEGIN = """
 import os, signal, sys, time
+from mptui.cli.options import Background, QuietOutput
 from mptui.cli.train.processes import begin_process
 
 number, moment = int(sys.argv[1]), sys.argv[2]
@@ -19,14 +20,14 @@ def fork_and_signal():
         os.kill(os.getpid(), number)
     return child
 
-def train(ready, as_json, quiet):
+def train(ready, output):
     if moment == "between":
         time.sleep(300)
     return 3
 
 os.fork = fork_and_signal
 parent = os.getpid()
-code = begin_process(train, detach=False, isolate=True, as_json=False, quiet=False, resumes=False)
+code = begin_process(train, Background(isolate=True), QuietOutput(), resumes=False)
 if os.getpid() == parent and moment == "after":
     os.kill(parent, number)
 sys.exit(code)

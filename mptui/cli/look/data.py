@@ -16,44 +16,22 @@ if TYPE_CHECKING:
 _MOST_CLASSES = 100
 _MOST_FILES = 5
 
-_Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder, a list of images, a set's name, or your MODULE:CLASS.",
-        show_default=False,
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="LIST.csv", help="Also write it as a list of images and labels."),
-]
-_Picture = Annotated[
-    Path | None,
-    typer.Option("--picture", metavar="FILE.png", help="Also draw samples, with masks over their images."),
-]
-_Force = Annotated[bool, typer.Option("--force", help="Replace the files of --out and --picture.")]
+
+class DataOptions(o.Settings):
+    """The data, and what is written of it."""
+
+    data: str = o.argument(
+        "DATA", "A folder, a list of images, a set's name, or your MODULE:CLASS.", show_default=False
+    )
+    out: Path | None = o.option(None, "LIST.csv", "Also write it as a list of images and labels.")
+    picture: Path | None = o.option(None, "FILE.png", "Also draw samples, with masks over their images.")
+    force: bool = o.flag("Replace the files of --out and --picture.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("data")(data)
+_OPTIONS = "data profile model sets seed out picture force download trust_code"
 
 
-def data(
-    ctx: typer.Context,
-    data: _Data,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    sets: o.Set = None,
-    seed: o.Seed = None,
-    out: _Out = None,
-    picture: _Picture = None,
-    force: _Force = False,
-    download: o.Download = False,
-    trust_code: o.TrustCode = False,
-    as_json: o.Json = False,
-) -> int:
+def data(options: Annotated[DataOptions, _OPTIONS], output: o.Output) -> int:
     """Show what a data set is understood to be.
 
     Its format, split, classes, masks, and what is left out and why: the same reading as that of
@@ -62,14 +40,15 @@ def data(
     from mptui.data.describe import data_findings, document
     from mptui.lab.doctor.data import read_data, write_new
 
+    out, picture = options.out, options.picture
     for file in (out, picture):
         if file is not None:
-            _check_new(file, force=force)
+            _check_new(file, force=options.force)
     with file_progress("checking files", lambda done, total: None) as on_progress:
-        dataset, settings = read_data(o.request_of(ctx), on_progress)
+        dataset, settings = read_data(options.request(), on_progress)
     findings = data_findings(dataset, settings.sampler)
-    if as_json:
-        print_json(document(data, dataset, findings))
+    if output.as_json:
+        print_json(document(options.data, dataset, findings))
     else:
         _show(dataset, findings)
     if out is not None:
@@ -81,7 +60,7 @@ def data(
         from mptui.data.pictures import png_bytes
 
         write_new(picture, bytes(png_bytes(sample_sheet(dataset))))
-    written = data if out is None else str(out)
+    written = options.data if out is None else str(out)
     print_next(f"mptui run --data {shell_word(written)}")
     return 0
 

@@ -1,7 +1,7 @@
 """`mptui detect`: the devices of this machine, their capabilities and recommended settings."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,22 +12,18 @@ if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add `detect` to the commands of `app`."""
-    app.command("detect")(detect)
+class DetectOptions(o.Output):
+    """What is asked and printed."""
+
+    with_torch: bool = o.option(True, "", "Also query torch (takes seconds).", "--torch/--no-torch")
 
 
-def detect(
-    as_json: o.Json = False,
-    with_torch: Annotated[
-        bool, typer.Option("--torch/--no-torch", help="Also query torch (takes seconds).")
-    ] = True,
-) -> None:
+def detect(options: DetectOptions) -> None:
     """Show the devices, their capabilities and recommended settings."""
     from mptui.hardware.devices import find_machine
 
-    machine = find_machine(with_torch)
-    if as_json:
+    machine = find_machine(options.with_torch)
+    if options.as_json:
         print_json(_document(machine))
     else:
         _show(machine)

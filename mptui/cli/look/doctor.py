@@ -17,51 +17,27 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 _COLOURS = {"ok": "green", "advice": "yellow", "error": "red"}
 
-_Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A training configuration (.yaml, .toml, .json, .py) to compare with accelerate's.",
-    ),
-]
-_Accelerate = Annotated[
-    Path | None,
-    typer.Option(
-        "--accelerate", metavar="FILE", help="Accelerate's configuration file; default: its usual location."
-    ),
-]
-_Torch = Annotated[
-    bool, typer.Option("--torch/--no-torch", help="Also test torch on each device (takes seconds).")
-]
+
+class DoctorOptions(o.InRunsDir):
+    """What is checked beside the settings."""
+
+    config: Path | None = o.option(
+        None,
+        "FILE",
+        "A training configuration (.yaml, .toml, .json, .py) to compare with accelerate's.",
+    )
+    accelerate: Path | None = o.option(
+        None, "FILE", "Accelerate's configuration file; default: its usual location."
+    )
+    with_torch: bool = o.option(
+        True, "", "Also test torch on each device (takes seconds).", "--torch/--no-torch"
+    )
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor")(doctor)
+_SETTINGS = "profile model weights task data batch_size lr precision compile workers device sets trust_code"
 
 
-def doctor(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    lr: o.Lr = None,
-    precision: o.Precision = None,
-    compile: o.Compile = None,
-    workers: o.Workers = None,
-    device: o.Device = None,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    config: _Config = None,
-    accelerate: _Accelerate = None,
-    with_torch: _Torch = True,
-    as_json: o.Json = False,
-) -> int:
+def doctor(settings: Annotated[o.Settings, _SETTINGS], options: DoctorOptions, output: o.Output) -> int:
     """Check the machine, the data and the configuration.
 
     Given a second configuration, also check the differences between the two.
@@ -72,18 +48,18 @@ def doctor(
     from mptui.lab.doctor.findings import exit_code
 
     question = Question(
-        request=o.request_of(ctx),
-        runs_dir=runs_dir,
-        with_torch=with_torch,
-        with_data=data is not None,
-        config=config,
-        accelerate=accelerate,
+        request=settings.request(),
+        runs_dir=options.runs_dir,
+        with_torch=options.with_torch,
+        with_data=settings.data is not None,
+        config=options.config,
+        accelerate=options.accelerate,
         terminal=shutil.get_terminal_size() if sys.stdout.isatty() else None,
     )
     with file_progress("checking files", lambda done, total: None) as on_progress:
         findings = examine(question, on_progress)
     code = exit_code(findings)
-    if as_json:
+    if output.as_json:
         print_json(_document(findings, code))
     else:
         _show(findings)

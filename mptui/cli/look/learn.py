@@ -19,42 +19,24 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in _NAMES if name.startswith(incomplete)]
 
 
-_Exercise = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="EXERCISE",
-        help=f"{', '.join(_NAMES)}; default: the first on a screen, all as text.",
+class LearnOptions(o.Options):
+    """The exercise."""
+
+    exercise: str | None = o.argument(
+        "EXERCISE",
+        f"{', '.join(_NAMES)}; default: the first on a screen, all as text.",
+        default=None,
         show_default=False,
         autocompletion=_names,
-    ),
-]
-_Number = Annotated[
-    str, typer.Option("--number", metavar="X", help="formats: the number, as 0.1, 1e-8 or 2^-24.")
-]
-_Rules = Annotated[
-    str, typer.Option("--rules", metavar="cuda|cpu", help="autocast: the device whose rules are shown.")
-]
-
-
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("learn")(learn)
+    )
+    number: str = o.option("0.1", "X", "formats: the number, as 0.1, 1e-8 or 2^-24.")
+    rules: str = o.option("cuda", "cuda|cpu", "autocast: the device whose rules are shown.")
 
 
 def learn(
-    ctx: typer.Context,
-    exercise: _Exercise = None,
-    number: _Number = "0.1",
-    rules: _Rules = "cuda",
-    model: o.Model = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    as_json: o.Json = False,
+    options: LearnOptions,
+    settings: Annotated[o.Settings, "model task data precision device seed sets trust_code"],
+    output: o.Output,
 ) -> int:
     """Learn number formats, loss scaling and autocast by trying.
 
@@ -64,13 +46,16 @@ def learn(
     from mptui.lab.learn.exercises import choices_of, exercise_named
     from mptui.tui.terminal.process import has_terminal
 
+    exercise = options.exercise
     if exercise is not None:
         exercise_named(exercise)
-    choices = choices_of(o.request_of(ctx), number=number, precision=precision, rules=rules)
-    if not as_json and has_terminal():
+    choices = choices_of(
+        settings.request(), number=options.number, precision=settings.precision, rules=options.rules
+    )
+    if not output.as_json and has_terminal():
         return _screen(choices, exercise or _NAMES[0])
     names = _NAMES if exercise is None else (exercise,)
-    if as_json:
+    if output.as_json:
         _print_document(choices, names)
     else:
         _print_text(choices, names)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,24 +23,15 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 """Seconds between two looks for new samples."""
 
-_Csv = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FILE", help="Also append each sample of each device to this file."),
-]
-_Interval = Annotated[
-    float,
-    typer.Option(
-        "--interval", metavar="SECONDS", min=0.1, callback=o.finite, help="Time between two samples."
-    ),
-]
+
+class MonitorOptions(o.Options):
+    """How the devices are watched."""
+
+    csv: Path | None = o.option(None, "FILE", "Also append each sample of each device to this file.")
+    interval: float = o.option(1.0, "SECONDS", "Time between two samples.", min=0.1)
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("monitor")(monitor)
-
-
-def monitor(csv: _Csv = None, interval: _Interval = 1.0) -> int:
+def monitor(options: MonitorOptions) -> int:
     """Show the load of each device, and who is on it, until ctrl+c.
 
     A live table in a terminal, else a line for each sample. Devices are those that `mptui detect` shows.
@@ -52,13 +43,15 @@ def monitor(csv: _Csv = None, interval: _Interval = 1.0) -> int:
     with ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, _leave))
-        file = None if csv is None else stack.enter_context(_csv_file(csv))
+        file = None if options.csv is None else stack.enter_context(_csv_file(options.csv))
         machine = find_machine(with_torch=amd_is_there())  # torch alone lists AMD GPUs
-        samplers = [DeviceSampler(d.torch_name, uuid=d.uuid, interval_s=interval) for d in machine.devices]
+        samplers = [
+            DeviceSampler(d.torch_name, uuid=d.uuid, interval_s=options.interval) for d in machine.devices
+        ]
         for sampler in samplers:
             stack.callback(sampler.stop)
             sampler.start()
-        _follow(_looks(samplers, min(interval, _LOOK_S)), file)
+        _follow(_looks(samplers, min(options.interval, _LOOK_S)), file)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,28 +10,40 @@ from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 from mptui.text import clean
 
-_NameOrFile = Annotated[
-    str, typer.Argument(metavar="NAME|FILE", show_default=False, autocompletion=completion.profiles)
-]
 
-profiles = typer.Typer(rich_markup_mode=None)
+class ProfileOptions(o.Options):
+    """A profile."""
+
+    name: str = o.argument("NAME|FILE", "", show_default=False, autocompletion=completion.profiles)
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add `profiles` to the commands of `app`."""
-    app.add_typer(profiles, name="profiles")
+class CopyOptions(o.Options):
+    """A profile that is copied."""
+
+    name: str = o.argument("NAME", "", show_default=False)
+    origin: str = o.required_option(
+        "NAME|FILE", "The profile to copy.", "--from", show_default=False, autocompletion=completion.profiles
+    )
+
+
+profiles = typer.Typer(name="profiles", rich_markup_mode=None)
 
 
 @profiles.callback(invoke_without_command=True)
 def without_command(ctx: typer.Context) -> None:
     """List, show, check and copy profiles."""
     if ctx.invoked_subcommand is None:
-        list_all()
+        _print_list(as_json=False)
 
 
 @profiles.command("list")
-def list_all(as_json: o.Json = False) -> None:
+@o.command
+def list_all(output: o.Output) -> None:
     """List the profiles, in the order of their digits on the screens."""
+    _print_list(as_json=output.as_json)
+
+
+def _print_list(*, as_json: bool) -> None:
     from mptui.config.profiles import list_profiles
 
     found = list_profiles()
@@ -52,44 +63,37 @@ def list_all(as_json: o.Json = False) -> None:
 
 
 @profiles.command()
-def show(name: _NameOrFile) -> None:
+@o.command
+def show(options: ProfileOptions) -> None:
     """Print the file of a profile."""
     from mptui.config.documents import read_document
     from mptui.config.profiles import find_profile
 
-    text = read_document(find_profile(name)).text
+    text = read_document(find_profile(options.name)).text
     for line in text.splitlines():
         typer.echo(clean(line.expandtabs(4), limit=len(text) * 8))
-    print_next(f"mptui run --profile {name} --dry-run, or mptui profiles new NAME --from {name}")
+    print_next(
+        f"mptui run --profile {options.name} --dry-run, or mptui profiles new NAME --from {options.name}"
+    )
 
 
 @profiles.command()
-def validate(name: _NameOrFile) -> None:
+@o.command
+def validate(options: ProfileOptions) -> None:
     """Check a profile: print ok, or all its faults."""
     from mptui.config.resolve import check_profile
 
-    check_profile(name, os.environ)
+    check_profile(options.name, os.environ)
     typer.echo("ok")
-    print_next(f"mptui run --profile {name}")
+    print_next(f"mptui run --profile {options.name}")
 
 
 @profiles.command()
-def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
-    origin: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="NAME|FILE",
-            help="The profile to copy.",
-            show_default=False,
-            autocompletion=completion.profiles,
-        ),
-    ],
-) -> None:
+@o.command
+def new(options: CopyOptions) -> None:
     """Copy a profile to edit, and print its path."""
     from mptui.config.resolve import copy_profile
 
-    path: Path = copy_profile(name, origin)
+    path: Path = copy_profile(options.name, options.origin)
     typer.echo(clean(str(path), limit=4096))
-    print_next(f"edit it, then mptui profiles validate {name} and mptui run --profile {name}")
+    print_next(f"edit it, then mptui profiles validate {options.name} and mptui run --profile {options.name}")

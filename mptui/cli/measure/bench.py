@@ -28,116 +28,69 @@ if TYPE_CHECKING:
 
 _PROFILE = "stable"
 
-Rounds = Annotated[
-    int,
-    typer.Option("--rounds", metavar="N", min=1, help="Measurement rounds; use 6 or more."),
-]
-Seconds = Annotated[
-    float,
-    typer.Option(
-        "--seconds", metavar="S", min=0.1, callback=o.finite, help="Seconds of training per measurement."
-    ),
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        "--minutes", metavar="N", min=0.1, callback=o.finite, help="Time limit; partial results are shown."
-    ),
-]
-Only = Annotated[
-    str | None,
-    typer.Option(
-        "--only", metavar="NAME,…", help="Measure only these settings (names in --json, without + or -)."
-    ),
-]
-Against = Annotated[
-    str | None,
-    typer.Option("--against", metavar="guides", help="Show the claims of guides next to the results."),
-]
-Table = Annotated[
-    str | None,
-    typer.Option(
-        "--table", metavar="guides", help="Measure the networks of a guide's table instead of one model."
-    ),
-]
-Scaling = Annotated[
-    str | None,
-    typer.Option(
-        "--scaling", metavar="N,…", help="Measure these numbers of processes instead, each with one's batch."
-    ),
-]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
+
+class BenchOptions(o.Options):
+    """What is measured, and for how long."""
+
+    rounds: int = o.option(6, "N", "Measurement rounds; use 6 or more.", min=1)
+    seconds: float = o.option(3.0, "S", "Seconds of training per measurement.", min=0.1)
+    minutes: float | None = o.option(None, "N", "Time limit; partial results are shown.", min=0.1)
+    only: str | None = o.option(
+        None, "NAME,…", "Measure only these settings (names in --json, without + or -)."
+    )
+    against: str | None = o.option(None, "guides", "Show the claims of guides next to the results.")
+    table: str | None = o.option(
+        None, "guides", "Measure the networks of a guide's table instead of one model."
+    )
+    scaling: str | None = o.option(
+        None, "N,…", "Measure these numbers of processes instead, each with one's batch."
+    )
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench")(bench)
+_SETTINGS = "profile model weights task data batch_size workers device seed sets trust_code"
 
 
 def bench(
     ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    workers: o.Workers = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    rounds: Rounds = 6,
-    seconds: Seconds = 3.0,
-    minutes: Minutes = None,
-    only: Only = None,
-    against: Against = None,
-    table: Table = None,
-    scaling: Scaling = None,
-    as_json: o.Json = False,
-    markdown: Markdown = False,
+    settings: Annotated[o.Settings, _SETTINGS],
+    options: BenchOptions,
+    output: o.MarkdownOutput,
 ) -> int:
     """Measure the effect of each precision and speed setting.
 
     Each setting is added to the plain FP32 loop, and removed from all settings combined.
     """
     began = time.monotonic()
-    if against not in {None, "guides"}:
-        raise ConfigError(f"--against {against}: unknown claims", hint="use --against guides")
-    if table is not None:
-        check_table(table, {"--model": model, "--data": data, "--profile": profile})
-        return guides_table(
-            device=device or "auto",
-            sets=sets or (),
-            only=only,
-            rounds=rounds,
-            seconds=seconds,
-            as_json=as_json,
-            markdown=markdown,
-        )
-    request = o.request_of(ctx, profile or _PROFILE)
-    budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
-    if scaling is not None:
-        return show_scaling(ctx, request, scaling, rounds=rounds, seconds=seconds, budget_s=budget_s)
+    if options.against not in {None, "guides"}:
+        raise ConfigError(f"--against {options.against}: unknown claims", hint="use --against guides")
+    if options.table is not None:
+        check_table(options.table, settings)
+        return guides_table(settings, options, output)
+    request = settings.request(settings.profile or _PROFILE)
+    budget_s = inf if options.minutes is None else 60 * options.minutes - (time.monotonic() - began)
+    if options.scaling is not None:
+        words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
+        return show_scaling(words, request, options, output, budget_s)
     from mptui.lab.measure.core import Measurer
     from mptui.runs.planning.plan import plan_run
 
     plan = plan_run(request)
     with Measurer(os.environ) as measurer:
-        lab = _ablation(request, plan, only, measurer, seconds, budget_s)
-        _print_time(lab, rounds, minutes)
-        interrupted = lab.measure_rounds(rounds, _Progress(lab, rounds))
-    document = _document(plan, lab, seconds, claims=against is not None)
-    if as_json:
+        lab = _ablation(request, plan, measurer, options, budget_s)
+        _print_time(lab, options)
+        interrupted = lab.measure_rounds(options.rounds, _Progress(lab, options.rounds))
+    claims = options.against is not None
+    document = _document(plan, lab, options.seconds, claims=claims)
+    if output.as_json:
         print_json(document)
     else:
-        show(lab, document, claims=against is not None, markdown=markdown)
+        show(lab, document, claims=claims, markdown=output.markdown)
         print_next("mptui run --profile fast   # or a profile with the settings that are faster here")
     return 130 if interrupted else 0
 
 
 def _ablation(
-    request: "Request", plan: "Plan", only: str | None, measurer: "Measurer", seconds: float, budget_s: float
+    request: "Request", plan: "Plan", measurer: "Measurer", options: BenchOptions, budget_s: float
 ) -> "AblationRun":
     from mptui.engine.compile import estimated_start_s
     from mptui.hardware.advice import choose_precision
@@ -147,8 +100,8 @@ def _ablation(
     every = switches(plan.config, plan.device, usable_cpus(), choose_precision("auto", plan.device).used)
     return AblationRun(
         endless(request, plan),
-        variants(by_name(only, {each.name: each for each in every}, "no such switch here"), every),
-        effort=Effort(seconds),
+        variants(by_name(options.only, {each.name: each for each in every}, "no such switch here"), every),
+        effort=Effort(options.seconds),
         measure=measurer.measure,
         compile_s=partial(estimated_start_s, plan.device.kind),
         budget_s=budget_s,
@@ -173,10 +126,11 @@ def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool)
     }
 
 
-def _print_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
+def _print_time(lab: "AblationRun", options: BenchOptions) -> None:
     """Print how long it will take, before it starts."""
     from mptui import text as fmt
 
+    rounds, minutes = options.rounds, options.minutes
     expected_s = lab.expected_s(rounds)
     what = f"{rounds} round{'s' if rounds > 1 else ''} of {len(lab.rows)} variants"
     line = f"about {fmt.duration(expected_s)}: {what}"
@@ -327,7 +281,7 @@ _LIMIT_S = 90.0
 """Time limit of a measurement: a format that a CPU emulates can take minutes per step."""
 
 
-def check_table(table: str, given: dict[str, str | None]) -> None:
+def check_table(table: str, settings: o.Settings) -> None:
     """Check `--table` and the flags beside it.
 
     Raises:
@@ -335,6 +289,7 @@ def check_table(table: str, given: dict[str, str | None]) -> None:
     """
     if table != "guides":
         raise ConfigError(f"--table {table}: unknown table", hint="use --table guides")
+    given = {"--model": settings.model, "--data": settings.data, "--profile": settings.profile}
     taken = [flag for flag, value in given.items() if value is not None]
     if taken:
         raise ConfigError(
@@ -343,28 +298,20 @@ def check_table(table: str, given: dict[str, str | None]) -> None:
         )
 
 
-def guides_table(
-    *,
-    device: str,
-    sets: Sequence[str],
-    only: str | None,
-    rounds: int,
-    seconds: float,
-    as_json: bool,
-    markdown: bool,
-) -> int:
+def guides_table(settings: o.Settings, options: BenchOptions, output: o.MarkdownOutput) -> int:
     """Measure the table and show it, with the guide's claims beside."""
     from mptui.hardware.devices import find_machine, select_device
     from mptui.lab.measure.bench import beside_claims
     from mptui.lab.measure.core import Measurer
 
-    subjects = _subjects(only, sets)
-    chosen = select_device(device, find_machine(with_torch=True))
+    sets = settings.sets or ()
+    subjects = _subjects(options.only, sets)
+    chosen = select_device(settings.device or "auto", find_machine(with_torch=True))
     rows: list[dict[str, Any]] = []
     interrupted = False
     with Measurer(os.environ) as measurer:
         for subject in subjects:
-            row, interrupted = _measured(subject, chosen, sets, measurer, rounds, seconds)
+            row, interrupted = _measured(subject, chosen, sets, measurer, options)
             rows.append(row)
             if interrupted:
                 break
@@ -372,16 +319,16 @@ def guides_table(
     document = {
         "device": chosen.torch_name,
         "device_name": chosen.name,
-        "rounds": rounds,
-        "seconds": seconds,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
         "rows": rows,
         "cards": cards,
     }
-    if as_json:
+    if output.as_json:
         print_json(document)
     else:
-        _show(document, markdown=markdown)
-        _show_cards(cards, markdown=markdown)
+        _show(document, markdown=output.markdown)
+        _show_cards(cards, markdown=output.markdown)
         print_next("measure your model: mptui bench --model NAME --data DATA --against guides")
     return 130 if interrupted else 0
 
@@ -408,12 +355,7 @@ def _subjects(only: str | None, sets: Sequence[str]) -> list["Subject"]:
 
 
 def _measured(
-    subject: "Subject",
-    device: "Device",
-    sets: Sequence[str],
-    measurer: "Measurer",
-    rounds: int,
-    seconds: float,
+    subject: "Subject", device: "Device", sets: Sequence[str], measurer: "Measurer", options: BenchOptions
 ) -> tuple[dict[str, Any], bool]:
     """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
     from mptui.lab.measure import bench as measure_bench
@@ -421,7 +363,7 @@ def _measured(
     from mptui.lab.measure.core import AblationRun, Effort, endless
     from mptui.runs.planning.plan import plan_run
 
-    effort = Effort(seconds, limit_s=_LIMIT_S)
+    effort = Effort(options.seconds, limit_s=_LIMIT_S)
     sizes: dict[str, Any]
     if subject is measure_bench.SUBJECT:
         bench, sizes = measure_bench.ablation(device, effort, measurer), measure_bench.sizes(device)
@@ -438,7 +380,7 @@ def _measured(
         rate = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} {subject.unit}/s"
         typer.echo(f"{subject.title}, {row.variant.title}: {clean(rate)}", err=True)
 
-    interrupted = bench.measure_rounds(rounds, tell)
+    interrupted = bench.measure_rounds(options.rounds, tell)
     return described(subject, bench, **sizes), interrupted
 
 
@@ -554,41 +496,40 @@ _MOST = 64
 
 
 def show_scaling(
-    ctx: typer.Context, request: "Request", given: str, *, rounds: int, seconds: float, budget_s: float
+    words: list[str], request: "Request", options: BenchOptions, output: o.MarkdownOutput, budget_s: float
 ) -> int:
-    """Measure the throughput at each of the given numbers of processes, and print it."""
+    """Measure the throughput at each number of processes, of which each has the flags `words`; print it."""
     from mptui.hardware.host import usable_cpus
     from mptui.lab.measure.bench import GroupMeasurer, variants
     from mptui.lab.measure.core import AblationRun, Effort, MeasureError, Measurer, endless
     from mptui.runs.planning.plan import plan_run
 
-    sizes, plan = numbers(given), plan_run(request)
+    sizes, plan = numbers(str(options.scaling)), plan_run(request)
     batch = plan.config.training.batch_size
     environ = dict(os.environ)
     if plan.device.kind == "cpu":  # as many threads for each process, whatever their number
         environ["OMP_NUM_THREADS"] = str(max(1, usable_cpus() // sizes[-1]))
     with Measurer(environ) as measurer:
         try:
-            once = measurer.measure(endless(request, plan), {}, Effort(min(seconds, 2.0), loss_at=0))
+            once = measurer.measure(endless(request, plan), {}, Effort(min(options.seconds, 2.0), loss_at=0))
         except MeasureError as error:
             raise ConfigError(f"one process could not be measured: {error}", hint="try: mptui run") from error
-    words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
     group = GroupMeasurer(words, environ, batch / once.samples_per_second)
     lab = AblationRun(
         request,
         variants(sizes, batch),
-        effort=Effort(seconds, loss_at=0),
+        effort=Effort(options.seconds, loss_at=0),
         measure=group.measure,
         budget_s=budget_s,
     )
     interrupted = lab.measure_rounds(
-        rounds, lambda row: typer.echo(clean(f"{row.variant.title}: {row.latest}"), err=True)
+        options.rounds, lambda row: typer.echo(clean(f"{row.variant.title}: {row.latest}"), err=True)
     )
     document = _scaling_document(plan, lab)
-    if ctx.params["as_json"]:
+    if output.as_json:
         print_json(document)
     else:
-        _print_table(plan, lab, document, markdown=ctx.params["markdown"])
+        _print_table(plan, lab, document, markdown=output.markdown)
         print_next(f"mptui run --nproc-per-node {sizes[-1]}   # for more GPUs than there are: mptui simulate")
     return 130 if interrupted else 0
 

@@ -24,43 +24,19 @@ _VERDICTS = {
     "not safe": "not safe",
 }
 
-_Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Number of batches to check.")]
-_Diff = Annotated[
-    bool,
-    typer.Option(
-        "--diff", help="Also name the first operation that differs from fp32 by more than rounding."
-    ),
-]
-_Save = Annotated[
-    str | None,
-    typer.Option("--save", metavar="NAME|FILE", help="Save the recommendation as a profile."),
-]
+
+class CheckOptions(o.Options):
+    """What is checked and saved."""
+
+    batches: int = o.option(2, "N", "Number of batches to check.", min=1)
+    diff: bool = o.flag("Also name the first operation that differs from fp32 by more than rounding.")
+    save: str | None = o.option(None, "NAME|FILE", "Save the recommendation as a profile.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("check-amp")(check_amp)
+_SETTINGS = "profile model weights task data batch_size precision device seed download sets trust_code"
 
 
-def check_amp(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    download: o.Download = False,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    batches: _Batches = 2,
-    diff: _Diff = False,
-    save: _Save = None,
-    as_json: o.Json = False,
-) -> int:
+def check_amp(settings: Annotated[o.Settings, _SETTINGS], options: CheckOptions, output: o.Output) -> int:
     """Check which of fp32, bf16 and fp16 is safe for your model.
 
     Runs the model on your data, names the layers that need fp32, and the lines of your own network that
@@ -70,20 +46,20 @@ def check_amp(
     from mptui.runs.planning.plan import plan_run
 
     keep_freed_memory()
-    plan = plan_run(o.request_of(ctx))
+    plan = plan_run(settings.request())
 
     from mptui.engine.mailbox import Mailbox
     from mptui.lab.measure.amp import check
 
-    report = check(plan, batches, Mailbox(), diff=diff)
-    path = None if save is None else _save(save, report, plan)
-    if as_json:
+    report = check(plan, options.batches, Mailbox(), diff=options.diff)
+    path = None if options.save is None else _save(options.save, report, plan)
+    if output.as_json:
         print_json(_document(report, path))
         return 0
     _show(report)
     if path is not None:
         typer.echo(f"Saved: {path}", err=True)
-        print_next(f"mptui run --profile {save}")
+        print_next(f"mptui run --profile {options.save}")
     else:
         print_next("save it as a profile: mptui check-amp … --save NAME")
     return 0

@@ -17,7 +17,8 @@ from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
-    from mptui.lab.measure.memory import Ledger
+    from mptui.lab.measure.memory import ClassCount, Ledger
+    from mptui.runs.planning.plan import Plan
 
 _MODULES = 8
 _AUTOCAST = (
@@ -25,32 +26,15 @@ _AUTOCAST = (
     "activations, apart from those of operations that autocast computes in FP32, such as GroupNorm."
 )
 
-_Card = Annotated[
-    str | None,
-    typer.Option("--card", metavar="NAME|SIZE", help="A GPU that need not be here: h100, rtx4090, 24GiB, …"),
-]
-_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")]
 
+class MemoryOptions(o.Options):
+    """What is counted."""
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("memory")(memory)
+    card: str | None = o.option(None, "NAME|SIZE", "A GPU that need not be here: h100, rtx4090, 24GiB, …")
 
 
 def memory(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    card: _Card = None,
-    as_json: o.Json = False,
-    markdown: _Markdown = False,
+    settings: Annotated[o.Settings, o.COUNTED], options: MemoryOptions, output: o.MarkdownOutput
 ) -> int:
     """Show where the memory of a training goes.
 
@@ -58,35 +42,49 @@ def memory(
     saves, and the largest batch that fits. Nothing is trained or allocated; data is read for the number of
     its classes. See docs/memory.md.
     """
-    from mptui.engine.memory.tape import UncountableError
-    from mptui.lab.measure.memory import count_classes, ledger_of
-    from mptui.runs.planning.plan import import_own_code, plan_run, within_budget
+    from mptui.lab.measure.memory import ledger_of
+    from mptui.runs.planning.plan import plan_run, within_budget
 
-    plan = plan_run(o.request_of(ctx, profile), machine=_machine_with(card))
-    import_own_code(plan.config)
+    plan = plan_run(settings.request(), machine=_machine_with(options.card))
     room, budget = plan.device.memory_total, plan.config.memory.budget_gib
     if budget is not None:
         room = min(room or sys.maxsize, int(budget * (1 << 30)))
-    with file_progress() as on_progress:
-        classes = count_classes(plan, on_progress)
-    try:
+    with counting(plan) as classes:
         with _told():
             plan = within_budget(plan, precision=plan.precision.used, classes=classes.number, ranks=1)
         ledger = ledger_of(plan, classes, room, lambda what: typer.echo(f"counting: {what}", err=True))
+    if output.as_json:
+        print_json(ledger.document())
+        return 0
+    _print(ledger, markdown=output.markdown)
+    if options.card is None and plan.device.kind == "cpu":
+        print_next("count it for a GPU: mptui memory … --card rtx4090")
+    else:
+        print_next("a run that keeps to a limit: mptui run … --set memory.budget_gib=4")
+    return 0
+
+
+@contextmanager
+def counting(plan: "Plan") -> Iterator["ClassCount"]:
+    """Count the classes of the data of a plan, whose network is then counted.
+
+    Raises:
+        ConfigError: It can't be counted.
+    """
+    from mptui.engine.memory.tape import UncountableError
+    from mptui.lab.measure.memory import count_classes
+    from mptui.runs.planning.plan import import_own_code
+
+    import_own_code(plan.config)
+    with file_progress() as on_progress:
+        classes = count_classes(plan, on_progress)
+    try:
+        yield classes
     except UncountableError as error:
         raise ConfigError(
             f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
             hint="use another network",
         ) from error
-    if as_json:
-        print_json(ledger.document())
-        return 0
-    _print(ledger, markdown=markdown)
-    if card is None and plan.device.kind == "cpu":
-        print_next("count it for a GPU: mptui memory … --card rtx4090")
-    else:
-        print_next("a run that keeps to a limit: mptui run … --set memory.budget_gib=4")
-    return 0
 
 
 @contextmanager

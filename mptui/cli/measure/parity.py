@@ -21,48 +21,24 @@ if TYPE_CHECKING:
 
 _DISAGREES = 1
 
-_Seeds = Annotated[
-    int,
-    typer.Option(
-        "--seeds",
-        metavar="N",
-        help="Train both with N seeds, starting at --seed; one seed decides nothing.",
-        show_default=True,
-    ),
-]
-_Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 unless both are shown to agree.")]
+
+class ParityOptions(o.NewRun):
+    """What is trained, and where."""
+
+    seeds: int = o.option(1, "N", "Train both with N seeds, starting at --seed; one seed decides nothing.")
+    strict: bool = o.flag("Exit with 1 unless both are shown to agree.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("parity")(parity)
+_SETTINGS = (
+    "profile model weights task data epochs max_steps batch_size lr precision compile workers device seed"
+    " download sets trust_code"
+)
 
 
 def parity(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    epochs: o.Epochs = None,
-    max_steps: o.MaxSteps = None,
-    batch_size: o.BatchSize = None,
-    lr: o.Lr = None,
-    precision: o.Precision = None,
-    compile: o.Compile = None,
-    workers: o.Workers = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    download: o.Download = False,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    seeds: _Seeds = 1,
-    strict: _Strict = False,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    name: o.Name = None,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    settings: Annotated[o.Settings, _SETTINGS],
+    options: Annotated[ParityOptions, "seeds strict runs_dir name"],
+    output: o.QuietOutput,
 ) -> int:
     """Compare the accuracy of a precision with that of FP32.
 
@@ -75,15 +51,14 @@ def parity(
 
     stop = Stop()
     _catch_signals(stop)
-    request = o.request_of(ctx)
-    comparison = plan_comparison(request, seeds)
+    comparison = plan_comparison(settings.request(), options.seeds)
     if comparison.plan.precision.warning is not None:
         typer.echo(f"warning: {clean(comparison.plan.precision.warning)}", err=True)
-    folder = make_folder(comparison, runs_dir, name)
-    outcomes = _train(comparison, folder, stop, quiet=quiet or as_json)
-    if stop.signal is not None and len(outcomes) < 2 * seeds:
+    folder = make_folder(comparison, options.runs_dir, options.name)
+    outcomes = _train(comparison, folder, stop, quiet=output.quiet or output.as_json)
+    if stop.signal is not None and len(outcomes) < 2 * options.seeds:
         return _interrupted(folder, stop)
-    return _report(folder, comparison, outcomes, stop, as_json=as_json, strict=strict)
+    return _report(folder, comparison, outcomes, stop, as_json=output.as_json, strict=options.strict)
 
 
 def _interrupted(folder: Path, stop: "Stop") -> int:
@@ -158,7 +133,7 @@ def _by_image(
     comparison: "Comparison", outcomes: "list[TrainingResult]", stop: "Stop"
 ) -> "npt.NDArray[np.float64] | None":
     """Compare both image by image; None if a training has no result to compare."""
-    from mptui.cli.options import note
+    from mptui.cli.use.used_run import note
     from mptui.engine.mailbox import Stopped
     from mptui.lab.measure.noise import differences_by_image
     from mptui.lab.measure.parity import pairs_of

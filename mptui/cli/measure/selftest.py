@@ -12,39 +12,38 @@ from mptui.errors import RunDirectoryError
 if TYPE_CHECKING:
     from mptui.lab.selftest import SelftestReport, Tally
 
-Kills = Annotated[int, typer.Option("--kills", metavar="N", min=2, help="Number of kills.")]
+
+class SelftestOptions(o.InRunsDir, o.Settings):
+    """Where runs are killed, and how often."""
+
+    kills: int = o.option(12, "N", "Number of kills.", min=2)
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("selftest")(selftest)
-
-
-def selftest(
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    device: o.Device = None,
-    kills: Kills = 12,
-    as_json: o.Json = False,
-) -> int:
+def selftest(options: Annotated[SelftestOptions, "runs_dir device kills"], output: o.Output) -> int:
     """Kill and resume small runs, and check that they lose nothing.
 
     Half of the kills happen inside a save.
     """
     from mptui.lab.selftest import selftest as run_it
 
-    report = run_it(runs_dir, device or "auto", kills, lambda tally: _progress(tally, kills))
+    report = run_it(
+        options.runs_dir,
+        options.device or "auto",
+        options.kills,
+        lambda tally: _progress(tally, options.kills),
+    )
     document = _document(report)
-    if as_json:
+    if output.as_json:
         print_json(document)
     else:
         _print_table(document)
     if not report.tally.sound:
         raise RunDirectoryError(
-            f"{runs_dir}: {len(report.tally.damaged)} damaged checkpoints, "
+            f"{options.runs_dir}: {len(report.tally.damaged)} damaged checkpoints, "
             f"{len(report.tally.differing)} runs with other results",
             hint="check this disk (dmesg, smartctl), and try another with --runs-dir",
         )
-    if not as_json:
+    if not output.as_json:
         print_next("train: mptui run")
     return 0
 

@@ -8,7 +8,8 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.measure.bench import print_rows
-from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.measure.memory import counting
+from mptui.cli.output import print_json, print_next
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -20,102 +21,58 @@ _MOST_RANKS = 16_384
 _MEASURED_S = 3.0
 _WAYS = {"replicated": "DDP", "sharded": "FSDP2"}
 
-_Ranks = Annotated[
-    str, typer.Option("--ranks", metavar="N,…", help="Numbers of processes, one for each GPU.")
-]
-_Bandwidth = Annotated[
-    float,
-    typer.Option(
-        "--bandwidth",
-        metavar="GB/S",
-        min=0.001,
-        callback=o.finite,
-        help="Between GPUs, for each and direction: the bus bandwidth of nccl-tests.",
-    ),
-]
-_Latency = Annotated[
-    float,
-    typer.Option("--latency", metavar="US", min=0.0, callback=o.finite, help="Microseconds of each hop."),
-]
-_Rate = Annotated[
-    float | None,
-    typer.Option(
-        "--samples-per-second",
-        metavar="N",
-        min=0.001,
-        callback=o.finite,
-        help="Speed of one GPU, from a run or `mptui bench`; default: measured here.",
-    ),
-]
-_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
 
+class SimulateOptions(o.Options):
+    """The GPUs, and what is between them."""
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("simulate")(simulate)
+    ranks: str = o.option("8,16,64,256,1024", "N,…", "Numbers of processes, one for each GPU.")
+    bandwidth: float = o.option(
+        25.0,
+        "GB/S",
+        "Between GPUs, for each and direction: the bus bandwidth of nccl-tests.",
+        min=0.001,
+    )
+    latency: float = o.option(10.0, "US", "Microseconds of each hop.", min=0.0)
+    samples_per_second: float | None = o.option(
+        None, "N", "Speed of one GPU, from a run or `mptui bench`; default: measured here.", min=0.001
+    )
 
 
 def simulate(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    ranks: _Ranks = "8,16,64,256,1024",
-    bandwidth: _Bandwidth = 25.0,
-    latency: _Latency = 10.0,
-    samples_per_second: _Rate = None,
-    as_json: o.Json = False,
-    markdown: _Markdown = False,
+    settings: Annotated[o.Settings, o.COUNTED], options: SimulateOptions, output: o.MarkdownOutput
 ) -> int:
     """Predict memory and speed on many GPUs.
 
     Each GPU has the batch of one. Nothing is trained: the network is traced without storage, and sharded
     over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
     """
-    from mptui.engine.memory.tape import UncountableError
-    from mptui.lab.measure.memory import count_classes
     from mptui.lab.measure.scaling import Link, Simulation
-    from mptui.runs.planning.plan import import_own_code, plan_run
+    from mptui.runs.planning.plan import plan_run
 
-    sizes = _sizes(ranks)
-    request = o.request_of(ctx, profile)
+    sizes = _sizes(options.ranks)
+    request = settings.request()
     plan = plan_run(request)
-    import_own_code(plan.config)
-    rate = samples_per_second or _measured(request, plan)
-    training = plan.config.training
-    with file_progress() as on_progress:
-        classes = count_classes(plan, on_progress)
-    if classes.assumed:
-        typer.echo(clean(classes.words), err=True)
-    try:
+    with counting(plan) as classes:
+        rate = options.samples_per_second or _measured(request, plan)
+        if classes.assumed:
+            typer.echo(clean(classes.words), err=True)
         simulation = Simulation(
             plan.config,
             plan.task,
             device=plan.device.kind,
             precision=plan.precision.used,
             classes=classes.number,
-            step_s=training.batch_size / rate,
+            step_s=plan.config.training.batch_size / rate,
         )
-    except UncountableError as error:
-        raise ConfigError(
-            f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
-            hint="use another network",
-        ) from error
     rows = []
     for size in sizes:
-        link = Link(size, bandwidth * 1e9, latency * 1e-6)
+        link = Link(size, options.bandwidth * 1e9, options.latency * 1e-6)
         found = {"replicated": simulation.replicated(link), "sharded": simulation.sharded(link)}
         rows.append((size, found))
-    if as_json:
-        print_json(_document(plan, rate, bandwidth, latency, rows))
+    if output.as_json:
+        print_json(_document(plan, rate, options, rows))
     else:
-        _print_table(plan, rate, bandwidth, rows, markdown=markdown)
+        _print_table(plan, rate, options.bandwidth, rows, markdown=output.markdown)
         print_next("the assumptions: docs/scaling.md")
     return 0
 
@@ -146,11 +103,7 @@ def _measured(request: "Request", plan: "Plan") -> float:
 
 
 def _document(
-    plan: "Plan",
-    rate: float,
-    bandwidth: float,
-    latency: float,
-    rows: "list[tuple[int, dict[str, Prediction]]]",
+    plan: "Plan", rate: float, options: SimulateOptions, rows: "list[tuple[int, dict[str, Prediction]]]"
 ) -> dict[str, Any]:
     return {
         "model": plan.config.model.name,
@@ -158,8 +111,8 @@ def _document(
         "precision": plan.precision.used,
         "batch_size_per_rank": plan.config.training.batch_size,
         "samples_per_second_of_one": rate,
-        "bandwidth_bytes_per_s": bandwidth * 1e9,
-        "latency_s": latency * 1e-6,
+        "bandwidth_bytes_per_s": options.bandwidth * 1e9,
+        "latency_s": options.latency * 1e-6,
         "ranks": [
             {"ranks": size, **{way: asdict(prediction) for way, prediction in found.items()}}
             for size, found in rows

@@ -19,49 +19,21 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 _PROFILE = "fast"
 
-_Minutes = Annotated[
-    float,
-    typer.Option(
-        "--minutes",
-        metavar="N",
-        min=0.1,
-        callback=o.finite,
-        help="Time limit; more time gives more certain results.",
-    ),
-]
-_Save = Annotated[
-    str | None,
-    typer.Option("--save", metavar="NAME|FILE", help="Profile to save; default: print it."),
-]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing profile.")]
+
+class TuneOptions(o.Options):
+    """How long to measure, and what is saved."""
+
+    minutes: float = o.option(10.0, "N", "Time limit; more time gives more certain results.", min=0.1)
+    save: str | None = o.option(None, "NAME|FILE", "Profile to save; default: print it.")
+    force: bool = o.flag("Replace an existing profile.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("tune")(tune)
+_SETTINGS = (
+    "profile model weights task data batch_size precision workers device seed download sets trust_code"
+)
 
 
-def tune(
-    ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    batch_size: o.BatchSize = None,
-    precision: o.Precision = None,
-    workers: o.Workers = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    download: o.Download = False,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    minutes: _Minutes = 10.0,
-    save: _Save = None,
-    force: _Force = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
-) -> int:
+def tune(settings: Annotated[o.Settings, _SETTINGS], options: TuneOptions, output: o.QuietOutput) -> int:
     """Find the fastest settings by short runs of your training.
 
     Precision, micro-batch, workers, cache, compile mode and more are measured.
@@ -71,8 +43,8 @@ def tune(
     signals = Signals()
     from mptui.config.resolve import check_free, profile_path
 
-    path = None if save is None else profile_path(save)
-    if path is not None and not force:
+    path = None if options.save is None else profile_path(options.save)
+    if path is not None and not options.force:
         check_free(path, hint="choose another name, or replace it with --force")
 
     from mptui.hardware.host import usable_cpus
@@ -80,15 +52,15 @@ def tune(
     from mptui.lab.measure.tune import Tuning
     from mptui.runs.planning.plan import plan_run
 
-    plan = plan_run(o.request_of(ctx, profile or _PROFILE))
+    plan = plan_run(settings.request(settings.profile or _PROFILE))
     cpus = usable_cpus()
     with Measurer(os.environ, lambda: signals.stop_requested) as measurer:
         tuning = Tuning(
             plan,
             measurer,
-            seconds=60 * minutes,
+            seconds=60 * options.minutes,
             cpus=cpus,
-            on_line=lambda line: _progress(line, tuning, quiet),
+            on_line=lambda line: _progress(line, tuning, output.quiet),
         )
         with contextlib.suppress(StoppedError):  # partial results are saved
             tuning.go()
@@ -97,7 +69,7 @@ def tune(
         signals.leave_if_stopped()
         print_next("give it more time: --minutes N")
         return 1
-    _report(plan, tuning, cpus, path, save, force=force, as_json=as_json)
+    _report(plan, tuning, cpus, path, options, as_json=output.as_json)
     signals.leave_if_stopped()
     return 0
 
@@ -109,14 +81,7 @@ def _progress(line: str, tuning: "Tuning", quiet: bool) -> None:
 
 
 def _report(
-    plan: "Plan",
-    tuning: "Tuning",
-    cpus: int,
-    path: Path | None,
-    save: str | None,
-    *,
-    force: bool,
-    as_json: bool,
+    plan: "Plan", tuning: "Tuning", cpus: int, path: Path | None, options: TuneOptions, *, as_json: bool
 ) -> None:
     from mptui.config.resolve import profile_text, write_profile
     from mptui.events import finite_json
@@ -136,7 +101,7 @@ def _report(
         typer.echo(f"no setting was measured to be better than {profile}: no profile saved", err=True)
     if path is not None and text is not None:
         replaced = path.exists()
-        write_profile(path, text, replace=force)
+        write_profile(path, text, replace=options.force)
         typer.echo(f"{'Replaced' if replaced else 'Saved'}: {clean(str(path), limit=4096)}", err=True)
     if as_json:
         document = {"version": FORMAT_VERSION, **measure_tune.document(plan, search, effort)}
@@ -152,4 +117,4 @@ def _report(
     elif path is None:
         print_next("save it: the same command with --save NAME")
     else:
-        print_next(f"mptui run --profile {save}")
+        print_next(f"mptui run --profile {options.save}")

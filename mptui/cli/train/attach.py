@@ -3,43 +3,42 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.errors import ConfigError, RunDirectoryError
 
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Name of a run in --runs-dir, its start, or its directory (./NAME); default: the running "
+
+class AttachOptions(o.InRunsDir):
+    """The run to watch."""
+
+    run: str | None = o.argument(
+        "RUN",
+        "Name of a run in --runs-dir, its start, or its directory (./NAME); default: the running "
         "or the newest run.",
+        default=None,
         show_default=False,
         autocompletion=completion.runs,
-    ),
-]
-Readonly = Annotated[bool, typer.Option("--readonly", help="Only watch: keys don't control the run.")]
+    )
+    readonly: bool = o.flag("Only watch: keys don't control the run.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("attach")(attach)
-
-
-def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+def attach(options: Annotated[AttachOptions, "run readonly runs_dir"]) -> int:
     """Watch and control a run. `q` closes the screen; the run continues."""
     from mptui.runs.store.directory import check_version, find_run
     from mptui.tui.terminal.process import check_terminal, guarded
 
-    path = find_run(runs_dir, run) if run is not None else _running_or_newest(runs_dir)
+    path = (
+        _running_or_newest(options.runs_dir)
+        if options.run is None
+        else find_run(options.runs_dir, options.run)
+    )
     check_version(path)
     check_terminal()
 
     def show(_part: object) -> int:
         from mptui.runs.remote.feed import AttachedRun
 
-        source = AttachedRun(path, readonly=readonly).start()  # reads while the screen's modules load
+        source = AttachedRun(path, readonly=options.readonly).start()  # reads while the screen's modules load
         from mptui.tui.app import open_attached
 
         return open_attached(source)

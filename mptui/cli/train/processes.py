@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mptui.cli import options as o
 from mptui.cli.output import print_json
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DiskError
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 Ready = Callable[[Path], None]
 """Called with the run directory once it exists."""
 
-Train = Callable[[Ready, bool, bool], int]
-"""Trains, given `Ready`, --json and --quiet; returns the exit code."""
+Train = Callable[[Ready, o.QuietOutput], int]
+"""Trains, and returns the exit code."""
 
 POLL_S = 0.1
 _TERMINATED = 128 + signal.SIGTERM
@@ -57,14 +58,7 @@ class Started:
 
 
 def begin_process(
-    train: Train,
-    *,
-    detach: bool,
-    isolate: bool,
-    as_json: bool,
-    quiet: bool,
-    resumes: bool,
-    is_launcher: bool = False,
+    train: Train, where: o.Background, output: o.QuietOutput, *, resumes: bool, is_launcher: bool = False
 ) -> int:
     """Call `train` in this process, in a detached one, or in one that this console follows.
 
@@ -72,10 +66,8 @@ def begin_process(
 
     Args:
         train: Trains.
-        detach: Let it run on in the background.
-        isolate: Follow it in another process.
-        as_json: Print one JSON document.
-        quiet: Print only warnings and the result.
+        where: In this process, in the background, or in another process that is followed.
+        output: What is printed.
         resumes: Whether the same command goes on with this run.
         is_launcher: Whether `train` starts the processes that own the run, and is followed.
 
@@ -84,18 +76,18 @@ def begin_process(
     """
     process = os.getpid()
     try:
-        if detach:
+        if where.detach:
             from mptui.processes.start import check_detach
 
             check_detach()
-            code = _start(train, partial(_report_started, as_json=as_json), is_launcher)
-        elif isolate or is_launcher:
+            code = _start(train, partial(_report_started, as_json=output.as_json), is_launcher)
+        elif where.isolate or is_launcher:
             # the launcher suspends its ranks before itself
             how = signal.SIGTSTP if is_launcher else signal.SIGSTOP
-            follow = partial(_follow, suspend=how, as_json=as_json, quiet=quiet)
+            follow = partial(_follow, suspend=how, output=output)
             code = _start(train, follow, is_launcher)
         else:
-            code = train(lambda _: None, as_json, quiet)
+            code = train(lambda _: None, output)
     except typer.Exit as stopped:  # before there was anything to save
         code = stopped.exit_code
     if code == _TERMINATED and os.getpid() == process:
@@ -123,7 +115,7 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         os.close(read)
-        return train(partial(_detach_when_ready, write, not is_launcher), False, False)
+        return train(partial(_detach_when_ready, write, not is_launcher), o.QuietOutput())
     os.close(write)
     for number in forwarded:
         signal.signal(number, lambda number, _frame: _send_on(child, number))
@@ -229,7 +221,7 @@ def _suspend(run: int, number: int, renderer: "Renderer") -> None:
     signal.signal(signal.SIGHUP, before)
 
 
-def _follow(started: Started, *, suspend: int, as_json: bool, quiet: bool) -> int:
+def _follow(started: Started, *, suspend: int, output: o.QuietOutput) -> int:
     """Show the run on this console until it ends, and return its exit code.
 
     SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. SIGHUP ends only this process. SIGTSTP (ctrl+z)
@@ -247,7 +239,7 @@ def _follow(started: Started, *, suspend: int, as_json: bool, quiet: bool) -> in
     asked_to_suspend = threading.Event()
     signal.signal(signal.SIGTSTP, lambda _number, _frame: asked_to_suspend.set())
     source = AttachedRun(started.directory, is_alive=partial(_is_alive, started.pid)).start()
-    renderer = renderer_of(silent=as_json or quiet)
+    renderer = renderer_of(silent=output.as_json or output.quiet)
     finished = None
     try:
         while not source.finished:
@@ -263,7 +255,7 @@ def _follow(started: Started, *, suspend: int, as_json: bool, quiet: bool) -> in
     code = _exit_code_of(started.pid)
     summary = status_of(started.directory)
     if "final" in summary:  # else it was stopped before a process of its group began it
-        tell_end(summary, started.directory, code, as_json=as_json, quiet=quiet)
+        tell_end(summary, started.directory, code, as_json=output.as_json, quiet=output.quiet)
     message, hint = getattr(finished, "message", ""), getattr(finished, "hint", "")
     if message:
         typer.echo(f"mptui: {clean(message)}\n  {clean(hint)}", err=True)
@@ -419,14 +411,13 @@ def rank_flags(ctx: typer.Context, without: Collection[str] = OURS) -> list[str]
 def begin(ctx: typer.Context, group: Group, request: "Request", *, path: Path | None = None) -> int:
     """Start a group for `run`, or for `resume` of the run in `path`; follow it unless it is detached."""
     given = ctx.params
+    is_first_node = os.environ.get("SLURM_NODEID", "0") == "0"
     command = mptui_command(str(ctx.info_name))[1:]
     launch = partial(_launch, group, request, [*command, *rank_flags(ctx)], path, given)
     return begin_process(
         launch,
-        detach=bool(given["detach"]),
-        isolate=bool(given["isolate"]),
-        as_json=bool(given["as_json"]),
-        quiet=bool(given["quiet"]) or os.environ.get("SLURM_NODEID", "0") != "0",
+        o.Background(**given),
+        o.QuietOutput(as_json=given["as_json"], quiet=given["quiet"] or not is_first_node),
         resumes=path is not None or bool(given["resume"]),
         is_launcher=True,
     )
@@ -439,8 +430,7 @@ def _launch(
     path: Path | None,
     given: Mapping[str, Any],
     ready: Ready,
-    _as_json: bool,
-    _quiet: bool,
+    _output: o.QuietOutput,
 ) -> int:
     signals = Signals()
     from mptui.data.open import check_data

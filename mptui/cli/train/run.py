@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,67 +12,47 @@ from mptui.cli.train import processes
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.processes.rank_place import RankPlace, rank_place
-from mptui.runs.launch.group_options import MOST_RESTARTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run)
+class LaunchOptions(o.Launch):
+    """The processes of a run, and what else says so."""
+
+    accelerate_config: Path | None = o.option(
+        None, "FILE", "Processes, machines, GPUs and precision as in an accelerate file, unless given."
+    )
+    scale_batch: bool = o.flag("Multiply batch size and learning rate by the number of processes.")
+
+
+class RunOptions(o.NewRun, o.Background):
+    """Where the run is recorded and trained."""
+
+    resume: bool = o.flag("Resume the run of this --name if it exists.")
+    dry_run: bool = o.flag("Print all settings as TOML with their sources, and exit.")
 
 
 def run(
     ctx: typer.Context,
-    profile: o.Profile = None,
-    model: o.Model = None,
-    weights: o.Weights = None,
-    task: o.Task = None,
-    data: o.Data = None,
-    epochs: o.Epochs = None,
-    max_steps: o.MaxSteps = None,
-    batch_size: o.BatchSize = None,
-    lr: o.Lr = None,
-    precision: o.Precision = None,
-    compile: o.Compile = None,
-    workers: o.Workers = None,
-    device: o.Device = None,
-    nproc_per_node: o.NprocPerNode = None,
-    nnodes: o.Nnodes = None,
-    rdzv_endpoint: o.RdzvEndpoint = None,
-    max_restarts: o.MaxRestarts = MOST_RESTARTS,
-    accelerate_config: o.AccelerateConfig = None,
-    scale_batch: o.ScaleBatch = False,
-    seed: o.Seed = None,
-    price_per_hour: o.PricePerHour = None,
-    download: o.Download = False,
-    sets: o.Set = None,
-    trust_code: o.TrustCode = False,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    name: o.Name = None,
-    resume: o.Resume = False,
-    detach: o.Detach = False,
-    isolate: o.Isolate = False,
-    dry_run: o.DryRun = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    settings: o.Settings,
+    launch: LaunchOptions,
+    options: Annotated[RunOptions, "runs_dir name resume detach isolate dry_run"],
+    output: o.QuietOutput,
 ) -> int:
     """Train, and record the run in a run directory."""
     group = processes.group_of(ctx)
-    request = o.request_of(ctx)
-    if resume and name is None:
+    request = o.Settings(**ctx.params).request()  # as the group and an accelerate file have changed them
+    if options.resume and options.name is None:
         raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
-    if scale_batch:
-        request = processes.scaled(request, group, runs_dir / str(name) if resume else None)
-    if dry_run:
+    if launch.scale_batch:
+        begun = options.runs_dir / str(options.name) if options.resume else None
+        request = processes.scaled(request, group, begun)
+    if options.dry_run:
         return _dry_run(request, None if group is None else group.first)
     if group is not None:
         return processes.begin(ctx, group, request)
-    train = partial(_train, request, runs_dir, name, resume, detach or isolate)
-    return processes.begin_process(
-        train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=resume
-    )
+    return processes.begin_process(partial(_train, request, options), options, output, resumes=options.resume)
 
 
 def _dry_run(request: "Request", place: RankPlace | None) -> int:
@@ -87,16 +67,7 @@ def _dry_run(request: "Request", place: RankPlace | None) -> int:
     return 0
 
 
-def _train(
-    request: "Request",
-    runs_dir: Path,
-    name: str | None,
-    resume: bool,
-    in_background: bool,
-    ready: processes.Ready,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def _train(request: "Request", options: RunOptions, ready: processes.Ready, output: o.QuietOutput) -> int:
     signals = Signals()
     from mptui.hardware.host import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
@@ -116,25 +87,23 @@ def _train(
     ranks = joined(plan, place, signals)
     if not ranks.is_first:
         return follow(plan, ranks, signals)
-    if name is not None:
-        check_name(name)
-    resumes = resume and (runs_dir / str(name)).is_dir()
+    if options.name is not None:
+        check_name(options.name)
+    path = options.runs_dir / str(options.name)
+    resumes = options.resume and path.is_dir()
     if resumes:
-        check_is_run(runs_dir / str(name))
-    path = (
-        runs_dir / str(name)
-        if resumes
-        else create_run(runs_dir, plan.resolved.profile, str(plan.config.model.name), name)
-    )
+        check_is_run(path)
+    else:
+        model = str(plan.config.model.name)
+        path = create_run(options.runs_dir, plan.resolved.profile, model, options.name)
     ready(path)
     goes_on = resumes and has_started(path)
     forced = plan.resolved.compile_forced
     session = Session(plan, path, resume=goes_on, force_compile=forced, ranks=ranks)
     try:
-        return host(session, signals, as_json=as_json, quiet=quiet)
+        return host(session, signals, as_json=output.as_json, quiet=output.quiet)
     except (ConfigError, DataError, OwnCodeError):
-        if (
-            not resumes and not in_background
-        ):  # in the background, the error is recorded only in the directory
+        # in the background, the error is recorded only in the directory
+        if not (resumes or options.detach or options.isolate):
             discard_unstarted(path)
         raise

@@ -12,26 +12,20 @@ from mptui.cli import options as o
 from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
 from mptui.text import clean, some
 
-runs = typer.Typer(rich_markup_mode=None)
+runs = typer.Typer(name="runs", rich_markup_mode=None)
 
-Second = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Run to compare with.", autocompletion=completion.runs),
-]
 
-_Where = Annotated[
-    bool,
-    typer.Option("--where", help="Also name the first operation of a step at which runs of one seed part."),
-]
-_At = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        metavar="STEP|last|best",
-        help="With --where: the checkpoint of the first run to begin with; default: the weights of the seed.",
-        show_default=False,
-    ),
-]
+class ComparedRuns(o.OfRun):
+    """The runs, and how they are compared."""
+
+    second: str = o.argument("RUN", "Run to compare with.", autocompletion=completion.runs)
+    where: bool = o.flag("Also name the first operation of a step at which runs of one seed part.")
+    at: str | None = o.option(
+        None,
+        "STEP|last|best",
+        "With --where: the checkpoint of the first run to begin with; default: the weights of the seed.",
+    )
+
 
 _COLUMNS = {
     "run": 0,
@@ -57,25 +51,21 @@ _CURVE_WIDTH = 32
 _SAMPLES_SHOWN = 3
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add `runs` to the commands of `app`."""
-    app.add_typer(runs, name="runs")
-
-
 @runs.callback(invoke_without_command=True)
-def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False) -> None:
+@o.command
+def list_all(ctx: typer.Context, place: o.InRunsDir, output: o.Output) -> None:
     """List the runs, newest last, or compare two of them."""
     if ctx.invoked_subcommand is not None:
         return
     from mptui.events import finite_json
     from mptui.runs.listing.rows import summaries
 
-    listed = summaries(runs_dir, _warn_unreadable)
-    if as_json:
+    listed = summaries(place.runs_dir, _warn_unreadable)
+    if output.as_json:
         print_json(finite_json(listed))
         return
     if not listed:
-        print_next(f"no runs in {runs_dir}; start one: mptui run --profile fast")
+        print_next(f"no runs in {place.runs_dir}; start one: mptui run --profile fast")
         return
     _print_list(listed)
     going = any(summary["status"] == "running" for summary in listed)
@@ -87,27 +77,24 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
 
 
 @runs.command()
+@o.command
 def compare(
-    first: o.Run,
-    second: Second,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    where: _Where = False,
-    at: _At = None,
-    trust_code: o.TrustCode = False,
-    as_json: o.Json = False,
+    options: Annotated[ComparedRuns, "run second runs_dir where at"],
+    settings: Annotated[o.Settings, "trust_code"],
+    output: o.Output,
 ) -> None:
     """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
     from mptui.events import finite_json
     from mptui.runs.listing.rows import compare as compared
     from mptui.runs.store.directory import find_run
 
-    if at is not None and not where:
+    if options.at is not None and not options.where:
         raise typer.BadParameter("--at needs --where")
-    runs = [find_run(runs_dir, first), find_run(runs_dir, second)]
+    runs = [find_run(options.runs_dir, name) for name in (options.run, options.second)]
     found = compared(runs)
-    if where:
-        found["where"] = _parting_place(runs, found, at, trust_code=trust_code)
-    if as_json:
+    if options.where:
+        found["where"] = _parting_place(runs, found, options.at, trust_code=settings.trust_code)
+    if output.as_json:
         print_json(finite_json(found))
     else:
         _print_comparison(found)

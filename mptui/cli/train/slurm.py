@@ -21,54 +21,28 @@ _REFUSED = {
 }
 """Flags of `mptui run` that don't belong in a job -> what to do instead."""
 
-Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes.")]
-GpusPerNode = Annotated[
-    int,
-    typer.Option(
-        "--gpus-per-node", metavar="N", min=0, help="GPUs on each node, a process for each; 0: on the CPU."
-    ),
-]
-CpusPerNode = Annotated[
-    int | None, typer.Option("--cpus-per-node", metavar="N", min=1, help="Processor cores on each node.")
-]
-Time = Annotated[
-    str | None, typer.Option("--time", metavar="TIME", help="Time limit, as 4:00:00 or 2-00:00:00.")
-]
-Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Partition.")]
-SignalBefore = Annotated[
-    int,
-    typer.Option(
-        "--signal-before",
-        metavar="SECONDS",
-        min=1,
-        help="Time between the request to save and the time limit.",
-    ),
-]
-Sbatch = Annotated[
-    list[str] | None,
-    typer.Option("--sbatch", metavar="NAME=VALUE", help="Another #SBATCH line, as account=abc; repeatable."),
-]
-Submit = Annotated[bool, typer.Option("--submit", help="Send the script by sbatch.")]
+
+class JobOptions(o.NewRun):
+    """What is asked of SLURM."""
+
+    nodes: int = o.option(1, "N", "Number of nodes.", min=1)
+    gpus_per_node: int = o.option(1, "N", "GPUs on each node, a process for each; 0: on the CPU.", min=0)
+    cpus_per_node: int | None = o.option(None, "N", "Processor cores on each node.", min=1)
+    time: str | None = o.option(None, "TIME", "Time limit, as 4:00:00 or 2-00:00:00.")
+    partition: str | None = o.option(None, "NAME", "Partition.")
+    signal_before: int = o.option(
+        120, "SECONDS", "Time between the request to save and the time limit.", min=1
+    )
+    sbatch: list[str] | None = o.option(
+        None, "NAME=VALUE", "Another #SBATCH line, as account=abc; repeatable."
+    )
+    submit: bool = o.flag("Send the script by sbatch.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("slurm", context_settings=settings, options_metavar="[OPTIONS] [FLAGS OF mptui run]")(slurm)
+_OPTIONS = "nodes gpus_per_node cpus_per_node time partition signal_before sbatch name submit"
 
 
-def slurm(
-    ctx: typer.Context,
-    nodes: Nodes = 1,
-    gpus_per_node: GpusPerNode = 1,
-    cpus_per_node: CpusPerNode = None,
-    time: Time = None,
-    partition: Partition = None,
-    signal_before: SignalBefore = 120,
-    sbatch: Sbatch = None,
-    name: o.Name = None,
-    submit: Submit = False,
-) -> int:
+def slurm(ctx: typer.Context, options: Annotated[JobOptions, _OPTIONS]) -> int:
     """Print the SLURM batch script of a run, or submit it.
 
     All other flags are those of `mptui run`. Before its time limit, the job saves and is queued again.
@@ -76,23 +50,23 @@ def slurm(
     from mptui.runs.launch import slurm as launch_slurm
     from mptui.runs.store.directory import check_name
 
-    if name is not None:
-        check_name(name)
+    if options.name is not None:
+        check_name(options.name)
     _check_run_flags(ctx)
     script = launch_slurm.batch_script(
         launch_slurm.BatchJob(
             command=mptui_command("run", *ctx.args),
-            name=name,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            cpus_per_node=cpus_per_node,
-            time=time,
-            partition=partition,
-            signal_before_s=signal_before,
-            settings=tuple(sbatch or ()),
+            name=options.name,
+            nodes=options.nodes,
+            gpus_per_node=options.gpus_per_node,
+            cpus_per_node=options.cpus_per_node,
+            time=options.time,
+            partition=options.partition,
+            signal_before_s=options.signal_before,
+            settings=tuple(options.sbatch or ()),
         )
     )
-    if not submit:
+    if not options.submit:
         typer.echo(script, nl=False)
         return 0
     typer.echo(launch_slurm.submit(script))
@@ -115,5 +89,5 @@ def _check_run_flags(ctx: typer.Context) -> None:
     for name, instead in _REFUSED.items():
         if run.params.get(name):
             raise ConfigError(f"--{name.replace('_', '-')}: not for a job of SLURM", hint=instead)
-    request = o.request_of(run)
+    request = o.Settings(**run.params).request()
     resolve(request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ)

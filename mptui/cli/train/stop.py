@@ -18,36 +18,29 @@ if TYPE_CHECKING:
 
     from mptui.runs.remote.feed import Connection
 
-Timeout = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        callback=o.finite,
-        help="How long to wait; after that, the stop request stays in force.",
-    ),
-]
-
 POLL_S = 0.1
 WAIT_S = 600.0
 """Saving to a slow disk, or compiling, can take minutes."""
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("stop")(stop)
+class StopOptions(o.OfRun):
+    """The run to stop."""
+
+    timeout: float = o.option(
+        WAIT_S, "SECONDS", "How long to wait; after that, the stop request stays in force.", min=0
+    )
 
 
-def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+def stop(options: Annotated[StopOptions, "run timeout runs_dir"]) -> int:
     """Save and stop a run, and wait until it has ended.
 
     The run can be in any process of this machine. The exit code is 0 if it is saved, else that of the run.
     """
-    from mptui.runs.store.directory import RANKS, find_run
+    from mptui.runs.store.directory import RANKS
     from mptui.runs.store.lock import NAME as LOCK
     from mptui.runs.store.lock import holder_of, is_open_in, owner_of
 
-    path = find_run(runs_dir, run)
+    path = options.path()
     holder = holder_of(path) or holder_of(path / RANKS)  # no rank lives while a launcher restarts them
     if holder is None:
         _tell_end(path, "is not running; it is")
@@ -64,11 +57,12 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
         )
     connection = _ask(path, holder.pid)
     typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)
-    until = time.monotonic() + timeout
+    until = time.monotonic() + options.timeout
     while holder.pid in {owner_of(path), owner_of(path / RANKS)}:
         if time.monotonic() >= until:
             raise RunDirectoryError(
-                f"{path}: process {holder.pid} was asked to stop {timeout:g} s ago and {_busy(holder.pid)}",
+                f"{path}: process {holder.pid} was asked to stop {options.timeout:g} s ago "
+                f"and {_busy(holder.pid)}",
                 hint=f"wait for it (watch it: mptui attach {path.name}), or end it without saving: "
                 f"kill -9 {holder.pid}",
             )

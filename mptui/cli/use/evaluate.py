@@ -8,19 +8,6 @@ import typer
 
 from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.options import (
-    Budget,
-    Checkpoint,
-    Strict,
-    check_checkpoint,
-    exit_code_of,
-    given_data,
-    head,
-    note,
-    opened,
-    settings_of,
-    tell_left_out,
-)
 from mptui.cli.output import (
     TableColumn,
     file_progress,
@@ -30,6 +17,7 @@ from mptui.cli.output import (
     print_next,
     terminal_width,
 )
+from mptui.cli.use.used_run import UsedRun, exit_code_of, head, note, tell_left_out
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -44,88 +32,61 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 _MOST_CLASSES_SHOWN = 50
 
-_Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME|PATH",
-        help="Data to measure on: its validation half, or all of it if it has none; default: the run's own.",
-        show_default=False,
-    ),
-]
-_Worst = Annotated[
-    int,
-    typer.Option("--worst", metavar="N", min=0, help="Number of samples to list by name.", show_default=True),
-]
-_Precisions = Annotated[
-    str | None,
-    typer.Option(
-        "--precisions",
-        metavar="LIST|all",
-        help="Compare precisions for inference: fp32, fp16, bf16, int8 (needs torchao), separated by commas.",
-        show_default=False,
-    ),
-]
-_Compiled = Annotated[
-    bool,
-    typer.Option("--compile", help="With --precisions: measure the speed of compiled code (takes minutes)."),
-]
+
+class EvaluateOptions(UsedRun):
+    """A run, and what is measured."""
+
+    data: str | None = o.option(
+        None,
+        "NAME|PATH",
+        "Data to measure on: its validation half, or all of it if it has none; default: the run's own.",
+    )
+    worst: int = o.option(10, "N", "Number of samples to list by name.", min=0)
+    precisions: str | None = o.option(
+        None,
+        "LIST|all",
+        "Compare precisions for inference: fp32, fp16, bf16, int8 (needs torchao), separated by commas.",
+    )
+    compiled: bool = o.flag(
+        "With --precisions: measure the speed of compiled code (takes minutes).", "--compile"
+    )
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate")(evaluate)
+_OPTIONS = (
+    "run data checkpoint worst budget strict precision download device trust_code batch_size workers"
+    " runs_dir precisions compiled"
+)
 
 
-def evaluate(
-    ctx: typer.Context,
-    run: o.Run,
-    data: _Data = None,
-    checkpoint: Checkpoint = None,
-    worst: _Worst = 10,
-    budget: Budget = None,
-    strict: Strict = False,
-    precision: o.Precision = None,
-    download: o.Download = False,
-    device: o.Device = None,
-    trust_code: o.TrustCode = False,
-    batch_size: o.BatchSize = None,
-    workers: o.Workers = None,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    precisions: _Precisions = None,
-    compiled: _Compiled = False,
-    as_json: o.Json = False,
-) -> int:
+def evaluate(options: Annotated[EvaluateOptions, _OPTIONS], output: o.Output) -> int:
     """Measure a trained run, and name its worst samples.
 
     On the run's own validation data, the figures are those of the run.
     The run may be training; nothing of it is changed.
     """
-    check_checkpoint(checkpoint)
-    from mptui.runs.store.directory import find_run
-
-    if precisions is not None:
+    options.check_checkpoint()
+    if options.precisions is not None:
         from mptui.lab.use.precisions import precision_names
 
-        names = precision_names(precisions)
-    trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
+        names = precision_names(options.precisions)
+    trained = options.opened(options.path())
     from mptui.lab.use.evaluate import evaluate_run
     from mptui.registry.tasks import TASKS
 
-    given = given_data(data) | ({"download": True} if download else {})
-    if precisions is not None:
-        show_comparison(trained, given, names, compiled=compiled, as_json=as_json)
+    given = options.given_data() | ({"download": True} if options.download else {})
+    if options.precisions is not None:
+        show_comparison(trained, given, names, compiled=options.compiled, as_json=output.as_json)
         return 0
     with file_progress() as on_progress:
-        found = evaluate_run(trained, given, listed=worst, on_progress=on_progress, note=note)
+        found = evaluate_run(trained, given, listed=options.worst, on_progress=on_progress, note=note)
     for problem in found.problems:
         tell_left_out(problem)
-    if as_json:
+    if output.as_json:
         print_json(_document(trained, found))
     else:
         _print(trained, found)
         print_next(TASKS[trained.plan.task].use.format(run=shell_word(trained.run)))
-    return exit_code_of(found.problems, strict=strict)
+    return exit_code_of(found.problems, strict=options.strict)
 
 
 def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.options import Checkpoint, Force, check_checkpoint, given_data, note, opened
 from mptui.cli.output import file_progress, print_json
+from mptui.cli.use.used_run import UsedRun, note
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean
 
@@ -18,80 +18,49 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
-_Format = Annotated[
-    str,
-    typer.Option(
+
+class ExportOptions(UsedRun):
+    """A run, and the file to write."""
+
+    file_format: str = o.option(
+        "safetensors",
+        "safetensors|pt2|onnx|diffusers",
+        "Format of the file; diffusers: of --model vae.",
         "--format",
-        metavar="safetensors|pt2|onnx|diffusers",
-        help="Format of the file; diffusers: of --model vae.",
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Output folder; default: RUN-export, in this folder."),
-]
-_Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME|PATH",
-        help="Images to compare on; default: the run's own.",
-        show_default=False,
-    ),
-]
-_Images = Annotated[
-    int, typer.Option("--images", metavar="N", min=1, help="Number of validation images to compare on.")
-]
-_Licence = Annotated[
-    str | None,
-    typer.Option(
-        "--license", metavar="SPDX", help="Licence of the file, for its model card.", show_default=False
-    ),
-]
+    )
+    out: Path | None = o.option(None, "DIR", "Output folder; default: RUN-export, in this folder.")
+    data: str | None = o.option(None, "NAME|PATH", "Images to compare on; default: the run's own.")
+    images: int = o.option(200, "N", "Number of validation images to compare on.", min=1)
+    licence: str | None = o.option(None, "SPDX", "Licence of the file, for its model card.", "--license")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export")(export)
+_OPTIONS = "run file_format out checkpoint data images licence force trust_code runs_dir"
 
 
-def export(
-    run: o.Run,
-    format_: _Format = "safetensors",
-    out: _Out = None,
-    checkpoint: Checkpoint = None,
-    data: _Data = None,
-    images: _Images = 200,
-    licence: _Licence = None,
-    force: Force = False,
-    trust_code: o.TrustCode = False,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    as_json: o.Json = False,
-) -> int:
+def export(options: Annotated[ExportOptions, _OPTIONS], output: o.Output) -> int:
     """Write a trained network as a file, with a model card.
 
     The file is loaded again and compared with the run's network on real images;
     it is kept only if they agree.
     """
-    check_checkpoint(checkpoint)
+    options.check_checkpoint()
     from mptui.lab.use.export import SETTINGS, ExportRequest, check_format, export_run
-    from mptui.runs.store.directory import find_run
 
-    check_format(format_)
+    check_format(options.file_format)
     began = time.monotonic()
-    trained = opened(find_run(runs_dir, run), checkpoint, dict(SETTINGS), trust_code=trust_code)
+    trained = options.opened(options.path(), SETTINGS)
     request = ExportRequest(
-        format=format_,
-        folder=out or Path(f"{trained.run.name}-export"),
-        data=given_data(data),
-        images=images,
-        licence=licence,
-        output=OutputFiles(force=force),
+        format=options.file_format,
+        folder=options.out or Path(f"{trained.run.name}-export"),
+        data=options.given_data(),
+        images=options.images,
+        licence=options.licence,
+        output=OutputFiles(force=options.force),
     )
     with file_progress() as on_progress:
         exported = export_run(trained, request, on_progress=on_progress, note=note)
-    document = _document(trained, format_, exported, time.monotonic() - began)
-    if as_json:
+    document = _document(trained, options.file_format, exported, time.monotonic() - began)
+    if output.as_json:
         print_json(document)
     else:
         _print(document)

@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.options import (
-    Budget,
-    Checkpoint,
-    Force,
-    Strict,
-    check_checkpoint,
-    exit_code_of,
-    head,
-    note,
-    opened,
-    settings_of,
-    tell_left_out,
-)
 from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.use.used_run import UsedRun, exit_code_of, head, note, tell_left_out
 from mptui.errors import ConfigError
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean, clean_name, shell_word
@@ -32,63 +20,40 @@ FORMAT_VERSION = 1
 _TABLE = "predictions.csv"
 _CSV, _JSON_LINES = (".csv",), (".jsonl", ".ndjson")
 
-_Inputs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="INPUT…", help="Image files, folders of images, or quoted patterns.", show_default=False
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR|FILE",
-        help="Folder of the masks; of classes, a .csv or .jsonl file or a folder. Default: CSV on stdout.",
-        show_default=False,
-    ),
-]
-_Mirror = Annotated[
-    bool,
-    typer.Option("--mirror", help="Average the probabilities of each image and its mirror image."),
-]
+
+class PredictOptions(UsedRun):
+    """A run, and what it is used for."""
+
+    inputs: list[str] = o.argument(
+        "INPUT…", "Image files, folders of images, or quoted patterns.", show_default=False
+    )
+    out: Path | None = o.option(
+        None,
+        "DIR|FILE",
+        "Folder of the masks; of classes, a .csv or .jsonl file or a folder. Default: CSV on stdout.",
+    )
+    mirror: bool = o.flag("Average the probabilities of each image and its mirror image.")
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("predict")(predict)
+_OPTIONS = (
+    "run inputs out checkpoint mirror force budget strict precision device trust_code batch_size workers"
+    " runs_dir"
+)
 
 
-def predict(
-    ctx: typer.Context,
-    run: o.Run,
-    inputs: _Inputs,
-    out: _Out = None,
-    checkpoint: Checkpoint = None,
-    mirror: _Mirror = False,
-    force: Force = False,
-    budget: Budget = None,
-    strict: Strict = False,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    trust_code: o.TrustCode = False,
-    batch_size: o.BatchSize = None,
-    workers: o.Workers = None,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-    as_json: o.Json = False,
-) -> int:
+def predict(options: Annotated[PredictOptions, _OPTIONS], output: o.Output) -> int:
     """Predict the classes or masks of images with a trained run.
 
     Images are resized, cut and normalised as in the run's validation. Masks have the size of their image.
     Files that can't be read are named, with an error in place of a class. The precision is the run's, unless
     given; exported files compute in fp32.
     """
-    check_checkpoint(checkpoint)
+    options.check_checkpoint()
     from mptui.lab.use.predict import find_inputs
-    from mptui.runs.store.directory import find_run
 
-    path = find_run(runs_dir, run)
-    files = find_inputs(inputs)  # faults of arguments are told before torch is imported
-    trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
+    path = options.path()
+    files = find_inputs(options.inputs)  # faults of arguments are told before torch is imported
+    trained = options.opened(path)
     from mptui.lab.use.predict import PredictionRun
     from mptui.registry.names import SampleKind
     from mptui.registry.tasks import TASKS
@@ -101,17 +66,17 @@ def predict(
         )
     rows: list[dict[str, Any]] | None
     place: Path | None
-    output = OutputFiles(force=force, inputs=files.paths)
+    written = OutputFiles(force=options.force, inputs=files.paths)
     with file_progress() as on_progress:
-        work = PredictionRun(trained, files, mirror, on_progress, tell_left_out, note)
+        work = PredictionRun(trained, files, options.mirror, on_progress, tell_left_out, note)
         if kind is SampleKind.MASK:
-            rows, place = _masks(work, out, output)
+            rows, place = _masks(work, options.out, written)
         else:
-            rows, place = _classes(work, out, output, as_json=as_json)
-    if as_json:
+            rows, place = _classes(work, options.out, written, as_json=output.as_json)
+    if output.as_json:
         print_json(_document(work, rows, place))
     _tell_end(work, place)
-    return exit_code_of(work.problems, strict=strict)
+    return exit_code_of(work.problems, strict=options.strict)
 
 
 def _classes(

@@ -16,81 +16,42 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
-_Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder or a torchvision set; of a prepared set, all bytes are verified.",
+
+class PrepareOptions(o.Settings):
+    """The data, and what is made of it."""
+
+    data: str = o.argument(
+        "DATA",
+        "A folder or a torchvision set; of a prepared set, all bytes are verified.",
         show_default=False,
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Output folder; default: the name of the data, in this folder."
-    ),
-]
-_Size = Annotated[
-    int | None,
-    typer.Option(
-        "--image-size",
-        metavar="N",
+    )
+    out: Path | None = o.option(None, "DIR", "Output folder; default: the name of the data, in this folder.")
+    image_size: int | None = o.option(
+        None,
+        "N",
+        "Image size of training in pixels; default: 224, with masks 512, for images alone 64.",
         min=8,
         max=4096,
-        help="Image size of training in pixels; default: 224, with masks 512, for images alone 64.",
-    ),
-]
-_Resize = Annotated[
-    int | None,
-    typer.Option(
-        "--resize",
-        metavar="N",
+    )
+    resize: int | None = o.option(
+        None,
+        "N",
+        "Shorter side to resize images to, as data.resize; default: twice --image-size.",
         min=8,
         max=16_384,
-        help="Shorter side to resize images to, as data.resize; default: twice --image-size.",
-    ),
-]
-_Quality = Annotated[
-    int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Quality of the JPEGs.")
-]
-_Lossless = Annotated[
-    bool, typer.Option("--lossless", help="Write PNGs: several times as large, without loss.")
-]
-_Ignore = Annotated[
-    int | None,
-    typer.Option("--ignore-index", metavar="N", min=0, max=65535, help="Mask value to ignore."),
-]
-_Budget = Annotated[
-    float,
-    typer.Option(
-        "--bad-budget",
-        metavar="SHARE",
-        min=0,
-        max=1,
-        callback=o.finite,
-        help="Largest fraction of unreadable files to leave out.",
-    ),
-]
+    )
+    quality: int = o.option(90, "1-100", "Quality of the JPEGs.", min=1, max=100)
+    lossless: bool = o.flag("Write PNGs: several times as large, without loss.")
+    ignore_index: int | None = o.option(None, "N", "Mask value to ignore.", min=0, max=65535)
+    bad_budget: float = o.option(
+        0.01, "SHARE", "Largest fraction of unreadable files to leave out.", min=0, max=1
+    )
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("prepare")(prepare)
+_OPTIONS = "data out image_size resize quality lossless ignore_index bad_budget model download"
 
 
-def prepare(
-    data: _Data,
-    out: _Out = None,
-    image_size: _Size = None,
-    resize: _Resize = None,
-    quality: _Quality = 90,
-    lossless: _Lossless = False,
-    ignore_index: _Ignore = None,
-    bad_budget: _Budget = 0.01,
-    model: o.Model = None,
-    download: o.Download = False,
-    as_json: o.Json = False,
-) -> int:
+def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> int:
     """Convert a data set into a few large files, resized.
 
     For disks that are slow with many files. Repeated after a stop or a kill, it continues where it stopped.
@@ -106,26 +67,31 @@ def prepare(
     from mptui.registry.models import task_of_model
     from mptui.registry.tasks import TASKS, task_for
 
-    if is_prepared(data):
-        return _verify(data, as_json)
-    flags = {key.partition(".")[2]: value for key, (_, value) in data_flags(data, "DATA").items()}
-    config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
+    if is_prepared(options.data):
+        return _verify(options.data, output.as_json)
+    flags = {key.partition(".")[2]: value for key, (_, value) in data_flags(options.data, "DATA").items()}
+    config = DataConfig(
+        **flags,
+        download=options.download,
+        ignore_index=options.ignore_index,
+        bad_sample_budget=options.bad_budget,
+    )
     began = time.monotonic()
     try:
-        task = None if model is None else task_of_model(model)
+        task = None if options.model is None else task_of_model(options.model)
         asked = None if task is None else TASKS[task].sample
         with file_progress() as on_progress:
             name, kind, found = files_of(config, asked, on_progress, lambda: signals.stop_requested)
         task = task_for(kind)
-        side = image_size or TASKS[task].side.accelerator
+        side = options.image_size or TASKS[task].side.accelerator
         order = ConversionRequest(
             name=name,
             task=task,
             found=found,
-            out=out or Path(f"{name}-{side}px"),
+            out=options.out or Path(f"{name}-{side}px"),
             image_size=side,
-            resize=resize or default_resize(side),
-            quality=0 if lossless else quality,
+            resize=options.resize or default_resize(side),
+            quality=0 if options.lossless else options.quality,
             data=config,
         )
         with file_progress() as on_progress:
@@ -134,7 +100,7 @@ def prepare(
         typer.echo("stopped; the same command continues from here", err=True)
         signals.leave_if_stopped()
         raise
-    _report(prepared, time.monotonic() - began, as_json)
+    _report(prepared, time.monotonic() - began, output.as_json)
     return 0
 
 

@@ -7,8 +7,8 @@ import typer
 
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.options import Force
 from mptui.cli.output import print_next
+from mptui.cli.use.used_run import UsedRun
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -16,35 +16,22 @@ _MOST = 8
 _PICTURE_BYTES = 1_200_000
 """Largest size of all pictures in a report, which base64 makes a third larger."""
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Names of runs, their starts, or their directories: up to eight.",
+
+class ReportOptions(UsedRun):
+    """The runs, and the file to write."""
+
+    runs: list[str] = o.argument(
+        "RUN...",
+        "Names of runs, their starts, or their directories: up to eight.",
         autocompletion=completion.runs,
-    ),
-]
-Format = Annotated[
-    str, typer.Option("--format", metavar="html|md", help="One HTML file that loads nothing, or Markdown.")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="File to write; default: report.html or report.md."),
-]
+    )
+    format: str = o.option("html", "html|md", "One HTML file that loads nothing, or Markdown.")
+    output: Path | None = o.option(
+        None, "FILE", "File to write; default: report.html or report.md.", "--output", "-o"
+    )
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report")(report)
-
-
-def report(
-    runs: Runs,
-    format: Format = "html",
-    output: Output = None,
-    force: Force = False,
-    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
-) -> None:
+def report(options: Annotated[ReportOptions, "runs format output force runs_dir"]) -> None:
     """Write a page on one run or several: curves, facts, settings."""
     from mptui.io.files import write_synced
     from mptui.io.written_files import OutputFiles
@@ -53,12 +40,15 @@ def report(
     from mptui.runs.listing.rows import compare
     from mptui.runs.store.directory import find_run
 
-    kind = _kind(format)
-    place, files = output or Path(f"report.{kind}"), OutputFiles(force=force, option="--output")
+    kind = _kind(options.format)
+    place, files = (
+        options.output or Path(f"report.{kind}"),
+        OutputFiles(force=options.force, option="--output"),
+    )
     files.check(place)
-    if len(runs) > _MOST:
-        raise ConfigError(f"{len(runs)} runs in one report", hint=f"name at most {_MOST}")
-    paths = list(dict.fromkeys(find_run(runs_dir, run) for run in runs))
+    if len(options.runs) > _MOST:
+        raise ConfigError(f"{len(options.runs)} runs in one report", hint=f"name at most {_MOST}")
+    paths = list(dict.fromkeys(find_run(options.runs_dir, run) for run in options.runs))
     reports = [read_report(path, _PICTURE_BYTES // len(paths)) for path in paths]
     compared = compare(paths) if len(paths) > 1 else None
     text = html_page(reports, compared) if kind == "html" else markdown_page(reports, compared)

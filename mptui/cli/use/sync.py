@@ -1,5 +1,7 @@
 """`mptui sync`: sends what the trackers of a run have missed."""
 
+from typing import Annotated
+
 import typer
 
 from mptui.cli import options as o
@@ -9,27 +11,26 @@ from mptui.text import clean
 FORMAT_VERSION = 1
 
 
-def app_command(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("sync")(sync)
+class SyncOptions(o.Settings, o.OfRun):
+    """A run, and the settings of its trackers."""
 
 
-def sync(
-    run: o.Run, sets: o.Set = None, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
-) -> None:
+def sync(options: Annotated[SyncOptions, "run sets runs_dir"], output: o.Output) -> None:
     """Send to the trackers of a run what they have missed.
 
     With --set logging.trackers or another setting of a tracker, also to one that the run did not have.
     """
     from mptui.config.resolve import resolve
-    from mptui.runs.store.directory import CONFIG, check_version, find_run
+    from mptui.runs.store.directory import CONFIG, check_version
     from mptui.runs.trackers.feeder import send_missing
 
-    path = find_run(runs_dir, run)
+    path = options.path()
     check_version(path)
-    config = resolve(str(path / CONFIG), task=None, flags={}, sets=tuple(sets or ()), environ={}).config
+    config = resolve(
+        str(path / CONFIG), task=None, flags={}, sets=tuple(options.sets or ()), environ={}
+    ).config
     sent = send_missing(path, config)
-    if as_json:
+    if output.as_json:
         print_json({"version": FORMAT_VERSION, "run": path.name, "sent": sent})
         return
     for name, rows in sent.items():
