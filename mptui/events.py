@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 from mptui.io.records import Read, as_time, reader_of
@@ -646,18 +646,18 @@ E = TypeVar("E", bound=Event)
 
 def to_record(event: Event) -> dict[str, Any]:
     """Convert an event to a JSON-ready dict that starts with `event`, `time` and `step`."""
-    values = asdict(event)
-    return {
-        "event": event.kind,
-        "time": round(values.pop("time"), 3),
-        "step": values.pop("step"),
-        **_clock_of(values.pop("clock")),
-        **{name: finite_json(value) for name, value in values.items()},
-    }
+    record: dict[str, Any] = {"event": event.kind, "time": round(event.time, 3), "step": event.step}
+    if event.clock is not None:
+        record["clock"] = round(event.clock, 3)
+    for name in _own_fields(type(event)):  # type: ignore[arg-type] # a class is hashable
+        record[name] = finite_json(getattr(event, name))
+    return record
 
 
-def _clock_of(clock: float | None) -> dict[str, float]:
-    return {} if clock is None else {"clock": round(clock, 3)}
+@functools.cache
+def _own_fields(kind: type[Event]) -> tuple[str, ...]:
+    of_all = {f.name for f in fields(Event)}
+    return tuple(f.name for f in fields(kind) if f.name not in of_all)
 
 
 def from_record(record: Mapping[str, Any], kind: type[E]) -> E | None:
@@ -681,11 +681,13 @@ def _readers(kind: type[Event]) -> list[tuple[str, Read]]:
 
 
 def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Replace each non-finite float in a JSON-ready value by its name as a string."""
+    """Replace each non-finite float in a value by its name as a string, and each dataclass by its fields."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
         return {k: finite_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite_json(v) for v in value]
+    if is_dataclass(value):
+        return {f.name: finite_json(getattr(value, f.name)) for f in fields(value)}
     return value

@@ -2,11 +2,13 @@
 
 import asyncio
 import atexit
+import functools
 import gc
 import os
 import sys
 
 import pytest
+import typer.main
 
 from mptui.registry import own_code
 from tests import decoders, gpus, program, small_cnn
@@ -107,6 +109,14 @@ def _no_settings_from_outside(tmp_path_factory):
         yield
     program.close_server()
     decoders.close_server()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once():
+    """Keeps the command line that typer builds at each call, and a process of the program once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

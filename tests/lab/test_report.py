@@ -61,9 +61,21 @@ def chart(text, title):
     return found
 
 
-def test_a_page_has_curves_facts_settings_and_loads_nothing(tmp_path):
-    a_run(tmp_path, "one", events=[*demo(), finished()])
-    text = report(tmp_path, "one")
+@pytest.fixture(scope="module")
+def run_of_demo(tmp_path_factory):
+    """A folder with a run that has ended."""
+    folder = tmp_path_factory.mktemp("runs")
+    a_run(folder, "one", events=[*demo(), finished()])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page_of_demo(run_of_demo):
+    return report(run_of_demo, "one")
+
+
+def test_a_page_has_curves_facts_settings_and_loads_nothing(page_of_demo):
+    text = page_of_demo
     page = Page(text)
     words = " ".join(page.words)
     for said in (
@@ -172,13 +184,24 @@ def test_a_spike_does_not_flatten_a_chart_and_is_told(tmp_path, others):
 @pytest.mark.parametrize(
     "odd",
     [
-        {"best": {"value": 0.5}},
-        {"best": {"epoch": 2, "metric": ["acc1"], "value": 0.5}},
-        {"best": {"epoch": [], "metric": "acc1", "value": {}}},
-        {"dataset": {"name": ["a", "b"], "train_samples": {"of": 3}}},
-        {"precision": {"used": ["fp16"], "reason": {}}, "recoveries": [3, {"kind": []}], "warnings": ["x"]},
-        {"time": {"total_s": [1.0], "data_wait_fraction": "half"}, "energy": {"watt_hours": "much"}},
-        {"forked_from": {"run": ["a"]}, "cost": "dear", "memory": {"peak_allocated_bytes": [1]}},
+        {
+            "best": {"value": 0.5},
+            "dataset": {"name": ["a", "b"], "train_samples": {"of": 3}},
+            "memory": {"peak_allocated_bytes": [1]},
+        },
+        {
+            "best": {"epoch": 2, "metric": ["acc1"], "value": 0.5},
+            "precision": {"used": ["fp16"], "reason": {}},
+            "recoveries": [3, {"kind": []}],
+            "warnings": ["x"],
+        },
+        {
+            "best": {"epoch": [], "metric": "acc1", "value": {}},
+            "time": {"total_s": [1.0], "data_wait_fraction": "half"},
+            "energy": {"watt_hours": "much"},
+            "forked_from": {"run": ["a"]},
+            "cost": "dear",
+        },
     ],
 )
 def test_an_odd_summary_is_reported_as_far_as_it_goes(tmp_path, odd):
@@ -202,9 +225,8 @@ def test_text_of_files_does_not_act(tmp_path, kind):
         assert "| network | \\<script\\>" in text
 
 
-def test_markdown_has_the_same_facts(tmp_path):
-    a_run(tmp_path, "one", events=[*demo(), finished()])
-    text = report(tmp_path, "one", "--format", "md")
+def test_markdown_has_the_same_facts(run_of_demo):
+    text = report(run_of_demo, "one", "--format", "md")
     assert text.startswith("# one\n")
     assert "| best | top-1 50.0 % in epoch 2 |" in text
     assert "```toml" in text
@@ -224,9 +246,8 @@ def test_what_cant_be_reported_is_refused(tmp_path, capsys, words, code, said):
     assert said in capsys.readouterr().err
 
 
-def test_the_page_has_the_timeline_of_the_run(tmp_path):
-    a_run(tmp_path, "one", events=[*demo(), finished()])
-    text = report(tmp_path, "one")
+def test_the_page_has_the_timeline_of_the_run(page_of_demo):
+    text = page_of_demo
     page = Page(text)
     words = [word for word in page.words if word]
     for lane in ("state", "precision", "loss scale", "device busy", "events", "time", "step"):

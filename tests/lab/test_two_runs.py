@@ -40,7 +40,7 @@ BASE = {
     "model.name": "parting_net:Net",
     "data.name": "shapes",
     "data.samples": 16,
-    "data.image_size": 32,
+    "data.image_size": 16,
     "training.batch_size": 8,
     "precision.mode": "fp32",
     "hardware.device": "cpu",
