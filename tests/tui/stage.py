@@ -47,7 +47,8 @@ class Stage:
         assert isinstance(app, OpenApp)
         try:
             with app._context():  # as in `run_test`, which was entered by another task
-                await _pop_all(app)  # the first page, or what a test has left that failed
+                await _clear(app)  # the first page, or what a test has left that failed
+                app.has_left, app.left_with = False, None
                 await pilot.resize_terminal(*size)
                 await app.push_screen(screen, app.exit)
                 await pilot.pause()
@@ -86,15 +87,10 @@ class Stage:
             await self._over.wait()
 
 
-async def _pop_all(app: OpenApp) -> None:
+async def _clear(app: OpenApp) -> None:
+    """Take away a test's screens, before its patches and its folders go."""
     while len(app.screen_stack) > 1:
         await app.pop_screen()
-
-
-async def _clear(app: OpenApp) -> None:
-    """Take away what a test has left, before its patches and its folders go."""
-    await _pop_all(app)
     app.clear_notifications()
     app.theme = "dark"
-    app.has_left, app.left_with = False, None
     header._ANSWERED.pop(app, None)
