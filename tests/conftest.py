@@ -46,7 +46,8 @@ atexit.register(gc.unfreeze)
 small_cnn.register()  # before processes are forked
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
+    program.import_for(session.items)
     gc.freeze()
     gc.enable()
     Frozen.modules = len(sys.modules)

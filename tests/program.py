@@ -4,6 +4,7 @@ Streams, environment, folder, session, signals and exit code are as a shell has 
 itself starts an interpreter.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from threading import Thread
 import pytest
 
 from mptui.processes import start
-from mptui.processes.start import MAIN, RunServer
+from mptui.processes.start import MAIN, RUN_MODULES, RunServer
 from tests.spare import Spare
 
 DEADLINE_S = 300
@@ -27,11 +28,17 @@ _IMPORTED = (
     "numpy.ma",
     "pydantic.type_adapter",
     "typer._adapters",
-    "tests.quick_start",
 )
 """What programs import as they begin, beside what a run does."""
 
 _spares: list[Spare] = []
+
+
+def import_for(items):
+    """Import what programs do if one of the tests starts some: they share it with the tests."""
+    if any(item.get_closest_marker("program") for item in items):
+        for name in (*RUN_MODULES, *_IMPORTED):
+            importlib.import_module(name)
 
 
 def keep_spare():
@@ -44,7 +51,7 @@ def server():
     """The process that has imported all; each process of tests has one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(start, "start", _spares.pop().start)
-        return RunServer(*_IMPORTED)
+        return RunServer(*_IMPORTED, "tests.quick_start")
 
 
 def close_server():

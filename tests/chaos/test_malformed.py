@@ -241,11 +241,11 @@ def run_directories(count, seed, folder, capfd):
 
 
 def test_malformed_flags(tmp_path, capfd):
-    flags(30, 0, tmp_path, capfd)
+    flags(15, 0, tmp_path, capfd)
 
 
 def test_malformed_profiles(tmp_path, capfd):
-    profiles(20, 0, tmp_path, capfd)
+    profiles(10, 0, tmp_path, capfd)
 
 
 def test_malformed_journals(tmp_path):
@@ -253,11 +253,11 @@ def test_malformed_journals(tmp_path):
 
 
 def test_malformed_data_trees(tmp_path):
-    data_trees(25, 0, tmp_path)
+    data_trees(12, 0, tmp_path)
 
 
 def test_malformed_run_directories(tmp_path, capfd):
-    run_directories(12, 0, tmp_path, capfd)
+    run_directories(6, 0, tmp_path, capfd)
 
 
 @pytest.mark.chaos

@@ -1,5 +1,7 @@
 """Each check of the machine, with its faults simulated: files, variables, limits, a broken torch."""
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -185,11 +187,26 @@ def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     assert machine.devices[-1].usable
 
 
-@pytest.mark.program
+class InThisProcess:
+    """What `probe_torch` starts, as far as that goes."""
+
+    returncode = 0
+
+    def communicate(self, timeout):
+        with contextlib.redirect_stdout(io.StringIO()) as answer:
+            doctor_machine.main()
+        return answer.getvalue().encode(), b""
+
+    def kill(self):
+        """It has ended."""
+
+
 def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     code = "raise RuntimeError('operator torchvision::nms does not exist')"
     put(tmp_path, {"torchvision/__init__.py": code})
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(doctor_machine, "start", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
     probed = probe_torch(os.environ)
     assert "cpu" not in probed.failures
     assert not probed.works

@@ -15,6 +15,8 @@ from tests.engine.small import end
 from tests.ranks.groups import environs, in_group, started
 from tests.ranks.training import built
 
+pytestmark = pytest.mark.program
+
 
 def _watch(ranks):
     """Rank 1 comes late, and rank 2 is suspended for a while; return what rank 0 is told."""

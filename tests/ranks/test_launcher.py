@@ -15,6 +15,8 @@ from mptui.runs.store.directory import read_summary, status_of, write_json
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
 
+pytestmark = pytest.mark.program
+
 LAUNCH = """
 import json, sys
 from functools import partial
@@ -65,7 +67,9 @@ def warnings_of(run):
     return [event.message for event in read_journal(run) if isinstance(event, Warned)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSTOP, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)]
+)
 def test_a_lost_rank_is_told_and_all_start_again(run, number):
     group = launched(
         run,
@@ -207,7 +211,9 @@ def test_each_rank_that_is_killed_is_told_though_its_group_has_been_ending(run):
     assert second.endswith("was killed by SIGKILL; its last words: ready (ranks/0.log)")
 
 
-@pytest.mark.parametrize("to_launcher", [True, False], ids=["launcher", "rank"])
+@pytest.mark.parametrize(
+    "to_launcher", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["launcher", "rank"]
+)
 def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
     group = launched(
         run,
@@ -238,6 +244,7 @@ def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
     assert warnings_of(run) == []
 
 
+@pytest.mark.slow
 def test_launchers_of_two_nodes_restart_together(run):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
