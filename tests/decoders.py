@@ -119,13 +119,18 @@ def close_server():
         server().close()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forked_decoders():
-    started = server()  # here: it ends with the thread that starts it
+def forks_of(forks):
+    """Return a `start` of processes that a fork server forks."""
 
     def start(call, *arguments, **options):
-        return _Process(started, call, arguments, **options)
+        return _Process(forks, call, arguments, **options)
 
+    return start
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_decoders():
+    start = forks_of(server())  # here: it ends with the thread that starts it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptui.data.reading.start", start)
         patch.setattr("mptui.data.scan.start", start)

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,12 @@ def stripes(*values, size=(24, 16), dtype=np.uint8):
     return np.repeat(row[None], size[1], axis=0)
 
 
+@lru_cache(64)
 def natural(width: int, height: int, seed: int = 0) -> Pixels:
-    """Return smooth areas, edges and texture with amplitudes that fall with frequency, as in photos."""
+    """Return smooth areas, edges and texture with amplitudes that fall with frequency, as in photos.
+
+    Nobody may write to it.
+    """
     rng = np.random.default_rng(seed)
     fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
     amplitude = np.maximum(np.hypot(fx, fy), 1 / max(width, height)) ** -1.2
@@ -92,7 +97,9 @@ def natural(width: int, height: int, seed: int = 0) -> Pixels:
         planes.append(plane / plane.std() * 50 + 128)
     image = np.stack(planes, axis=-1)
     image[height // 3 : height // 2, width // 4 : width // 2] += 60
-    return image.clip(0, 255).astype(np.uint8)
+    pixels = image.clip(0, 255).astype(np.uint8)
+    pixels.flags.writeable = False
+    return pixels
 
 
 def difference(a: Pixels, b: Pixels) -> tuple[float, int]:

@@ -167,7 +167,7 @@ def same_end(data: bytes, hint: int | None) -> None:
             assert len(perform(task, pool.arena.fd, lambda: False).failures) == refused
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(damaged(), st.sampled_from([None, 20, 1]))
 def test_a_damaged_file_ends_as_with_pillow(data: bytes, hint: int | None) -> None:
     same_end(data, hint)

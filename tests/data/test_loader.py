@@ -40,8 +40,8 @@ def test_any_number_of_workers_gives_the_same_bits(make: Callable[..., Loader]) 
 def test_an_epoch_goes_on_from_any_sample_with_any_batch_size(cache: str) -> None:
     with loader(cache=cache) as it, loader(cache=cache, batch_size=5, workers=1) as other:
         images, targets, indices = joined(batches(it, epoch=3))
-        for start in range(51):
-            for resumed in (it, other) if start % 10 == 0 else (it,):
+        for start in (0, 1, 2, 5, 7, 8, 9, 15, 16, 17, 25, 33, 40, 47, 48, 49, 50):
+            for resumed in (it, other) if start % 8 == 0 else (it,):
                 tail = batches(resumed, epoch=3, accumulate=2, start_sample=start)
                 tail_images, tail_targets, tail_indices = joined(tail)
                 until = start + len(tail_indices)

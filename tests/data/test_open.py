@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +13,8 @@ from mptui.data.scan import CheckProcess, ScanCancelledError, check, looking
 from mptui.errors import ConfigError, DataError
 from mptui.registry.names import SampleKind
 from tests.data.opening import opened
+from tests.decoders import server
+from tests.program import run_to_end
 
 from .images import SHARED, class_folders, pairs, photo, stripes
 
@@ -186,7 +186,7 @@ d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), kind=Sampl
     on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)
 print([p.path.rpartition("/")[2] for p in d.problems], "torch" in sys.modules)
 """
-    ran = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    ran = run_to_end(script, tmp_path, call="tests.program:execute", forks=server())
     assert (ran.stdout.strip(), ran.stderr) == ("['bad.tif'] False", "")
 
 

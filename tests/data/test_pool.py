@@ -1,6 +1,6 @@
 import os
+import resource
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -10,11 +10,13 @@ import psutil
 import pytest
 import torch
 
+from mptui.data import reading
 from mptui.data.reading import Pool
 from mptui.data.transforms import Geometry
 from mptui.data.types import SampleRequest
-from mptui.data.worker import Answer, ReadTask
+from mptui.data.worker import Answer, ReadTask, anonymous_file, write_at
 from mptui.errors import DataError
+from mptui.processes.start import start
 from mptui.registry.names import SampleKind
 from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
 from tests.program import run_to_end
@@ -23,9 +25,10 @@ SIDE = 16
 BYTES = SIDE * SIDE * 3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forked_decoders() -> None:
-    """Workers are fresh interpreters here, as they are in a run."""
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes workers fresh interpreters, as they are in a run."""
+    monkeypatch.setattr(reading, "start", start)
 
 
 def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
@@ -56,6 +59,7 @@ def test_workers_write_what_the_caller_would() -> None:
     }
 
 
+@pytest.mark.usefixtures("fresh")
 def test_workers_import_no_torch_and_keep_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     assert torch.__name__ in sys.modules
     with Pool(1) as pool:
@@ -82,6 +86,7 @@ def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_p
     assert (done.stdout, done.stderr) == ("[0]\n", "")
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_killed_worker_is_replaced_and_its_tasks_are_done(tmp_path: Path) -> None:
     with Pool(2) as pool:
         answers = read(pool, [*[Drawn(i) for i in range(9)], Deadly(9, tmp_path / "died")])
@@ -203,17 +208,14 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
         assert len(read(pool, [Drawn(0)])) == 1  # another process handles the next task
 
 
-def test_pixels_that_find_no_room_are_an_error_and_never_zeros():
-    code = """
-import resource, numpy as np
-from mptui.data.worker import anonymous_file, write_at
-fd = anonymous_file()
-resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
-write_at(fd, np.ones(100, np.uint8), 0)
-try:
-    write_at(fd, np.ones(100, np.uint8), 100)
-except OSError as error:
-    print(error.strerror)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "No space left" in done.stdout
+def test_pixels_that_find_no_room_are_an_error_and_never_zeros() -> None:
+    file, pixels = anonymous_file(), np.ones(100, np.uint8)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+        write_at(file, pixels, 0)
+        with pytest.raises(OSError, match="No space left"):
+            write_at(file, pixels, 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        os.close(file)

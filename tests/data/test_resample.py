@@ -24,8 +24,18 @@ def pillow(image: Pixels, width: int, height: int) -> Pixels:
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
 
 
-@pytest.mark.parametrize("scale", [0.5, 0.83, 1.0, 1.04, 1.2, 1.5, 1.8, 2.0, 2.5, 3.0, 3.7, 4.1, 5.9, 9.0])
-@pytest.mark.parametrize("shape", [1.0, 0.75, 1.6])
+SCALES = (0.5, 0.83, 1.0, 1.04, 1.2, 1.5, 1.8, 2.0, 2.5, 3.0, 3.7, 4.1, 5.9, 9.0)
+SHAPES = (1.0, 0.75, 1.6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shape"),
+    [
+        pytest.param(scale, shape, marks=[pytest.mark.slow] * (number % 3 != place))
+        for number, scale in enumerate(SCALES)
+        for place, shape in enumerate(SHAPES)
+    ],
+)
 def test_pixels_are_within_a_tolerance_of_pillows(scale: float, shape: float) -> None:
     side = 96
     image = natural(round(side * scale * shape), round(side * scale), seed=int(scale * 10))
@@ -34,7 +44,9 @@ def test_pixels_are_within_a_tolerance_of_pillows(scale: float, shape: float) ->
     assert most <= MAX_TOLERANCE
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize(
+    "index", [0, 2, *(pytest.param(index, marks=pytest.mark.slow) for index in (1, 3, 4, 5))]
+)
 def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index: int) -> None:
     """JPEGs decoded at a half or a quarter if the crop allows, as Pillow does with `draft`."""
     path = str(tmp_path / "a.jpg")

@@ -1,6 +1,7 @@
 """Generated samples that are fast to learn. No torch here: worker processes import this."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +23,20 @@ class Blot:
         return f"blot {self.index}"
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        numbers = np.random.default_rng(self.index)
-        image = numbers.integers(0, 90, (SIDE, SIDE, 3), dtype=np.uint8)
-        label = self.index % len(CLASSES)
-        if label in (0, 2):
-            image[:, : SIDE // 2] += 120
-        if label in (1, 2):
-            image[:, SIDE // 2 :] += 120
-        return Decoded(image, label)
+        return Decoded(_drawn(self.index), self.index % len(CLASSES))
+
+
+@cache
+def _drawn(index: int) -> npt.NDArray[np.uint8]:
+    """Return the image of a number; nobody may write to it."""
+    image = np.random.default_rng(index).integers(0, 90, (SIDE, SIDE, 3), dtype=np.uint8)
+    label = index % len(CLASSES)
+    if label in (0, 2):
+        image[:, : SIDE // 2] += 120
+    if label in (1, 2):
+        image[:, SIDE // 2 :] += 120
+    image.flags.writeable = False
+    return image
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,10 @@ def trainer_of(folder, net, checkpointed, precision="fp32", **tables):
     [
         pytest.param("resnet18", "fp32", marks=pytest.mark.slow),
         pytest.param("resnet18", "bf16", marks=pytest.mark.slow),
-        ("unet", "fp32"),
+        pytest.param("unet", "fp32", marks=pytest.mark.slow),
         ("unet", "bf16"),
         ("diffusion_unet", "fp32"),
-        ("diffusion_unet", "bf16"),
+        pytest.param("diffusion_unet", "bf16", marks=pytest.mark.slow),
     ],
 )
 def test_losses_weights_and_averages_are_those_without_it_to_the_bit(tmp_path, net, precision):

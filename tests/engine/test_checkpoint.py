@@ -80,13 +80,13 @@ def assert_noticed(path):
     assert str(path) in caught.value.message
 
 
-def test_every_flipped_bit_is_noticed(two):
+def test_a_flipped_bit_is_noticed(two):
     chance = random.Random(0)
     for name in names_of(two[1]):
         with (two[1] / name).open("r+b") as file:
             whole = file.read()
             bits = range(len(whole) * 8)
-            for bit in bits if name == "manifest.json" else chance.sample(bits, 150):
+            for bit in chance.sample(bits, 500 if name == "manifest.json" else 60):
                 byte = whole[bit // 8]
                 overwrite(file, bit // 8, byte ^ 1 << bit % 8)
                 assert_noticed(two[1])

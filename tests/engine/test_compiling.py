@@ -136,8 +136,15 @@ def run(folder, model, **training):
 
 
 @pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("fails_in", [failing, failing_backward], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("fails_in", "accumulate"),
+    [
+        (failing, 1),
+        (failing_backward, 3),
+        pytest.param(failing, 3, marks=pytest.mark.slow),
+        pytest.param(failing_backward, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_failing_compile_is_one_warning_and_the_same_run(tmp_path, fails_in, accumulate):
     broken = InternalTorchDynamoError("ld: cannot find -lgomp\x1b[31m\nmore lines")
     trainer, events = run(tmp_path, fails_in(broken), accumulate=accumulate)
@@ -320,7 +327,9 @@ def test_candidates_of_autotuning_that_a_gpu_cannot_run_are_no_errors_on_the_ter
 
 
 @pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize("samples", [40, 44], ids=["even", "a short last batch"])
+@pytest.mark.parametrize(
+    "samples", [pytest.param(40, marks=pytest.mark.slow), 44], ids=["even", "a short last batch"]
+)
 def test_short_batches_and_validations_make_one_graph_each(tmp_path, graphs, samples):
     net, counted = graphs
     settings = config(training={"epochs": 3}, speed={"compile": "default"})

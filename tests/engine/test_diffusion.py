@@ -10,7 +10,7 @@ from tests.engine.small import build_trainer, config, diffusion_net, end, losses
 TRAINING = {"optimizer": "adamw", "lr": 2e-3, "epochs": 1, "batch_size": 8, "schedule": "constant"}
 
 
-def build(folder, precision="fp32", net=None, train=40, guards=None, memory=None, **training):
+def build(folder, precision="fp32", net=None, train=24, guards=None, memory=None, **training):
     run = config(
         training={**TRAINING, **training},
         guards=guards or {},
@@ -87,4 +87,4 @@ def test_the_micro_batch_is_found_with_the_timesteps(tmp_path):
 
 def test_noise_is_no_label_out_of_range(tmp_path):
     trainer, events = trained(tmp_path, guards={"check_batches": True})
-    assert trainer.state.step == len(losses(events)) == 5
+    assert trainer.state.step == len(losses(events)) == 3

@@ -53,7 +53,7 @@ SNR = {"min_snr_gamma": 5.0}
 SMALL_CONVNEXT = ModelSpec(
     task="classification",
     build=lambda num_classes, side: ConvNeXt(
-        num_classes=num_classes, depths=(1, 1, 1, 2), dims=(8, 8, 16, 16), drop_path_rate=0.1
+        num_classes=num_classes, depths=(0, 0, 0, 2), dims=(8, 8, 16, 16), drop_path_rate=0.1
     ),
 )
 
@@ -63,7 +63,7 @@ SMALL_CONVNEXT = ModelSpec(
     ("model", "task", "side", "batches", "training", "checkpointed"),
     [
         ("small_cnn", "classification", 32, [3, 5], {}, False),
-        ("unet", "segmentation", 32, [1, 7], {}, False),
+        ("unet", "segmentation", 32, [7], {}, False),
         ("unet", "segmentation", 32, [1, 7], {}, True),
         pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, False, marks=pytest.mark.slow),
         pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, True, marks=pytest.mark.slow),
@@ -82,8 +82,15 @@ def test_the_peak_is_that_of_a_real_step_to_the_byte(
 
 
 @pytest.mark.usefixtures("engine_under_a_log")
-@pytest.mark.parametrize("classes", [2, 150])
-@pytest.mark.parametrize(("model", "task"), [("small_cnn", "classification"), ("unet", "segmentation")])
+@pytest.mark.parametrize(
+    ("model", "task", "classes"),
+    [
+        ("small_cnn", "classification", 150),
+        ("unet", "segmentation", 2),
+        pytest.param("small_cnn", "classification", 2, marks=pytest.mark.slow),
+        pytest.param("unet", "segmentation", 150, marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes):
     config = run_config(model, 32, 4)
     assert tensors_of_a_step(config, task, "fp32", classes=classes) == really_alive(
@@ -92,7 +99,9 @@ def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes)
 
 
 @pytest.mark.usefixtures("engine_under_a_log")
-@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("layers", "bidirectional"), [pytest.param(1, False, marks=pytest.mark.slow), (2, True)]
+)
 def test_recurrent_layers_keep_a_workspace(monkeypatch, layers, bidirectional):
     spec = ModelSpec(
         task="classification",
@@ -181,32 +190,40 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
     assert counted.allocated - ahead == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.1)
 
 
-def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
-    config = RunConfig.model_validate(
-        {
-            "model": {"name": "unet", "width": 8, "depth": 1, "norm": "group"},
-            "training": {"batch_size": 4},
-            "data": {"image_size": 32},
-        }
+def grouped(num_classes, side):
+    """A network whose activations are those of group normalisations."""
+    blocks = [
+        layer
+        for inputs in (3, 8)
+        for layer in (torch.nn.Conv2d(inputs, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.ReLU())
+    ]
+    return torch.nn.Sequential(
+        *blocks, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, num_classes)
     )
-    cpu, cuda = (
-        footprint(config, "segmentation", device=kind, precision="bf16", classes=10).activations
-        for kind in ("cpu", "cuda")
+
+
+def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits(monkeypatch):
+    monkeypatch.setitem(MODELS, "grouped", ModelSpec(task="classification", build=grouped))
+    config = run_config("grouped", 32, 4)
+    cpu, cuda, in_fp32 = (
+        footprint(config, "classification", device=kind, precision=precision, classes=10).activations
+        for kind, precision in (("cpu", "bf16"), ("cuda", "bf16"), ("cuda", "fp32"))
     )
-    in_fp32 = footprint(config, "segmentation", device="cuda", precision="fp32", classes=10).activations
     assert cpu < 0.8 * cuda
     assert cuda > 0.9 * in_fp32
 
 
-def test_the_count_of_a_network_of_ones_own_warns_of_nothing(recwarn):
-    config = run_config("small_cnn", 48, 3, ema_decay=0.97)
-    footprint(config, "classification", device="cpu", precision="fp32", classes=7)
-    assert not [str(each.message) for each in recwarn]
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused):
+@pytest.mark.parametrize(
+    ("optimizer", "fused"),
+    [
+        *((name, True) for name in OPTIMIZERS),
+        *(
+            pytest.param(name, False, marks=[pytest.mark.slow] * (name not in {"adamw", "muon"}))
+            for name in OPTIMIZERS
+        ),
+    ],
+)
+def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused, recwarn):
     has_ema = not OPTIMIZERS[optimizer].averages
     ema_decay = 0.99 if has_ema else None
     config = run_config("small_cnn", 64, 2, fused=fused, optimizer=optimizer, ema_decay=ema_decay)
@@ -215,7 +232,9 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
     states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
     weights = sum(p.nbytes for p in model.parameters())
     buffers = sum(b.nbytes for b in model.buffers())
+    recwarn.clear()
     counted = footprint(config, "classification", device="cpu", precision="fp32", classes=10)
+    assert not [str(each.message) for each in recwarn]  # nor of a network of one's own
     assert counted.weights == weights + 2 * buffers  # with those that a refused step goes back to
     assert (counted.gradients, counted.average) == (weights, weights if has_ema else 0)
     counts_of_steps = 8 * len([*model.parameters()])

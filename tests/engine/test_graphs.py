@@ -43,8 +43,9 @@ def failing_in(module, call, *, training=True, name="capture_end"):
     return net
 
 
-def run(folder, model, **more):
-    trainer, events = build_trainer(config(speed={"compile": "default"}), folder, model=model, **more)
+def run(folder, model, *, compiled=True, **more):
+    settings = config(speed={"compile": "default"} if compiled else {})
+    trainer, events = build_trainer(settings, folder, model=model, force_compile=compiled, **more)
     trainer.train()
     end(trainer)
     return trainer, events
@@ -63,8 +64,8 @@ def run(folder, model, **more):
 def test_an_error_of_a_graph_is_one_warning_and_the_same_run(tmp_path, module, name, call, training):
     """torch compiles and warms up in the first call, records in the second, and replays in the third."""
     net = failing_in(module, call, training=training, name=name)
-    _, events = run(tmp_path, net, val=32, force_compile=True)
-    _, expected = run(tmp_path, small_net(dropout=0.3), val=32)
+    _, events = run(tmp_path, net, val=32)
+    _, expected = run(tmp_path, small_net(dropout=0.3), compiled=False, val=32)
     assert [w.code for w in of(events, Warned)] == ["compile_failed"]
     assert losses(events) == losses(expected)
     assert [e.loss for e in of(events, Validated)] == [e.loss for e in of(expected, Validated)]
@@ -74,7 +75,7 @@ def test_an_error_of_a_graph_is_one_warning_and_the_same_run(tmp_path, module, n
 def test_an_error_of_code_that_has_been_replayed_is_raised_on(tmp_path):
     net = failing_in(TREES, 4, name="check_invariants")
     with pytest.raises(RuntimeError, match="previous error during capture"):
-        run(tmp_path, net, force_compile=True)
+        run(tmp_path, net)
 
 
 def test_a_compiler_that_fails_at_the_batch_cut_to_fit_is_one_warning(tmp_path):
@@ -90,7 +91,7 @@ def test_a_compiler_that_fails_at_the_batch_cut_to_fit_is_one_warning(tmp_path):
         return net.forward(images)
 
     net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
-    trainer, events = run(tmp_path, net, force_compile=True)
+    trainer, events = run(tmp_path, net)
     assert seen == [8, 8, 8, 4]
     assert [e.problem for e in of(events, Recovered)] == ["out of memory"]
     assert "compile_failed" in [w.code for w in of(events, Warned)]
@@ -103,7 +104,7 @@ def test_memory_that_eager_steps_have_cached_is_free_for_graphs(tmp_path, monkey
     freed = []
     monkeypatch.setattr(Compiler, "static_shapes", property(lambda self: self.active and graphs))
     monkeypatch.setattr(epochs, "release", lambda device: freed.append(device.type))
-    run(tmp_path, failing_in(GRAPHS, 0), force_compile=True)
+    run(tmp_path, failing_in(GRAPHS, 0))
     assert freed == ["cpu", "cpu"] * graphs  # before the first step, and before the first validation
 
 

@@ -100,7 +100,7 @@ def test_a_training_whose_metrics_did_not_fit_counts_each_sample_once(tmp_path, 
 def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, precision):
     run = config(training={"epochs": 1, "batch_size": 8}, logging={"step_interval_s": HOUR})
     trainer, events = build_trainer(
-        run, tmp_path, model=diffusion_net(), task="diffusion", precision=precision
+        run, tmp_path, model=diffusion_net(), task="diffusion", precision=precision, train=24
     )
     poison(trainer.context.job.train_loader, {(0, 16)})
     trainer.train()

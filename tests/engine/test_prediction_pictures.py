@@ -20,7 +20,7 @@ from tests.engine.small import build_trainer, config, end, losses, of
 SAMPLES = 45
 
 
-def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=4, task=None, stop_in=None, **training):
+def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=8, task=None, stop_in=None, **training):
     """Train; return the trainer, its events and the pictures."""
     run = config(
         training={"epochs": 3, "batch_size": batch_size, **training},
@@ -117,8 +117,8 @@ def test_masks_stand_beside_their_image_in_the_colours_of_their_classes(tmp_path
 
 
 def test_they_change_nothing_of_the_run_and_can_be_turned_off(tmp_path, always):
-    on, events, _ = trained(tmp_path / "on")
-    off, plain, none = trained(tmp_path / "off", keep=0)
+    on, events, _ = trained(tmp_path / "on", epochs=2)
+    off, plain, none = trained(tmp_path / "off", keep=0, epochs=2)
     assert none == of(plain, ImagesGenerated) == []
     assert losses(events) == losses(plain)
     assert [each.loss for each in of(events, Validated)] == [each.loss for each in of(plain, Validated)]
@@ -137,7 +137,7 @@ def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkey
 
 
 def test_a_diverged_network_and_masks_without_a_pixel_have_pictures_too(tmp_path, always):
-    trainer, _, _ = trained(tmp_path / "any")
+    trainer, _, _ = trained(tmp_path / "any", epochs=1)
     picked = PickedSamples(of_classes, 16, np.array([0]))
     logits = torch.zeros(SAMPLES, 3)
     logits[7] = float("nan")
@@ -148,7 +148,7 @@ def test_a_diverged_network_and_masks_without_a_pixel_have_pictures_too(tmp_path
     worst, _ = picked.take()
     assert worst is not None
     assert worst.ranked[0] == (float("inf"), 7)
-    _, _, unseen = trained(tmp_path / "unseen", kind=SeenInTraining)
+    _, _, unseen = trained(tmp_path / "unseen", kind=SeenInTraining, epochs=1)
     assert {each.error for each in unseen[-1].groups["worst"]} == {0.0}
 
 

@@ -39,8 +39,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
     "from memory": {"training": {"epochs": 3}},
-    "diffusion": {"training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4}},
+    "diffusion": {
+        "training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4, "epochs": 1}
+    },
 }
+NO_OTHER_STATE = {"adamw not fused", "lion", "muon", "thawed, schedule free"}
+"""The parts of their states are those of the others: in the slow suite."""
 
 
 def build(folder, case, workers=0, dropout=0.0, device="cpu"):
@@ -108,7 +112,7 @@ ON_A_GPU = ["adamw", "average", "fp16", "thawed", "diffusion"]
 @pytest.mark.parametrize(
     ("case", "device"),
     [
-        *((case, "cpu") for case in CASES),
+        *(pytest.param(case, "cpu", marks=[pytest.mark.slow] * (case in NO_OTHER_STATE)) for case in CASES),
         *(pytest.param(case, "cuda", marks=pytest.mark.gpu) for case in ON_A_GPU),
     ],
 )
@@ -253,7 +257,7 @@ def ended_at(folder, steps, epochs=3):
     return trainer, events
 
 
-@pytest.mark.parametrize("first", [5, 7, 8])
+@pytest.mark.parametrize("first", [5, 7, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_run_that_ended_in_an_epochs_middle_goes_on_with_the_rest_of_it(tmp_path, first):
     whole, events = ended_at(tmp_path / "whole", 13)
     ended_at(tmp_path / "parts", first)

@@ -113,7 +113,7 @@ def test_a_network_of_each_family_takes_a_training_step(name):
 
 
 def test_a_size_that_does_not_suit_is_refused_with_one_that_does():
-    with pytest.raises(ConfigError) as error:
+    with torch.device("meta"), pytest.raises(ConfigError) as error:
         built("vgg11", side=16)
     assert "timm/vgg11 can't take images of 16 pixels: " in error.value.message
     assert "data.image_size=224" in error.value.hint

@@ -6,11 +6,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torchvision.models import densenet121, resnet18
+from torchvision.models import DenseNet
 
 from mptui.errors import ConfigError
 from mptui.models.unet import UNet
 from mptui.models.weights import load_weights
+from tests.small_cnn import SmallCnn
 
 
 def small_unet(num_classes=3, seed=0):
@@ -46,18 +47,19 @@ def test_a_checkpoint_that_holds_a_state_dict_will_do(tmp_path, key):
 
 
 def test_a_head_for_other_classes_stays_random_with_a_warning(tmp_path):
-    source = resnet18(num_classes=10)
+    source = SmallCnn(num_classes=10)
     torch.save(source.state_dict(), tmp_path / "ten.pth")
-    model = resnet18(num_classes=4)
+    model = SmallCnn(num_classes=4)
     (warning,) = load_weights(model, tmp_path / "ten.pth")
     assert all(text in warning for text in ("ten.pth", "10 classes", "4", "fc"))
-    assert model.fc.weight.shape == (4, 512)
-    assert torch.equal(model.conv1.weight, source.conv1.weight)
-    assert torch.equal(model.bn1.running_var, source.bn1.running_var)
+    assert model.fc.weight.shape == (4, 16)
+    for name in ("layer1.0.weight", "layer1.1.running_var"):
+        assert torch.equal(model.state_dict()[name], source.state_dict()[name])
 
 
 def test_files_of_older_versions_are_read(tmp_path):
-    source = densenet121(num_classes=3)
+    layout = {"growth_rate": 4, "block_config": (1, 2), "num_init_features": 8, "num_classes": 3}
+    source = DenseNet(**layout)
     old = {
         name.replace(".norm1.", ".norm.1.").replace(".conv2.", ".conv.2."): tensor
         for name, tensor in source.state_dict().items()
@@ -65,7 +67,7 @@ def test_files_of_older_versions_are_read(tmp_path):
     }
     assert "features.denseblock1.denselayer1.norm.1.weight" in old
     torch.save(old, tmp_path / "old.pth")
-    model = densenet121(num_classes=3)
+    model = DenseNet(**layout)
     assert load_weights(model, tmp_path / "old.pth") == []
     assert_same(model, source)
 
@@ -210,10 +212,10 @@ def test_weights_that_are_not_finite_are_named_as_that(tmp_path, value):
 
 
 def test_a_head_that_is_not_used_may_be_of_any_values(tmp_path):
-    state = resnet18(num_classes=10).state_dict()
+    state = SmallCnn(num_classes=10).state_dict()
     state["fc.weight"].fill_(float("nan"))
     torch.save(state, tmp_path / "ten.pth")
-    assert len(load_weights(resnet18(num_classes=4), tmp_path / "ten.pth")) == 1
+    assert len(load_weights(SmallCnn(num_classes=4), tmp_path / "ten.pth")) == 1
 
 
 def test_a_file_that_can_not_be_read_now_is_not_called_damaged(tmp_path, monkeypatch):

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -10,6 +12,7 @@ from mptui.registry.models import MODELS
 from mptui.registry.tasks import CLASSIFICATION
 
 CLASSES = 7
+slow = partial(pytest.param, marks=pytest.mark.slow)
 UNETS = {"unet", "diffusion_unet"}
 
 
@@ -66,7 +69,8 @@ def test_a_classifier_trains_with_one_output(name, side):
 
 
 @pytest.mark.parametrize(
-    "name", ["alexnet", "convnext_tiny", "googlenet", "inception_v3", "squeezenet1_0", "vgg11"]
+    "name",
+    ["alexnet", slow("convnext_tiny"), "googlenet", slow("inception_v3"), "squeezenet1_0", "vgg11"],
 )
 def test_the_smallest_size_is_the_smallest_that_works(name):
     def passes(side):
@@ -85,7 +89,7 @@ def test_the_smallest_size_is_the_smallest_that_works(name):
 
 @pytest.mark.parametrize(
     ("name", "side"),
-    [("swin_t", 40), ("swin_v2_t", 64), ("maxvit_t", 224), ("vit_b_32", 64), ("vit_h_14", 28)],
+    [("swin_t", 40), ("swin_v2_t", 64), ("maxvit_t", 224), ("vit_b_32", 64), slow("vit_h_14", 28)],
 )
 def test_transformers_take_the_sizes_they_can(name, side):
     with torch.device("meta"):

@@ -14,7 +14,7 @@ from mptui.tasks.segmentation import Overlap
 from tests.tasks.batches import labelled, masked
 
 CPU = torch.device("cpu")
-CASES = 150
+CASES = 75
 
 
 def names(count):

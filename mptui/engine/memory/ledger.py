@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import ValidationError
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mptui import text as fmt
 from mptui.config.keys import nested
@@ -22,6 +21,7 @@ from mptui.engine.job import Parts, build_average
 from mptui.engine.memory.tape import (
     SIZES,
     AllocationLog,
+    NoStorage,
     StepMemory,
     StepTracer,
     UncountableError,
@@ -248,7 +248,7 @@ class _WithoutStorage:
     """A network of tensors without storage, to count in; `use` leaves it as it was."""
 
     def __init__(self, network: _Network) -> None:
-        self._mode = FakeTensorMode(allow_fallback_kernels=False)
+        self._mode = NoStorage()
         with no_storage(self._mode), torch.device(network.device):
             self.model = build(
                 network.model,

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
+from typing_extensions import override
 
 from mptui.data.batch import Batch
 from mptui.models.layers import Forward, WrappedForward
@@ -517,16 +518,28 @@ def _ordered(events: list[int]) -> list[int]:
     return found
 
 
+class NoStorage(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Makes tensors without storage. It asks once whether there is a GPU; torch asks at each operation."""
+
+    def __init__(self) -> None:
+        # the fallback of an operation without shapes would allocate its inputs
+        super().__init__(allow_fallback_kernels=False)
+
+    @cached_property
+    @override
+    def avoid_device_init(self) -> bool:
+        return super().avoid_device_init
+
+
 @contextmanager
-def no_storage(mode: FakeTensorMode | None = None) -> Iterator[None]:
+def no_storage(mode: NoStorage | None = None) -> Iterator[None]:
     """Make tensors without storage; for values read of them see `NoValues`. `mode`: of earlier such tensors.
 
     Raises:
         UncountableError: torch can't run it so: a number of layers or channels is computed from tensors, the
             shapes of an operation's results are not known, or the layers do not fit one another.
     """
-    # the fallback of an operation without shapes would allocate its inputs
-    with mode or FakeTensorMode(allow_fallback_kernels=False), NoValues():
+    with mode or NoStorage(), NoValues():
         try:
             yield
         except RuntimeError as error:

@@ -3,6 +3,7 @@
 import errno
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -88,12 +89,29 @@ def distance(one, other):
     return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in pairs)
 
 
-def assert_as_undisturbed(folder, phase, step, samples, accumulate=1, interval_s=0.0):
-    training = {"ema_decay": 0.9, "accumulate": accumulate}
-    tables = {"training": training, "guards": {"snapshot_every": 3}}
-    undisturbed, whole = build(folder / "one", **tables)
-    finish(undisturbed)
-    trainer, events = build(folder / "two", **tables, logging={"step_interval_s": interval_s})
+def averaged(accumulate):
+    return {
+        "training": {"ema_decay": 0.9, "accumulate": accumulate},
+        "guards": {"snapshot_every": 3},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed_run(tmp_path_factory):
+    """A run to its end by its `accumulate`, and its events."""
+
+    @cache
+    def run(accumulate):
+        trainer, events = build(tmp_path_factory.mktemp("undisturbed") / "one", **averaged(accumulate))
+        finish(trainer)
+        return trainer, events
+
+    return run
+
+
+def assert_as_undisturbed(undisturbed_run, folder, phase, step, samples, accumulate=1, interval_s=0.0):
+    undisturbed, whole = undisturbed_run(accumulate)
+    trainer, events = build(folder, **averaged(accumulate), logging={"step_interval_s": interval_s})
     fail(trainer, phase, step, samples)
     finish(trainer)
     assert trainer.state.step == undisturbed.state.step
@@ -112,43 +130,42 @@ def assert_as_undisturbed(folder, phase, step, samples, accumulate=1, interval_s
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_run_goes_on_and_ends_where_the_undisturbed_one_does(tmp_path, phase):
-    assert_as_undisturbed(tmp_path, phase, step=4, samples=3)
+def test_the_run_goes_on_and_ends_where_the_undisturbed_one_does(undisturbed_run, tmp_path, phase):
+    assert_as_undisturbed(undisturbed_run, tmp_path, phase, step=4, samples=3)
 
 
 @pytest.mark.parametrize("phase", ["backward", "average"])
-def test_steps_whose_figures_are_read_late_are_counted_once(tmp_path, phase):
-    assert_as_undisturbed(tmp_path, phase, step=4, samples=3, interval_s=HOUR)
+def test_steps_whose_figures_are_read_late_are_counted_once(undisturbed_run, tmp_path, phase):
+    assert_as_undisturbed(undisturbed_run, tmp_path, phase, step=4, samples=3, interval_s=HOUR)
 
 
-def test_each_micro_batch_of_a_window_is_cut(tmp_path):
-    assert_as_undisturbed(tmp_path, "backward", step=1, samples=5, accumulate=3)
+def test_each_micro_batch_of_a_window_is_cut(undisturbed_run, tmp_path):
+    assert_as_undisturbed(undisturbed_run, tmp_path, "backward", step=1, samples=5, accumulate=3)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(50))
-def test_out_of_memory_at_fifty_random_steps(tmp_path, seed):
+def test_out_of_memory_at_fifty_random_steps(undisturbed_run, tmp_path, seed):
     numbers = random.Random(seed)
     phase, accumulate = numbers.choice(PHASES), numbers.choice([1, 1, 2])
     step = numbers.randrange(10 // accumulate - 1)
-    assert_as_undisturbed(tmp_path, phase, step, numbers.randint(1, 7), accumulate)
+    assert_as_undisturbed(undisturbed_run, tmp_path, phase, step, numbers.randint(1, 7), accumulate)
 
 
 # -- side effects of a failed attempt
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path, phase):
+def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path):
     """With BatchNorm and dropout: bit-identical to a run with such small batches from the start."""
-    model = {"model": small_net(dropout=0.5)}
     asked, _ = build(tmp_path / "asked", small_net(dropout=0.5), memory={"micro_batch": 4})
     finish(asked)
-    trainer, events = build(tmp_path / "met", **model)
-    fail(trainer, phase, 0, 4)
-    finish(trainer)
-    assert bits(trainer) == bits(asked)
-    assert losses(events)
-    assert trainer.context.micro_batches.limits["training"] == 4
+    for phase in ("forward", "backward"):
+        trainer, events = build(tmp_path / phase, small_net(dropout=0.5))
+        fail(trainer, phase, 0, 4)
+        finish(trainer)
+        assert bits(trainer) == bits(asked), phase
+        assert losses(events)
+        assert trainer.context.micro_batches.limits["training"] == 4
 
 
 def test_where_the_optimizer_was_interrupted_the_run_goes_back(tmp_path):
@@ -189,7 +206,7 @@ def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
 
 def test_batch_norm_is_said_to_see_the_difference(tmp_path):
     for model, codes in ((small_net(), ["batchnorm_split"]), (group_net(), [])):
-        trainer, events = build(tmp_path, model)
+        trainer, events = build(tmp_path, model, training={"epochs": 1})
         limit_memory(trainer, lambda: 2)
         finish(trainer)
         assert [w.code for w in of(events, Warned)] == codes
@@ -201,7 +218,7 @@ def test_batch_norm_is_said_to_see_the_difference(tmp_path):
 
 def test_masks_are_cut_too_however_much_of_them_is_ignored(tmp_path):
     def trained(folder, limit):
-        run = config(training={"lr": 0.05}, data={"augment": "none"})
+        run = config(training={"lr": 0.05, "epochs": 1}, data={"augment": "none"})
         trainer, events = build_trainer(run, folder, kind=Scene)
         limit_memory(trainer, lambda: limit)
         finish(trainer)
@@ -229,7 +246,7 @@ def test_where_not_even_one_sample_fits_it_ends(tmp_path):
 
 def test_others_who_hold_the_memory_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "held_by_others", lambda: "python (pid 4117) has 70.0 GiB on this GPU")
-    trainer, events = build(tmp_path)
+    trainer, events = build(tmp_path, training={"epochs": 1})
     limit_memory(trainer, lambda: 4)
     finish(trainer)
     assert {each.message for each in of(events, Warned) if each.code == "memory_owners"} == {
@@ -346,18 +363,18 @@ class Starved:
             yield window
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
-def test_a_full_host_reads_fewer_batches_ahead_and_loses_none(tmp_path, error):
-    run = config(data={"augment": "none"})
+def test_a_full_host_reads_fewer_batches_ahead_and_loses_none(tmp_path):
+    run = config(data={"augment": "none"}, training={"epochs": 1})
     undisturbed, _ = build_trainer(run, tmp_path / "one", model=group_net())
     finish(undisturbed)
-    trainer, events = build_trainer(run, tmp_path / "two", model=group_net(), workers=1)
-    before = trainer.context.job.train_loader._ahead
-    Starved(trainer.context.job.train_loader, error, before // 2)
-    finish(trainer)
-    assert [e.problem for e in of(events, Recovered)] == ["host memory"]
-    assert trainer.context.job.train_loader._ahead == before // 2
-    assert bits(trainer) == bits(undisturbed)
+    for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")):
+        trainer, events = build_trainer(run, tmp_path / repr(error), model=group_net(), workers=1)
+        before = trainer.context.job.train_loader._ahead
+        Starved(trainer.context.job.train_loader, error, before // 2)
+        finish(trainer)
+        assert [e.problem for e in of(events, Recovered)] == ["host memory"]
+        assert trainer.context.job.train_loader._ahead == before // 2
+        assert bits(trainer) == bits(undisturbed)
 
 
 def test_a_host_that_stays_full_ends_the_run(tmp_path):
@@ -456,7 +473,9 @@ def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
 
 @pytest.mark.parametrize(("size", "cuts"), [(5, ["5 → 3"]), (7, ["7 → 4", "4 → 2"]), (3, ["3 → 2", "2 → 1"])])
 def test_a_limit_is_halved_and_rounded_up(tmp_path, size, cuts):
-    trainer, events = build_trainer(config(training={"batch_size": size}), tmp_path, model=group_net())
+    trainer, events = build_trainer(
+        config(training={"batch_size": size, "epochs": 1}), tmp_path, model=group_net()
+    )
     limit_memory(trainer, lambda: {5: 3, 7: 2, 3: 1}[size])
     finish(trainer)
     actions = [e.action for e in of(events, Recovered) if e.action.startswith("training")]
