@@ -238,6 +238,11 @@ class Trainer:
     def _step(self, window: Window) -> torch.Tensor:
         """Take one optimizer step over the micro-batches of `window`, without a sync.
 
+        Invariants: up to `updater.apply`, only gradients, BatchNorm's buffers and the window's metrics
+        change, which `updater.forget` and the next attempt take back, so that any error lets the window be
+        tried again. From there to `updater.commit` weights and optimizer may be of two steps
+        (`updater.applying`): nothing is saved or tried again then.
+
         Returns:
             The window's loss, 0-dim, on the device.
         """
@@ -290,7 +295,11 @@ class Trainer:
         return loss
 
     def _between_steps(self) -> None:
-        """Report, save and execute commands, as far as due."""
+        """Report, save and execute commands, as far as due.
+
+        Invariant: here weights, optimizer, averages and cursor are of the same step, and here alone a
+        checkpoint of an epoch under way is taken, and settings, network or position change.
+        """
         context = self.context
         if context.report_is_due():
             context.reporter.flush()

@@ -67,6 +67,10 @@ class _Save:
 class Saver:
     """Writes the snapshots of one run.
 
+    Invariants: at most one save is in progress, and `_writing` changes in the caller's thread alone. A save
+    that failed is kept, with its snapshot, until it is written or given up with an error. A checkpoint has
+    its name only once it is whole on disk; names change inside `guard` alone.
+
     Args:
         folder: The run's `checkpoints` folder.
         config: Returns when to save and how many to keep, by the settings in force.

@@ -152,6 +152,9 @@ STATUS_NUMBERS = 9
 class Ranks:
     """This rank and its group; alone, all methods return at once and change nothing.
 
+    Invariant: all ranks make the same operations of a group in the same order. What decides whether one is
+    made is a value that all have (a setting, or what they agreed on), never one of this rank.
+
     Args:
         rank: Number of this process in the group, from 0.
         world_size: Processes of the group.

@@ -206,6 +206,9 @@ _Identity = tuple[int, int, int]
 class Claim:
     """This process's right to write to a run, until it releases or loses it.
 
+    Invariant: the process whose content lock.json has is the only one that writes to the run. lock.json is
+    replaced and removed with the directory locked alone, so that of two that find it stale one takes it.
+
     Args:
         run: The run's directory.
 

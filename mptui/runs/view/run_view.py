@@ -21,7 +21,11 @@ _STATES: dict[str, State] = {
 
 
 class RunView(ViewState):
-    """The state of a run on screens: `handle` updates it by an event; screens read its attributes."""
+    """The state of a run on screens: `handle` updates it by an event; screens read its attributes.
+
+    Invariant: the state follows from the events, in their order, and from nothing else: no clock, no file,
+    no width of a screen. So the live screen, a replay and an index at any position agree.
+    """
 
     def handle(self, event: Event) -> None:
         """Update the state and the log."""
