@@ -50,9 +50,8 @@ def is_gone(pid):
         return True
 
 
-def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(terminal):
-    program = terminal(environ=ENDLESS)
-    start_training(program)
+def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(training, terminal):
+    program = training()
     owner = program.child.pid
     program.press("d")
     assert program.exit_code() == 0

@@ -18,9 +18,8 @@ pytestmark = pytest.mark.program
 MIB = 1 << 20
 
 
-def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
-    program = terminal(environ=ENDLESS, size=(140, 45))
-    start_training(program)
+def test_a_terminal_that_nobody_reads_costs_the_run_no_step(training):
+    program = training(size=(140, 45))
     # many full frames: more than the terminal's buffer holds, so that the screen has to wait
     program.press(*["\x14"] * 6)
     steps, samples = count(program, Step), count(program, DeviceSample)

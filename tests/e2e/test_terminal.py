@@ -20,25 +20,14 @@ from mptui.events import (
     RunFinished,
     Step,
 )
+from tests.e2e.conftest import TINY
 from tests.e2e.native_exit import ENDS
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.program
 
-SAMPLES = 32
-TINY = {
-    "MPTUI_MODEL_NAME": "unet",
-    "MPTUI_MODEL_WIDTH": "4",
-    "MPTUI_MODEL_DEPTH": "1",
-    "MPTUI_DATA_SAMPLES": str(SAMPLES),
-    "MPTUI_DATA_IMAGE_SIZE": "32",
-    "MPTUI_DATA_WORKERS": "0",
-    "MPTUI_GUARDS_DETECT_ANOMALY": "false",
-    "MPTUI_GUARDS_NUMERICS": "off",
-    "MPTUI_LOGGING_PICTURES": "0",
-    "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
-}
+SAMPLES = int(TINY["MPTUI_DATA_SAMPLES"])
 SHORT = TINY | {"MPTUI_TRAINING_MAX_STEPS": "6"}
 ENDLESS = TINY | {"MPTUI_TRAINING_EPOCHS": "100000"}
 
@@ -159,9 +148,8 @@ def test_leaving_while_it_trains_asks_first(terminal):
     ("number", "code"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code):
-    program = terminal(environ=ENDLESS)
-    start_training(program)
+def test_a_signal_saves_leaves_and_restores_the_terminal(training, number, code):
+    program = training()
     os.kill(program.pid, number)
     assert program.exit_code() == code
     assert program.is_restored()
@@ -269,9 +257,8 @@ def is_stopped(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_STOPPED)
 
 
-def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
-    program = terminal(environ=ENDLESS)
-    start_training(program)
+def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(training):
+    program = training()
     program.press("\x1a")
     program.shows("mptui and the run in its process are suspended; to continue: fg")
     assert program.is_restored()
