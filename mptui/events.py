@@ -684,6 +684,8 @@ def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Replace each non-finite float in a value by its name as a string, and each dataclass by its fields."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, dict):
         return {k: finite_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -239,8 +239,8 @@ def to_document(view: RunView) -> dict[str, Any]:
         timeline=view.timeline.saved(),
     )
     events = {name: _record(getattr(view, name)) for name in _EVENTS}
-    document: dict[str, Any] = finite_json({"events": events, **asdict(saved)})
-    return document
+    document: dict[str, Any] = finite_json(saved)
+    return {"events": events, **document}
 
 
 def from_document(document: dict[str, Any]) -> RunView:

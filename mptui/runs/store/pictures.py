@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mptui.data.pictures import SamplePrediction, ValidationPictures
@@ -92,7 +92,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
             },
             confusion=None if pictures.confusion is None else counted(pictures),
         )
-        text = json.dumps(finite_json(asdict(record)), allow_nan=False)
+        text = json.dumps(finite_json(record), allow_nan=False)
         # the picture first: one without the other, on a full disk, is removed later by its name
         replace_file(path, png_bytes(sheet), guard)
         replace_file(path.with_suffix(".json"), text.encode(errors="backslashreplace"), guard)
