@@ -3,6 +3,7 @@ import resource
 import signal
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,13 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "start", start)
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Two workers: a test that ends them finds others at work."""
+    with Pool(2) as workers:
+        yield workers
+
+
 def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
     """Read each request as a separate task; return the answers by the requests' names."""
     pool.arena.reserve(len(requests) * BYTES)
@@ -49,9 +57,9 @@ def task(pool: Pool, request: SampleRequest, row: int) -> ReadTask:
     return ReadTask(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_offset=row * BYTES)
 
 
-def test_workers_write_what_the_caller_would() -> None:
+def test_workers_write_what_the_caller_would(pool: Pool) -> None:
     requests: list[SampleRequest] = [Drawn(i) for i in range(12)]
-    with Pool(0) as alone, Pool(2) as pool:
+    with Pool(0) as alone:
         expected, found = read(alone, requests), read(pool, requests)
         np.testing.assert_array_equal(alone.arena.pixels(0, 12, SIDE), pool.arena.pixels(0, 12, SIDE))
     assert {name: answer.labels for name, answer in expected.items()} == {
@@ -87,25 +95,23 @@ def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_p
 
 
 @pytest.mark.usefixtures("fresh")
-def test_a_killed_worker_is_replaced_and_its_tasks_are_done(tmp_path: Path) -> None:
-    with Pool(2) as pool:
-        answers = read(pool, [*[Drawn(i) for i in range(9)], Deadly(9, tmp_path / "died")])
-        assert len(pool.pids) == 2
-        pixels = pool.arena.pixels(0, 10, SIDE).copy()
+def test_a_killed_worker_is_replaced_and_its_tasks_are_done(pool: Pool, tmp_path: Path) -> None:
+    answers = read(pool, [*[Drawn(i) for i in range(9)], Deadly(9, tmp_path / "died")])
+    assert len(pool.pids) == 2
+    pixels = pool.arena.pixels(0, 10, SIDE).copy()
     with Pool(0) as alone:
         read(alone, [Drawn(i) for i in range(10)])
         np.testing.assert_array_equal(pixels, alone.arena.pixels(0, 10, SIDE))
     assert len(answers) == 10
 
 
-def test_idle_workers_may_be_killed_too() -> None:
-    with Pool(2) as pool:
-        read(pool, [Drawn(i) for i in range(4)])
-        before = pool.pids
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
-        assert len(read(pool, [Drawn(i) for i in range(4)])) == 4
-        assert not set(before) & set(pool.pids)
+def test_idle_workers_may_be_killed_too(pool: Pool) -> None:
+    read(pool, [Drawn(i) for i in range(4)])
+    before = pool.pids
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    assert len(read(pool, [Drawn(i) for i in range(4)])) == 4
+    assert not set(before) & set(pool.pids)
 
 
 def test_a_sample_that_kills_every_worker_ends_the_run_by_name() -> None:
@@ -121,31 +127,30 @@ def test_a_pool_whose_workers_died_is_left_and_used_again(tmp_path: Path) -> Non
         assert len(read(pool, [Drawn(i) for i in range(4)])) == 4
 
 
+def test_workers_live_through_the_signals_that_stop_a_run(pool: Pool) -> None:
+    read(pool, [Drawn(0)])
+    pids = pool.pids
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for pid in pids:
+            os.kill(pid, number)
+    read(pool, [Drawn(1)])
+    assert pool.pids == pids
+
+
+def test_cancelled_tasks_are_neither_answered_nor_written(pool: Pool) -> None:
+    pool.arena.reserve(500 * BYTES)
+    for row in range(500):
+        pool.submit(task(pool, Drawn(row), row))
+    pool.cancel()
+    pool.arena.pixels(0, 500, SIDE)[:] = 77
+    answers = read(pool, [Drawn(0)])
+    assert list(answers) == ["drawn-0.png"]
+    assert (pool.arena.pixels(BYTES, 499, SIDE) == 77).all()
+
+
 def test_a_bug_in_a_reader_is_raised_with_its_traceback() -> None:
     with Pool(1) as pool, pytest.raises(RuntimeError, match="KeyError: 'no such thing'"):
         read(pool, [Faulty(0)])
-
-
-def test_workers_live_through_the_signals_that_stop_a_run() -> None:
-    with Pool(1) as pool:
-        read(pool, [Drawn(0)])
-        pids = pool.pids
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(pids[0], number)
-        read(pool, [Drawn(1)])
-        assert pool.pids == pids
-
-
-def test_cancelled_tasks_are_neither_answered_nor_written() -> None:
-    with Pool(2) as pool:
-        pool.arena.reserve(500 * BYTES)
-        for row in range(500):
-            pool.submit(task(pool, Drawn(row), row))
-        pool.cancel()
-        pool.arena.pixels(0, 500, SIDE)[:] = 77
-        answers = read(pool, [Drawn(0)])
-        assert list(answers) == ["drawn-0.png"]
-        assert (pool.arena.pixels(BYTES, 499, SIDE) == 77).all()
 
 
 def test_cancelled_tasks_are_not_read(tmp_path: Path) -> None:
