@@ -13,8 +13,8 @@ from mptui.hardware.torch_view import TorchView
 from mptui.io.read_speed import ReadSpeed
 from mptui.lab.doctor import data
 from mptui.lab.doctor.data import check_data
+from mptui.lab.doctor.examine import check_configuration
 from mptui.lab.doctor.findings import exit_code
-from mptui.lab.doctor.other_trainers import check_configuration
 from mptui.registry.names import SampleKind
 from mptui.runs.planning.plan import Request
 from tests.data.images import class_folders

@@ -1,11 +1,11 @@
 """Each check of the machine, with its faults simulated: files, variables, limits, a broken torch."""
 
-import contextlib
-import io
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pynvml
@@ -21,6 +21,7 @@ from mptui.lab.doctor.machine import Probed, probe_torch
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, FakeNvml, h200, t4
 from tests.hardware.machines import HOST
+from tests.program import DEADLINE_S, Program, run_to_end
 
 __all__ = ["driver"]
 NOWHERE = Path("/nowhere")
@@ -165,6 +166,36 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
 # -- torch in a separate process
 
 
+class ForkedProbe(Program):
+    """The test of torch in a fork of the program, whose output is bytes as that of a fresh interpreter."""
+
+    def communicate(self, timeout=DEADLINE_S):
+        try:
+            return [text.encode() for text in super().communicate(timeout)]
+        except TimeoutError as error:
+            raise subprocess.TimeoutExpired("probe", timeout) from error
+
+
+def fork_probes(monkeypatch, folder, package):
+    """Let `probe_torch` start forks, in which `package` is that of `folder`."""
+    call = f"{__name__}:probe_of_another"
+    monkeypatch.setattr(
+        doctor_machine,
+        "start",
+        lambda _call, env, **_pipes: nullcontext(ForkedProbe(folder, package, environ=env, call=call)),
+    )
+
+
+def probe_of_another():
+    """Test torch, in a fork."""
+    folder, package = sys.argv[1:]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    doctor_machine.main()
+
+
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("code", "word"),
     [
@@ -176,9 +207,12 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
     ],
     ids=["import", "error", "crash", "exit", "hang"],
 )
-def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
+def test_a_torch_that_is_broken_is_a_finding(request, tmp_path, monkeypatch, code, word):
     put(tmp_path, {"torch/__init__.py": code})
-    monkeypatch.syspath_prepend(tmp_path)
+    if request.node.callspec.id == "import":
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        fork_probes(monkeypatch, tmp_path, "torch")
     probed = probe_torch(os.environ, timeout_s=0.3 if "sleep" in code else 300)
     assert probed.view.version is None
     assert word in str(probed.view.problem)
@@ -187,26 +221,11 @@ def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     assert machine.devices[-1].usable
 
 
-class InThisProcess:
-    """What `probe_torch` starts, as far as that goes."""
-
-    returncode = 0
-
-    def communicate(self, timeout):
-        with contextlib.redirect_stdout(io.StringIO()) as answer:
-            doctor_machine.main()
-        return answer.getvalue().encode(), b""
-
-    def kill(self):
-        """It has ended."""
-
-
+@pytest.mark.program
 def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
     code = "raise RuntimeError('operator torchvision::nms does not exist')"
     put(tmp_path, {"torchvision/__init__.py": code})
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.setattr(doctor_machine, "start", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
+    fork_probes(monkeypatch, tmp_path, "torchvision")
     probed = probe_torch(os.environ)
     assert "cpu" not in probed.failures
     assert not probed.works
@@ -247,20 +266,22 @@ def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
 
 
 def under_limits(files, root):
-    """Return the findings of `check_limits` in a shell with these limits."""
-    code = (
-        "from pathlib import Path; from mptui.lab.doctor.machine import check_limits\n"
-        f"print(*(f'{{f.name}} {{f.state}} {{f.do}}' for f in check_limits(Path({str(root)!r}))), sep='|')"
-    )
-    ended = subprocess.run(
-        ["sh", "-c", f'ulimit -n {files} && ulimit -l 64 && exec "$0" -c "$1"', sys.executable, code],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """Return the findings of `check_limits` in a process with these limits."""
+    ended = run_to_end(files, root, call=f"{__name__}:tell_limits")
+    assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip().split("|")
 
 
+def tell_limits():
+    """Print the findings of `check_limits`, in a fork with the limits that come first in `argv`."""
+    files, root = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
+    found = doctor_machine.check_limits(Path(root))
+    print(*(f"{finding.name} {finding.state} {finding.do}" for finding in found), sep="|")
+
+
+@pytest.mark.program
 def test_limits_of_the_shell(tmp_path):
     files, locked = under_limits(200, tmp_path)
     assert files.startswith("nofile advice ulimit -n")

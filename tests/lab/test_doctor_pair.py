@@ -6,14 +6,14 @@ from itertools import product
 import pytest
 
 from mptui.hardware.devices import Machine
-from mptui.lab.doctor.foreign_files import (
+from mptui.lab.doctor.foreign_files import read_config_file
+from mptui.lab.doctor.other_trainers import (
     Accelerate,
     check_accelerate,
-    read_config_file,
+    compare,
     read_training,
     usual_place,
 )
-from mptui.lab.doctor.other_trainers import compare
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
 
 ACCELERATE = """\

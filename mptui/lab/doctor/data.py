@@ -1,6 +1,7 @@
 """Checks the data of a run by the same scan; opens a set as a run would, and writes what is made of it."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from mptui.config.schema import DataConfig, RunConfig
@@ -17,6 +18,7 @@ from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import Plan, Request, resolve_request
 from mptui.text import clean_name, size
 
+_ok, _advice = partial(ok, "data"), partial(advice, "data")
 _MOST_NAMED = 20
 _SLOW_BYTES, _SLOW_FILES = 100 << 20, 1000
 """Bytes and files a second below both of which a disk holds back a classifier that trains on a GPU."""
@@ -46,10 +48,10 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
     except MptuiError as fault:
         return findings_of("data", "data", fault)
     do = "see what is understood: mptui data DATA"
-    said = [advice("data", "warning", warning, do) for warning in warnings]
+    said = [_advice("warning", warning, do) for warning in warnings]
     return [
         _summary(dataset, plan.task),
-        *(ok("data", "reading", line) for line in reading_lines(dataset)),
+        *(_ok("reading", line) for line in reading_lines(dataset)),
         *_problems(dataset, config.data.bad_sample_budget),
         *said,
         *_fit(dataset, plan),
@@ -59,8 +61,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
 
 def _summary(dataset: Dataset, task: str) -> Finding:
     sides = "" if dataset.sides is None else ", shorter sides {}/{}/{} px".format(*dataset.sides)
-    return ok(
-        "data",
+    return _ok(
         "data",
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.val):,} validation images for "
         f"{task}, {len(dataset.classes)} classes{sides}",
@@ -71,20 +72,18 @@ def _problems(dataset: Dataset, budget: float) -> Iterator[Finding]:
     """Report unreadable files within the budget, which a run leaves out; beyond it, the scan has failed."""
     do = f"repair or remove it; a run leaves it out (data.bad_sample_budget = {budget:g})"
     for problem in dataset.problems[:_MOST_NAMED]:
-        yield advice("data", "file", f"{problem.path}: {problem.reason}", do)
+        yield _advice("file", f"{problem.path}: {problem.reason}", do)
     if (more := len(dataset.problems) - _MOST_NAMED) > 0:
-        yield advice("data", "file", f"and {more} more files that can't be used", do)
+        yield _advice("file", f"and {more} more files that can't be used", do)
 
 
 def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
     for finding in data_findings(dataset, plan.config.data.sampler):
-        yield advice("data", "classes", finding.what, finding.do)
+        yield _advice("classes", finding.what, finding.do)
     side = int(plan.config.data.image_size or 0)
     if dataset.sides is not None and dataset.sides[1] < side:
         what = f"half of the images are smaller than data.image_size = {side} and are enlarged"
-        yield advice(
-            "data", "image_size", what, f"--set data.image_size={max(32, dataset.sides[1] // 32 * 32)}"
-        )
+        yield _advice("image_size", what, f"--set data.image_size={max(32, dataset.sides[1] // 32 * 32)}")
 
 
 def _disk(plan: Plan) -> Iterator[Finding]:
@@ -99,14 +98,14 @@ def _disk(plan: Plan) -> Iterator[Finding]:
     how = f"in random order by {READERS} threads ({size(speed.bytes_read)} in {speed.seconds:.2f} s)"
     what = f"{place}: {rate}, {how}, "
     if speed.cached is None:
-        yield ok("data", "read speed", f"{what}perhaps from memory: the file system doesn't tell")
+        yield _ok("read speed", f"{what}perhaps from memory: the file system doesn't tell")
     elif speed.cached > _MOSTLY_DISK:
-        yield ok("data", "read speed", f"{what}{speed.cached:.0%} of it from memory: the disk may be slower")
+        yield _ok("read speed", f"{what}{speed.cached:.0%} of it from memory: the disk may be slower")
     elif speed.bytes_per_second < _SLOW_BYTES and speed.files_per_second < _SLOW_FILES:
         do = f"mptui prepare {place} --out READY, on a local disk; or --set data.cache=ram"
-        yield advice("data", "read speed", f"{what}from the disk: slow", do)
+        yield _advice("read speed", f"{what}from the disk: slow", do)
     else:
-        yield ok("data", "read speed", f"{what}from the disk")
+        yield _ok("read speed", f"{what}from the disk")
 
 
 # Opens a set as a run with the same settings would, and writes what is made of it

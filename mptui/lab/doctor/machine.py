@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as NotIniError
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
 from mptui.lab.doctor.findings import DISK, Finding, advice, error, ok, sentence
 from mptui.processes.start import exit_code_name, start
 from mptui.text import clean
+
+_ok, _advice, _error = partial(ok, "machine"), partial(advice, "machine"), partial(error, "machine")
 
 # Checks the login session: locale, terminal, and whether a run survives logout
 # -----------------------------------------------------------------------------
@@ -54,31 +57,31 @@ def check_locale(environ: Mapping[str, str]) -> list[Finding]:
     try:
         locale.setlocale(locale.LC_CTYPE, name)
     except locale.Error:
-        return [advice("machine", "locale", f"{variable}={name}: no such locale on this machine", do)]
+        return [_advice("locale", f"{variable}={name}: no such locale on this machine", do)]
     finally:
         locale.setlocale(locale.LC_CTYPE, before)
     if "utf-8" not in name.lower() and "utf8" not in name.lower():
         what = f"{variable}={name}: no UTF-8, so charts are drawn in ASCII"
-        return [advice("machine", "locale", what, do)]
-    return [ok("machine", "locale", f"{variable}={name}")]
+        return [_advice("locale", what, do)]
+    return [_ok("locale", f"{variable}={name}")]
 
 
 def check_terminal(environ: Mapping[str, str], size: os.terminal_size | None) -> list[Finding]:
     """Check the terminal; `size` is None without one."""
     if size is None:
-        return [ok("machine", "terminal", "no terminal; mptui run doesn't need one")]
+        return [_ok("terminal", "no terminal; mptui run doesn't need one")]
     term = environ.get("TERM", "")
     if term in {"", "dumb"}:
         what = f"TERM={term}: mptui can't draw its screens"
-        return [advice("machine", "terminal", what, "export TERM=xterm-256color, or use mptui run")]
+        return [_advice("terminal", what, "export TERM=xterm-256color, or use mptui run")]
     colours = _colours(environ, term)
-    found = [ok("machine", "terminal", f"TERM={term}, {size.columns} x {size.lines}, {colours} colours")]
+    found = [_ok("terminal", f"TERM={term}, {size.columns} x {size.lines}, {colours} colours")]
     if colours == "8":
         do = "export TERM=xterm-256color, if the terminal can; in tmux set default-terminal"
-        found = [advice("machine", "terminal", f"TERM={term}: {colours} colours", do)]
+        found = [_advice("terminal", f"TERM={term}: {colours} colours", do)]
     if size.columns < SMALLEST.columns or size.lines < SMALLEST.lines:
         what = f"the terminal is {size.columns} x {size.lines}; screens need 80 x 24"
-        found.append(advice("machine", "terminal", what, "enlarge the window, or use a smaller font"))
+        found.append(_advice("terminal", what, "enlarge the window, or use a smaller font"))
     return found
 
 
@@ -92,20 +95,17 @@ def _colours(environ: Mapping[str, str], term: str) -> str:
 def check_logout(root: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check whether systemd ends the processes of a user at logout."""
     if not (root / "run/systemd/system").is_dir():
-        yield ok("machine", "logout", "no systemd here: a detached run outlives the login")
+        yield _ok("logout", "no systemd here: a detached run outlives the login")
         return
     if not _kills(root, environ):
-        yield ok("machine", "logout", "KillUserProcesses=no: a detached run outlives the login")
+        yield _ok("logout", "KillUserProcesses=no: a detached run outlives the login")
         return
     if _is_outside_of_login(root):
-        yield ok("machine", "logout", "KillUserProcesses=yes, but this shell is outside the login's scope")
+        yield _ok("logout", "KillUserProcesses=yes, but this shell is outside the login's scope")
         return
-    yield advice(
-        "machine",
-        "logout",
-        "KillUserProcesses=yes: systemd ends even a detached run when you log out",
-        "once: loginctl enable-linger; then systemd-run --user --scope mptui run …",
-    )
+    what = "KillUserProcesses=yes: systemd ends even a detached run when you log out"
+    do = "once: loginctl enable-linger; then systemd-run --user --scope mptui run …"
+    yield _advice("logout", what, do)
 
 
 def _kills(root: Path, environ: Mapping[str, str]) -> bool:
@@ -190,8 +190,8 @@ def check_processors(host: Host) -> list[Finding]:
     what = f"{host.cpus_usable} of {host.cores_logical} processors, {host.name}"
     if host.cpus_usable == 1 and host.cores_logical > 1:
         do = "give the job more processors: decoding and training share this one"
-        return [advice("machine", "processors", what, do)]
-    return [ok("machine", "processors", what)]
+        return [_advice("processors", what, do)]
+    return [_ok("processors", what)]
 
 
 def check_memory(host: Host) -> list[Finding]:
@@ -201,8 +201,8 @@ def check_memory(host: Host) -> list[Finding]:
     what = f"{host.memory_total / GIB:.1f} GiB{limited}, {host.memory_free / GIB:.1f} free"
     if host.memory_free < _LITTLE_MEMORY:
         do = "end other processes, raise the limit of the job, or use fewer workers with --workers"
-        return [advice("machine", "memory", what, do)]
-    return [ok("machine", "memory", what)]
+        return [_advice("memory", what, do)]
+    return [_ok("memory", what)]
 
 
 def check_shm(root: Path) -> list[Finding]:
@@ -212,13 +212,13 @@ def check_shm(root: Path) -> list[Finding]:
     try:
         size = shutil.disk_usage(place)
     except OSError as fault:
-        return [advice("machine", "shm", f"{place}: {fault.strerror}", do)]
+        return [_advice("shm", f"{place}: {fault.strerror}", do)]
     what = f"{place}: {size.total / GIB:.2f} GiB, {size.free / GIB:.2f} free"
     if size.total < LEAST_SHM:
-        return [advice("machine", "shm", what, do)]
+        return [_advice("shm", what, do)]
     if size.free < LEAST_SHM // 4:
-        return [advice("machine", "shm", what, f"remove files of ended processes: ls -l {place}")]
-    return [ok("machine", "shm", what)]
+        return [_advice("shm", what, f"remove files of ended processes: ls -l {place}")]
+    return [_ok("shm", what)]
 
 
 def check_limits(root: Path) -> list[Finding]:
@@ -227,17 +227,17 @@ def check_limits(root: Path) -> list[Finding]:
     what = f"open files: {_limit(soft)}"
     if soft != _UNLIMITED and soft < min(LEAST_FILES, 1024):
         do = f"ulimit -n {_limit(min(hard, LEAST_FILES) if hard != _UNLIMITED else LEAST_FILES)}"
-        found = [advice("machine", "nofile", f"{what}, few for many workers", do)]
+        found = [_advice("nofile", f"{what}, few for many workers", do)]
     else:
-        found = [ok("machine", "nofile", what)]
+        found = [_ok("nofile", what)]
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     infiniband = any((root / "sys/class/infiniband").glob("*"))
     said = "unlimited" if locked == _UNLIMITED else f"{locked >> 10:,} KiB"
     if infiniband and locked != _UNLIMITED and locked < _LEAST_LOCKED:
         do = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
-        found.append(advice("machine", "memlock", f"locked memory: {said}, too little for InfiniBand", do))
+        found.append(_advice("memlock", f"locked memory: {said}, too little for InfiniBand", do))
     else:
-        found.append(ok("machine", "memlock", f"locked memory: {said}"))
+        found.append(_ok("memlock", f"locked memory: {said}"))
     return found
 
 
@@ -256,26 +256,24 @@ def check_disk(runs_dir: Path) -> list[Finding]:
         free = shutil.disk_usage(place).free
     except OSError as fault:
         what = f"{runs_dir}: runs can't be written there: {fault.strerror}"
-        return [
-            error("machine", DISK, what, "choose another place with --runs-dir, or make this one writable")
-        ]
+        return [_error(DISK, what, "choose another place with --runs-dir, or make this one writable")]
     what = f"{runs_dir}: {free / GIB:.1f} GiB free"
     do = "free disk space, or choose another disk with --runs-dir"
     if free < _NO_DISK:
-        return [error("machine", DISK, what, do)]
-    return [advice("machine", DISK, what, do) if free < _LITTLE_DISK else ok("machine", DISK, what)]
+        return [_error(DISK, what, do)]
+    return [_advice(DISK, what, do) if free < _LITTLE_DISK else _ok(DISK, what)]
 
 
 def check_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check for variables that slow down every run, often left over from debugging."""
     for name, effect in _SLOWING.items():
         if environ.get(name, "0") not in {"", "0"}:
-            yield advice("machine", "variables", f"{name}={environ[name]}: {effect}", f"unset {name}")
+            yield _advice("variables", f"{name}={environ[name]}: {effect}", f"unset {name}")
     threads = environ.get("OMP_NUM_THREADS", "")
     cpus = os.cpu_count() or 1
     if threads.isdecimal() and int(threads) > cpus:
         what = f"OMP_NUM_THREADS={threads}: more threads than the {cpus} processors"
-        yield advice("machine", "variables", what, f"export OMP_NUM_THREADS={cpus}, or unset it")
+        yield _advice("variables", what, f"export OMP_NUM_THREADS={cpus}, or unset it")
 
 
 # Tests torch in a separate process, so that an import that crashes or hangs is only a finding
@@ -394,16 +392,16 @@ def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
     cards = nvidia_cards(root)
     if report.problem is None:
         cuda = f", CUDA {report.cuda[0]}.{report.cuda[1]}" if report.cuda else ""
-        found = [ok("machine", "driver", f"NVIDIA driver {report.driver}{cuda}, {len(report.gpus)} GPU(s)")]
+        found = [_ok("driver", f"NVIDIA driver {report.driver}{cuda}, {len(report.gpus)} GPU(s)")]
         lost = [gpu for gpu in report.gpus if gpu.problem]
         found += [sentence("machine", "gpu", "error", f"{gpu.name}, {gpu.problem}") for gpu in lost]
         if cards > len(report.gpus):
             what = f"the machine has {cards} NVIDIA cards, but the driver sees {len(report.gpus)}"
             do = "check the kernel log (dmesg) for the missing card, and its power and seating"
-            found.append(advice("machine", "driver", what, do))
+            found.append(_advice("driver", what, do))
         return found
     if not cards and report.driver is None and "no NVIDIA driver" in report.problem:
-        return [ok("machine", "driver", "no NVIDIA card and no driver")]
+        return [_ok("driver", "no NVIDIA card and no driver")]
     return [sentence("machine", "driver", "error" if cards else "advice", report.problem, _INSTALL)]
 
 
@@ -428,19 +426,17 @@ def check_torch(machine: Machine, probed: Probed) -> list[Finding]:
     view = probed.view
     if view.version is None:
         do = "install it anew: pip install --force-reinstall torch torchvision"
-        return [error("machine", "torch", str(view.problem), do)]
-    found = [ok("machine", "torch", str(torch_line(machine)))]
+        return [_error("torch", str(view.problem), do)]
+    found = [_ok("torch", str(torch_line(machine)))]
     if _version(view.version) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         what = f"torch {view.version} is older than {oldest}, and unsafe on weights of others"
-        found = [error("machine", "torch", what, "pip install --upgrade torch torchvision")]
+        found = [_error("torch", what, "pip install --upgrade torch torchvision")]
     if view.problem:
-        found.append(
-            error("machine", "torch", view.problem, "see python -c 'import torch; torch.cuda.init()'")
-        )
+        found.append(_error("torch", view.problem, "see python -c 'import torch; torch.cuda.init()'"))
     if VISION in probed.failures:
         do = "install matching versions: pip install --upgrade torch torchvision"
-        found.append(error("machine", VISION, f"torchvision can't be used: {probed.failures[VISION]}", do))
+        found.append(_error(VISION, f"torchvision can't be used: {probed.failures[VISION]}", do))
     return found
 
 
@@ -468,12 +464,12 @@ def _check_device(device: Device, machine: Machine, failures: dict[str, str]) ->
         return
     if device.torch_name in failures:
         do = "update the driver, or install a build of torch that suits it (https://pytorch.org/get-started)"
-        yield error("machine", device.torch_name, f"{title}: {failures[device.torch_name]}", do)
+        yield _error(device.torch_name, f"{title}: {failures[device.torch_name]}", do)
         return
     advised = recommend(device, machine.host.cpus_usable)
     named = ", ".join(filter(None, (title, memory_words(device, 1))))
     what = f"{named}; {advised.precision}: {advised.reason}; {', '.join(start_with(advised))}"
-    yield ok("machine", device.torch_name, what)
+    yield _ok(device.torch_name, what)
     yield from _state(device, title)
 
 
@@ -485,10 +481,10 @@ def _state(device: Device, title: str) -> Iterator[Finding]:
     held = sum(process.memory or 0 for process in gpu.processes or ())
     if gpu.memory_total and held > _HELD * gpu.memory_total:
         do = "wait for that process, end it, or choose another GPU with --device cuda:N"
-        yield advice("machine", device.torch_name, f"{title}: {others_on(gpu.processes)}", do)
+        yield _advice(device.torch_name, f"{title}: {others_on(gpu.processes)}", do)
     if harmful := [reason for reason in gpu.throttle or () if reason in HARMFUL_THROTTLING]:
         what = f"{title}: its clocks are throttled ({', '.join(harmful)})"
-        yield advice("machine", device.torch_name, what, "check its cooling and power supply")
+        yield _advice(device.torch_name, what, "check its cooling and power supply")
     if gpu.temperature_c is not None and gpu.temperature_c >= _HOT_C:
         what = f"{title}: {gpu.temperature_c:.0f} °C"
-        yield advice("machine", device.torch_name, what, "check its cooling; it slows down when it is hotter")
+        yield _advice(device.torch_name, what, "check its cooling; it slows down when it is hotter")

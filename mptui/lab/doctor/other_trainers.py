@@ -1,44 +1,287 @@
-"""Compares a training configuration with an accelerate file: settings in both must agree."""
+"""Reads what configurations of other trainers say of precision, learning rate, clipping and processes.
 
+The files are those of training scripts and of Hugging Face Accelerate; settings in both must agree.
+"""
+
+import os
 import re
-import shutil
-import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from mptui.config.resolve import resolve
-from mptui.errors import ConfigError, MptuiError
-from mptui.hardware.advice import default_workers, recommend
+from mptui.errors import ConfigError
+from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Machine
-from mptui.lab.doctor.findings import Area, Finding, advice, error, findings_of, ok
-from mptui.lab.doctor.foreign_files import (
-    AREA,
-    Accelerate,
-    ConfigFile,
-    ConfigValue,
-    OtherTraining,
-    Said,
-    Topic,
-    Value,
-    as_bool,
-    as_format,
-    as_number,
-    read_config_file,
-)
-from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
-from mptui.registry.trackers import chosen_trackers
-from mptui.runs.planning.plan import Plan, Request, effective_words, plan_run, rate_notes
-from mptui.runs.trackers.feeder import install_hint
+from mptui.lab.doctor.findings import Area, Finding, advice, error, ok
+from mptui.lab.doctor.foreign_files import ConfigFile, ConfigValue, Value, read_config_file
+from mptui.registry.names import SIXTEEN_BIT
+
+AREA: Area = "two configurations"
+_ok, _advice, _error = partial(ok, AREA), partial(advice, AREA), partial(error, AREA)
+
+# Reads precision, learning rate and clipping from a training configuration of any program
+# ----------------------------------------------------------------------------------------
+
+Said = Literal["no", "16 bit", "fp16", "bf16", "fp8", "auto"]
+"""A number format. "16 bit": mixed precision is on, and the launcher chooses its format."""
+Topic = Literal["amp", "fp16", "bf16", "dtype", "lr", "clip", "accumulate", "compile", "optimizer"]
+
+_NAMES: dict[Topic, str] = {
+    "amp": "amp use_amp enable_amp native_amp autocast use_autocast",
+    "fp16": "fp16 use_fp16 float16 half",
+    "bf16": "bf16 use_bf16 bfloat16",
+    "dtype": "amp_dtype autocast_dtype precision_type precision mixed_precision",
+    "lr": "lr learning_rate base_lr train_lr",
+    "clip": "clip_grad_norm max_grad_norm grad_clip grad_clip_norm clip_grad gradient_clip gradient_clipping "
+    "gradient_clip_val grad_norm_clip max_norm",
+    "accumulate": "gradient_accumulation_steps gradient_accumulate_every accumulate accumulation_steps "
+    "accumulate_grad_batches grad_accum_steps",
+    "compile": "compile_model torch_compile use_compile compile",
+    "optimizer": "optimizer optim optimizer_name optimizer_type",
+}
+"""Names that are common in training scripts."""
+_TOPICS = {name: topic for topic, names in _NAMES.items() for name in names.split()}
+# the key that says it in a table of its own: `fp16: {enabled: true}`, `[precision] mode = …`
+_WITHIN = {"enabled": {"amp", "fp16", "bf16"}, "dtype": {"amp"}, "mode": {"dtype"}, "name": {"optimizer"}}
+_TRAINING = re.compile(r"(?i)train|optim|precision|solver|^(args|cfg|conf|config|hparams|params|common|run)")
+_SWITCHES: dict[Topic, Said] = {"fp16": "fp16", "bf16": "bf16", "amp": "16 bit"}
+_IN_ORDER: tuple[Topic, ...] = ("amp", "fp16", "bf16")
+
+_FORMATS: dict[str, Said] = {
+    **dict.fromkeys(("no", "none", "off", "fp32", "float32", "32", "32-true", "full", "false", "0"), "no"),
+    **dict.fromkeys(("fp16", "float16", "half", "16", "16-mixed", "16-true"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
+    **dict.fromkeys(("amp", "mixed", "true", "on", "yes", "1"), "16 bit"),
+    **dict.fromkeys(("fp8", "transformer-engine"), "fp8"),
+    "auto": "auto",
+}
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTraining:
+    """The settings by topic; of several, the first that concerns training."""
+
+    path: Path
+    topics: dict[Topic, list[ConfigValue]]
+
+    def all(self, *topics: Topic) -> list[ConfigValue]:
+        """Return the settings of some topics."""
+        return [setting for topic in topics for setting in self.topics.get(topic, [])]
+
+    def first(self, topic: Topic) -> ConfigValue | None:
+        """Return the first setting of a topic."""
+        return next(iter(self.all(topic)), None)
+
+    def is_on(self, topic: Topic) -> bool | None:
+        """Whether a switch is on; None if it is not set."""
+        setting = self.first(topic)
+        return None if setting is None else as_bool(setting.value)
+
+    def statements(self) -> list[tuple[ConfigValue, Said]]:
+        """Return every setting about precision with its meaning; "no" for a format only excludes it."""
+        on = [(s, said) for topic, said in _SWITCHES.items() for s in self.all(topic) if as_bool(s.value)]
+        return on + [(s, said) for s in self.all("dtype") if (said := as_format(s.value)) is not None]
+
+    @property
+    def precision(self) -> Said | None:
+        """The format of the training; None if it is not set."""
+        amp, all_said = self.is_on("amp"), [said for _, said in self.statements()]
+        named = [said for said in all_said if said not in {"16 bit", "no"}]
+        if named and (amp is not False or self.is_on("fp16") or self.is_on("bf16")):
+            return named[0]
+        if amp or "16 bit" in all_said:
+            return "16 bit"
+        silent = amp is None and not self.topics.keys() & {"fp16", "bf16", "dtype"}
+        return None if silent else "no"
+
+
+def read_training(settings: ConfigFile) -> OtherTraining:
+    """Find the settings of a configuration that concern training."""
+    topics: dict[Topic, list[ConfigValue]] = {}
+    for setting in settings.values:
+        topic = _topic(setting)
+        if setting.keys[-1] == "precision" and as_format(setting.value) is None:
+            continue  # for display or products, not a number format
+        if topic is not None:
+            topics.setdefault(topic, []).append(setting)
+    return OtherTraining(settings.path, {topic: _about_training(found) for topic, found in topics.items()})
+
+
+def _topic(setting: ConfigValue) -> Topic | None:
+    name = setting.keys[-1].lower()
+    if name in _WITHIN and len(setting.keys) > 1:
+        outer = _TOPICS.get(setting.keys[-2].lower())
+        if outer in _WITHIN[name]:
+            return "dtype" if name == "dtype" else outer
+    return _TOPICS.get(name)
+
+
+def _about_training(found: list[ConfigValue]) -> list[ConfigValue]:
+    """Prefer settings at the top level or in a table about training: a model can have its own `fp16`."""
+    near = [s for s in found if len(s.keys) == 1 or any(_TRAINING.search(key) for key in s.keys[:-1])]
+    return near or found
+
+
+def as_bool(value: Value) -> bool | None:
+    """Interpret a value as a switch; None if it isn't one."""
+    if isinstance(value, str):
+        return _BOOLEANS.get(value.strip().lower())
+    return None if value is None else bool(value)
+
+
+def as_number(setting: ConfigValue | None) -> float | None:
+    """Return the number of a setting, also where the file has it as text; None if there is none."""
+    if setting is None or setting.value is None or isinstance(setting.value, bool):
+        return None
+    try:
+        return float(setting.value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def as_format(value: Value) -> Said | None:
+    """Interpret a value as a number format; None if it is unknown."""
+    return _FORMATS.get(str(value).strip().lower().removeprefix("torch."))
+
+
+# Reads a configuration of Hugging Face Accelerate and checks whether Accelerate accepts it
+# -----------------------------------------------------------------------------------------
+
+_DISTRIBUTED = {
+    *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA", "MULTI_SDAA", "MULTI_XPU"),
+    *("MULTI_HPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MPS"),
+}
+
+
+def usual_place(environ: Mapping[str, str]) -> Path:
+    """Return the path that `accelerate config` writes to; it may not exist."""
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    return Path(os.path.expanduser(home)) / "accelerate" / "default_config.yaml"  # noqa: PTH111 - no user, no error
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerate:
+    """An accelerate file; the settings below are at its top level."""
+
+    settings: ConfigFile
+
+    def setting(self, *keys: str) -> ConfigValue | None:
+        """Return a value by its keys; of a duplicate key the last one, as in Accelerate."""
+        return next((s for s in reversed(self.settings.values) if s.keys == keys), None)
+
+    def value(self, key: str) -> Value:
+        """Return the value of a key; None if it is missing."""
+        found = self.setting(key)
+        return None if found is None else found.value
+
+    @property
+    def precision(self) -> Said | None:
+        """The format in `mixed_precision`; "no" if it is missing, None if it is unknown."""
+        if self.setting("mixed_precision") is None:
+            return "fp16" if self.value("fp16") is True else "no"
+        value = self.value("mixed_precision")
+        return "no" if value is None else as_format(value)
+
+    @property
+    def distributed_type(self) -> str:
+        """NO, MULTI_GPU, and so on; NO if it is missing."""
+        found = self.setting("distributed_type")
+        return "NO" if found is None or found.value is False else str(found.value)
+
+    @property
+    def gpu_ids(self) -> list[int] | None:
+        """The GPUs by number; None for all, or if they are not given."""
+        value = self.value("gpu_ids")
+        parts = [part.strip() for part in str(value).split(",")]
+        named = [int(part) for part in parts if part.isdecimal() and len(part) < 5]
+        return None if value is None or value == "all" else named
+
+    @property
+    def processes(self) -> int | None:
+        """Number of processes over all machines."""
+        number = as_number(self.setting("num_processes"))
+        return int(number) if number is not None and 0 < number < 1e6 else None
+
+
+def check_accelerate(accelerate: Accelerate, machine: Machine) -> list[Finding]:
+    """Check an accelerate file alone and against this machine."""
+    gpus = sum(device.kind != "cpu" for device in machine.devices)
+    checks = _unquoted(accelerate), _distributed(accelerate), _gpus(accelerate, gpus)
+    return [*(finding for check in checks for finding in check), *_unsuited_devices(accelerate, machine)]
+
+
+def _unquoted(accelerate: Accelerate) -> Iterator[Finding]:
+    """YAML reads a bare no as false, which Accelerate refuses."""
+    for name, value in (("distributed_type", "'NO'"), ("mixed_precision", "'no'")):
+        setting = accelerate.setting(name)
+        if setting is not None and setting.value is False:
+            fix = f"write it in quotes: `{setting.corrected(value)}`"
+            yield _error(name, f"{setting} is read as false", fix)
+
+
+def _distributed(accelerate: Accelerate) -> Iterator[Finding]:
+    kind, setting = accelerate.distributed_type, accelerate.setting("distributed_type")
+    if setting is None:
+        what = f"{accelerate.settings.path}: no distributed_type"
+        yield _error("distributed_type", what, "run `accelerate config`")
+        return
+    several = (accelerate.processes or 1) > 1 or len(accelerate.gpu_ids or ()) > 1
+    fix = f"write `{setting.corrected('MULTI_GPU')}`"
+    if kind not in _DISTRIBUTED:
+        do = f"{fix} for several GPUs, else `'NO'`"
+        yield _error("distributed_type", f"{setting} is not known to Accelerate", do)
+    elif kind == "NO" and several and setting.value is not False:  # which is reported as unquoted
+        do = f"{fix}, or num_processes: 1 and one of gpu_ids"
+        yield _error("distributed_type", f"{setting}, with several processes or GPUs", do)
+
+
+def _gpus(accelerate: Accelerate, gpus: int) -> Iterator[Finding]:
+    named, processes, setting = accelerate.gpu_ids, accelerate.processes, accelerate.setting("gpu_ids")
+    if setting is None or named is None:
+        return
+    if not named:
+        yield _error("gpu_ids", f"{setting}: names no GPU", "write numbers with commas, or all")
+        return
+    one_machine = accelerate.setting("num_machines") is None or accelerate.value("num_machines") == 1
+    if processes is not None and processes != len(named) and one_machine:
+        tell = _error if processes > len(named) else _advice
+        what = f"{setting}: {len(named)} GPUs for num_processes: {processes}"
+        yield tell("num_processes", what, f"write num_processes: {len(named)}, one for each GPU")
+    if missing := [number for number in named if number >= gpus]:
+        # without any GPU, the file is most likely for another machine
+        tell = _error if gpus else _advice
+        what = f"{setting}: this machine has {gpus or 'no'} GPUs; there is no GPU {missing[0]}"
+        yield tell(
+            "gpu_ids", what, f"use GPUs from 0 to {gpus - 1}" if gpus else "run it on a machine with GPUs"
+        )
+
+
+def _unsuited_devices(accelerate: Accelerate, machine: Machine) -> Iterator[Finding]:
+    """Check for a precision that the GPU doesn't support."""
+    device = next((device for device in machine.devices if device.kind != "cpu"), None)
+    setting, said = accelerate.setting("mixed_precision"), accelerate.precision
+    if setting is None or device is None or said not in SIXTEEN_BIT:
+        return
+    choice = choose_precision("bf16" if said == "bf16" else "fp16", device)
+    if choice.warning is not None:
+        suits = choose_precision("auto", device).used
+        fix = setting.corrected("'no'" if suits == "fp32" else suits)
+        yield _advice("mixed_precision", f"{setting}: {choice.reason} ({device.name})", f"write `{fix}`")
+
 
 # Compares a training configuration with an accelerate file: settings in both must agree
 # --------------------------------------------------------------------------------------
 
-_NAMES: dict[Said, str] = {"no": "fp32", "16 bit": "mixed precision", "fp8": "fp8", "auto": "auto"}
+_TITLES: dict[Said, str] = {"no": "fp32", "16 bit": "mixed precision", "fp8": "fp8", "auto": "auto"}
 _HIGH_LR = 0.1
 _HIGH_LR_ADAM = 1e-3
-_SWITCHES: tuple[Topic, ...] = ("amp", "fp16", "bf16")
 
 
 def compare(training: OtherTraining, accelerate: Accelerate | None) -> list[Finding]:
@@ -55,85 +298,63 @@ def compare(training: OtherTraining, accelerate: Accelerate | None) -> list[Find
     return [
         *precision,
         *found,
-        *(_differing_clips(training, accelerate) or _clipping(training)),
-        *_differing_windows(training, accelerate),
+        *(_differing("clip", "gradient_clipping", training, accelerate) or _clipping(training)),
+        *_differing("accumulate", "gradient_accumulation_steps", training, accelerate),
         *_compile(training, accelerate),
     ]
 
 
 def _faults(training: OtherTraining) -> Iterator[Finding]:
     """Report values with an unintended meaning."""
-    settings = training.settings
-    for topic in _SWITCHES:
-        for setting in training.topics.get(topic, []):
+    for topic in _IN_ORDER:
+        for setting in training.all(topic):
             meant = as_bool(setting.value)
             if isinstance(setting.value, str) and meant is not None:
-                yield error(
-                    AREA,
-                    topic,
-                    f"{settings.location(setting)}: {settings.written(setting)} is text, "
-                    "which counts as true",
-                    f"write `{settings.corrected(setting, str(meant))}`",
-                )
-    for setting in training.topics.get("dtype", []):
+                fix = f"write `{setting.corrected(str(meant))}`"
+                yield _error(topic, f"{setting} is text, which counts as true", fix)
+    for setting in training.all("dtype"):
         if setting.value is not None and as_format(setting.value) is None:
-            yield error(
-                AREA,
-                "precision",
-                f"{settings.location(setting)}: {settings.written(setting)}: unknown number format",
-                "write bf16, fp16 or no",
-            )
+            yield _error("precision", f"{setting}: unknown number format", "write bf16, fp16 or no")
 
 
 def _contradictions(training: OtherTraining) -> list[Finding]:
     """Report conflicting precision settings within one file."""
-    settings, found = training.settings, []
-    for topic in _SWITCHES:
-        said = training.topics.get(topic, [])
+    found = []
+    for topic in _IN_ORDER:
+        said = training.all(topic)
         other = next((s for s in said[1:] if as_bool(s.value) != as_bool(said[0].value)), None)
         if other is not None:
-            found.append(_twice(settings, said[0], other))
-    formats: list[tuple[ConfigValue, Said]] = [
-        (s, f) for s, f in training.statements() if f in {"fp16", "bf16", "fp8"}
-    ]
-    if differing := next(((s, f) for s, f in formats[1:] if f != formats[0][1]), None):
-        found.append(_twice(settings, formats[0][0], differing[0]))
+            found.append(_twice(said[0], other))
+    formats = [(s, said) for s, said in training.statements() if said in {"fp16", "bf16", "fp8"}]
+    if differing := next((s for s, said in formats[1:] if said != formats[0][1]), None):
+        found.append(_twice(formats[0][0], differing))
     amp = training.first("amp")
-    switched_on = next(
-        (s for t in ("fp16", "bf16") for s in training.topics.get(t, []) if as_bool(s.value)), None
-    )
+    switched_on = next((s for s in training.all("fp16", "bf16") if as_bool(s.value)), None)
     if not found and amp is not None and as_bool(amp.value) is False and switched_on is not None:
-        found.append(
-            _twice(settings, amp, switched_on, settings.corrected(amp, _like(settings, amp, on=True)))
-        )
+        found.append(_twice(amp, switched_on, _switched(amp, on=True)))
     return found
 
 
-def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, fix: str | None = None) -> Finding:
-    do = f"write `{fix}` in {settings.location(first)}" if fix else "keep only the intended one"
-    return error(
-        AREA,
+def _twice(first: ConfigValue, second: ConfigValue, fix: str | None = None) -> Finding:
+    return _error(
         "precision",
-        f"conflicting precision settings: {settings.location(first)} has {settings.written(first)}, "
-        f"{settings.location(second)} has {settings.written(second)}",
-        do,
+        f"conflicting precision settings: {_has(first)}, {_has(second)}",
+        f"write `{fix}` in {first.location}" if fix else "keep only the intended one",
     )
+
+
+def _has(setting: ConfigValue) -> str:
+    return f"{setting.location} has {setting.written}"
 
 
 def _precision(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
     ours, theirs = training.precision, accelerate.precision
     setting = accelerate.setting("mixed_precision")
-    if theirs is None:
-        assert setting is not None
-        file = accelerate.settings
-        yield error(
-            AREA,
-            "precision",
-            f"{file.location(setting)}: {file.written(setting)}: unknown number format",
-            f"write `{file.corrected(setting, 'bf16')}`, or fp16, or 'no'",
-        )
-    elif ours is None or ours == "auto":
-        yield ok(AREA, "precision", f"only Accelerate sets it: mixed_precision: {theirs}")
+    if setting is not None and theirs is None:
+        fix = f"write `{setting.corrected('bf16')}`, or fp16, or 'no'"
+        yield _error("precision", f"{setting}: unknown number format", fix)
+    elif theirs is None or ours is None or ours == "auto":
+        yield _ok("precision", f"only Accelerate sets it: mixed_precision: {theirs}")
     elif ours == theirs or (ours == "16 bit" and theirs in {"fp16", "bf16", "fp8"}):
         yield from _aligned(training, theirs)
     else:
@@ -141,116 +362,89 @@ def _precision(training: OtherTraining, accelerate: Accelerate) -> Iterator[Find
 
 
 def _aligned(training: OtherTraining, theirs: Said) -> Iterator[Finding]:
-    yield ok(AREA, "precision", "Configuration is properly aligned!")
+    yield _ok("precision", "Configuration is properly aligned!")
     if theirs == "no":
-        yield ok(AREA, "amp", "AMP: disabled, in both (fp32)")
+        yield _ok("amp", "AMP: disabled, in both (fp32)")
         return
-    yield ok(AREA, "amp", f"AMP: enabled (works with {theirs.upper()} mixed precision)")
+    yield _ok("amp", f"AMP: enabled (works with {theirs.upper()} mixed precision)")
     fp16 = training.is_on("fp16")
     if fp16 is not None:
-        yield ok(AREA, "fp16", "FP16: enabled" if fp16 else "FP16: disabled (managed by AMP)")
+        yield _ok("fp16", "FP16: enabled" if fp16 else "FP16: disabled (managed by AMP)")
 
 
 def _conflict(training: OtherTraining, accelerate: Accelerate, ours: Said, theirs: Said) -> Finding:
     """Report conflicting precision settings; the fix adapts the training file to Accelerate's."""
-    file, setting = accelerate.settings, accelerate.setting("mixed_precision")
-    found = [s for topic in (*_SWITCHES, "dtype") for s in training.topics.get(topic, [])]
-    written = ", ".join(training.settings.written(s) for s in found)
-    place = training.settings.location(found[0])
-    other = (
-        f"{file.location(setting)} has {file.written(setting)}"
-        if setting
-        else f"{file.path} has no mixed_precision"
-    )
-    return error(
-        AREA,
+    file, setting = accelerate.settings.path, accelerate.setting("mixed_precision")
+    found = training.all(*_IN_ORDER, "dtype")
+    written = ", ".join(each.written for each in found)
+    other = _has(setting) if setting else f"{file} has no mixed_precision"
+    wanted, named = {"no": "'no'", "16 bit": "bf16"}.get(ours, ours), _TITLES.get(ours, ours)
+    fix = setting.corrected(wanted) if setting else f"mixed_precision: {wanted}"
+    return _error(
         "precision",
-        f"conflicting precision settings, which can cause NaN: {place} has {written} "
-        f"({_NAMES.get(ours, ours)}), {other} ({_NAMES.get(theirs, theirs)})",
-        f"{'; '.join(_fixes(training, theirs))}; or for {_NAMES.get(ours, ours)} "
-        f"write `{_accelerate_fix(accelerate, ours)}` in {file.location(setting) if setting else file.path}",
+        f"conflicting precision settings, which can cause NaN: {found[0].location} has {written} "
+        f"({named}), {other} ({_TITLES.get(theirs, theirs)})",
+        f"{'; '.join(_fixes(training, theirs))}; or for {named} "
+        f"write `{fix}` in {setting.location if setting else file}",
     )
 
 
 def _fixes(training: OtherTraining, wanted: Said) -> Iterator[str]:
     """Yield the lines of the training file that make it agree with Accelerate."""
-    settings = training.settings
     on = {"amp": wanted != "no", "fp16": wanted == "fp16", "bf16": wanted == "bf16"}
     if training.first("amp") is not None:
         on |= {"fp16": False, "bf16": False}  # the switch turns it on, and Accelerate sets the format
-    for topic in _SWITCHES:
-        for setting in training.topics.get(topic, []):
+    for topic in _IN_ORDER:
+        for setting in training.all(topic):
             if as_bool(setting.value) != on[topic]:
-                yield _line(settings, setting, _like(settings, setting, on=on[topic]))
-    formats = training.topics.get("dtype", [])
+                yield _in_place(setting, _switched(setting, on=on[topic]))
+    formats = training.all("dtype")
     if wanted != "no" or training.first("amp") is None:
         for setting in formats:
             if as_format(setting.value) not in {wanted, None, "auto"}:
-                yield _line(
-                    settings, setting, _quoted(settings, setting, "fp32" if wanted == "no" else wanted)
-                )
-    switches = [setting for topic in _SWITCHES for setting in training.topics.get(topic, [])]
-    if wanted != "no" and not formats and not any(on[t] for t in _SWITCHES if training.topics.get(t)):
-        switched_on = settings.corrected(switches[0], _like(settings, switches[0], on=True))
-        yield f"add `{switched_on.replace(switches[0].keys[-1], 'amp')}`"
+                quote = setting.written[-1] if setting.written[-1] in "\"'" else ""
+                value = "fp32" if wanted == "no" else wanted
+                yield _in_place(setting, setting.corrected(f"{quote}{value}{quote}"))
+    if wanted != "no" and not formats and not any(on[t] for t in _IN_ORDER if training.topics.get(t)):
+        switch = training.all(*_IN_ORDER)[0]
+        yield f"add `{_switched(switch, on=True).replace(switch.keys[-1], 'amp')}`"
 
 
-def _line(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
-    return f"write `{settings.corrected(setting, value)}` in {settings.location(setting)}"
+def _in_place(setting: ConfigValue, corrected: str) -> str:
+    return f"write `{corrected}` in {setting.location}"
 
 
-def _accelerate_fix(accelerate: Accelerate, ours: Said) -> str:
-    value = {"no": "'no'", "16 bit": "bf16"}.get(ours, ours)
-    setting = accelerate.setting("mixed_precision")
-    return accelerate.settings.corrected(setting, value) if setting else f"mixed_precision: {value}"
-
-
-def _like(settings: ConfigFile, setting: ConfigValue, *, on: bool) -> str:
-    """Write a switch in the style of the existing one: True, true, yes or on."""
-    old = settings.written(setting).removesuffix(",").split()[-1]
+def _switched(setting: ConfigValue, *, on: bool) -> str:
+    """Return a switch that is on or off, in the style of the existing one: True, true, yes or on."""
+    old = setting.written.removesuffix(",").split()[-1]
     words: tuple[str, str] = ("True", "False")
     for pair in (("true", "false"), ("yes", "no"), ("on", "off"), ("1", "0"), ("TRUE", "FALSE")):
         words = pair if old in pair else words
     if setting.line is None:
         words = ("true", "false")
-    return words[0] if on else words[1]
-
-
-def _quoted(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
-    quote = settings.written(setting)[-1]
-    return f"{quote}{value}{quote}" if quote in "\"'" else value
+    return setting.corrected(words[0] if on else words[1])
 
 
 def _rate(training: OtherTraining) -> Iterator[Finding]:
-    setting, rate = training.first("lr"), training.number("lr")
+    setting = training.first("lr")
     if setting is None:
         return
-    settings = training.settings
-    place = f"{settings.location(setting)}: {settings.written(setting)}"
+    rate = as_number(setting)
     if rate is None or not 0 < rate < float("inf"):
-        yield error(AREA, "lr", f"{place} is not a learning rate", "write a number above 0")
+        yield _error("lr", f"{setting} is not a learning rate", "write a number above 0")
         return
-    is_yaml = settings.path.suffix in {".yaml", ".yml"}
+    is_yaml = training.path.suffix in {".yaml", ".yml"}
     if is_yaml and isinstance(setting.value, str) and not setting.quoted:
-        yield advice(
-            AREA,
-            "lr",
-            f"{place} is text to PyYAML, which requires a decimal point in such a number",
-            f"write `{settings.corrected(setting, _as_yaml_float(setting.value))}`",
-        )
+        what = f"{setting} is text to PyYAML, which requires a decimal point in such a number"
+        yield _advice("lr", what, f"write `{setting.corrected(_as_yaml_float(setting.value))}`")
     optimizer = training.first("optimizer")
     adam = optimizer is not None and "adam" in str(optimizer.value).lower()
-    limit = _HIGH_LR_ADAM if adam else _HIGH_LR
+    limit, kind = (_HIGH_LR_ADAM, "Adam") if adam else (_HIGH_LR, "mixed precision")
     if rate > limit and training.precision not in {None, "no"}:
-        kind = "Adam" if adam else "mixed precision"
-        yield advice(
-            AREA,
-            "lr",
-            f"{place} is high for {kind} and can cause NaN",
-            f"start with {limit:g} or less, and a warm-up",
-        )
+        do = f"start with {limit:g} or less, and a warm-up"
+        yield _advice("lr", f"{setting} is high for {kind} and can cause NaN", do)
     else:
-        yield ok(AREA, "lr", f"Learning rate: {rate:g}")
+        yield _ok("lr", f"Learning rate: {rate:g}")
 
 
 def _as_yaml_float(text: str) -> str:
@@ -261,51 +455,32 @@ def _as_yaml_float(text: str) -> str:
 
 
 def _clipping(training: OtherTraining) -> list[Finding]:
-    clip = training.number("clip")
+    clip = as_number(training.first("clip"))
     if clip is not None and clip > 0:
-        return [ok(AREA, "clip", f"Gradient clipping: {clip:g}")]
+        return [_ok("clip", f"Gradient clipping: {clip:g}")]
     if training.precision in {None, "no"}:
         return []
-    what = f"{training.settings.path}: mixed precision without gradient clipping"
+    what = f"{training.path}: mixed precision without gradient clipping"
     do = "clip the norm of the gradients to 1.0, or 0.5 for more stability, after unscaling"
-    return [advice(AREA, "clip", what, do)]
+    return [_advice("clip", what, do)]
 
 
-def _differing_clips(training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
-    return _differing("clip", training, accelerate, ("deepspeed_config", "gradient_clipping"))
-
-
-def _differing_windows(training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
-    return _differing("accumulate", training, accelerate, ("deepspeed_config", "gradient_accumulation_steps"))
-
-
-def _differing(
-    topic: Topic, training: OtherTraining, accelerate: Accelerate, keys: tuple[str, ...]
-) -> list[Finding]:
-    """Report a number that differs between the files."""
-    ours, theirs = training.first(topic), accelerate.setting(*keys)
-    numbers = [None if setting is None else as_number(setting.value) for setting in (ours, theirs)]
+def _differing(topic: Topic, key: str, training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
+    """Report a number that differs from DeepSpeed's in the accelerate file."""
+    ours, theirs = training.first(topic), accelerate.setting("deepspeed_config", key)
+    numbers = as_number(ours), as_number(theirs)
     if ours is None or theirs is None or None in numbers or numbers[0] == numbers[1]:
         return []
-    settings, file = training.settings, accelerate.settings
-    what = (
-        f"conflicting settings: {settings.location(ours)} has {settings.written(ours)}, "
-        f"{file.location(theirs)} has {file.written(theirs)}"
-    )
-    return [error(AREA, topic, what, _line(settings, ours, str(theirs.value)))]
+    what = f"conflicting settings: {_has(ours)}, {_has(theirs)}"
+    return [_error(topic, what, _in_place(ours, ours.corrected(str(theirs.value))))]
 
 
 def _compile(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
-    backend = accelerate.setting("dynamo_config", "dynamo_backend")
-    setting = training.first("compile")
+    backend, setting = accelerate.setting("dynamo_config", "dynamo_backend"), training.first("compile")
     if setting is None or backend is None or not as_bool(setting.value) or str(backend.value).upper() == "NO":
         return
-    yield advice(
-        AREA,
-        "compile",
-        f"compiled twice: {training.settings.location(setting)} and {accelerate.settings.location(backend)}",
-        _line(training.settings, setting, _like(training.settings, setting, on=False)),
-    )
+    what = f"compiled twice: {setting.location} and {backend.location}"
+    yield _advice("compile", what, _in_place(setting, _switched(setting, on=False)))
 
 
 # Takes processes, machines, precision and GPUs of a run from a configuration of Hugging Face Accelerate
@@ -381,23 +556,23 @@ def _check_values(accelerate: Accelerate) -> None:
     Raises:
         ConfigError: One is not of its kind, or there are none.
     """
-    settings = accelerate.settings
-    if not settings.values:
-        raise ConfigError(f"{settings.path}: no settings", hint="write the file with: accelerate config")
+    if not accelerate.settings.values:
+        raise ConfigError(
+            f"{accelerate.settings.path}: no settings", hint="write the file with: accelerate config"
+        )
     for key, what, is_one in _CHECKED:
         setting = accelerate.setting(key)
         if setting is not None and setting.value is not None and not is_one(setting.value):
             raise ConfigError(
-                f"{settings.location(setting)}: {settings.written(setting)}: not {what}",
+                f"{setting}: not {what}",
                 hint=f"correct {key}, or write the file with: accelerate config",
             )
 
 
 def _processes(accelerate: Accelerate) -> tuple[int, int | None]:
     """Return the number of machines, and of processes on each."""
-    found = accelerate.setting("num_machines")
-    machines = found.value if found is not None and isinstance(found.value, int) and found.value > 1 else 1
-    processes = accelerate.processes
+    found, processes = accelerate.value("num_machines"), accelerate.processes
+    machines = found if isinstance(found, int) and found > 1 else 1
     if processes is not None and processes % machines:
         raise ConfigError(
             f"{accelerate.settings.path}: num_processes: {processes} on num_machines: {machines}",
@@ -407,18 +582,17 @@ def _processes(accelerate: Accelerate) -> tuple[int, int | None]:
 
 
 def _endpoint(accelerate: Accelerate) -> str:
-    host, port = accelerate.setting("main_process_ip"), accelerate.setting("main_process_port")
-    if host is None or not host.value:
+    host = accelerate.value("main_process_ip")
+    if not host:
         raise ConfigError(
             f"{accelerate.settings.path}: several machines without main_process_ip",
             hint="add main_process_ip and main_process_port",
         )
-    return f"{host.value}:{port.value if port is not None and port.value else 29500}"
+    return f"{host}:{accelerate.value('main_process_port') or 29500}"
 
 
 def _device(accelerate: Accelerate, processes: int) -> str | None:
-    on_cpu = accelerate.setting("use_cpu")
-    if accelerate.distributed_type == "MULTI_CPU" or (on_cpu is not None and on_cpu.value is True):
+    if accelerate.distributed_type == "MULTI_CPU" or accelerate.value("use_cpu") is True:
         return "cpu"
     named = accelerate.gpu_ids
     if not named:
@@ -427,142 +601,14 @@ def _device(accelerate: Accelerate, processes: int) -> str | None:
 
 
 def _not_followed(accelerate: Accelerate) -> Iterator[str]:
-    settings, seen = accelerate.settings, set()
-    for setting in settings.values:
-        key = setting.keys[0]
-        if key in _FOLLOWED or key in seen or setting.value in _NEUTRAL:
-            continue
-        seen.add(key)
-        yield f"{settings.location(setting)}: {key} is not followed"
+    asking: dict[str, ConfigValue] = {}
+    for setting in accelerate.settings.values:
+        if setting.keys[0] not in _FOLLOWED and setting.value not in _NEUTRAL:
+            asking.setdefault(setting.keys[0], setting)
+    yield from (f"{setting.location}: {key} is not followed" for key, setting in asking.items())
     kind, precision = accelerate.setting("distributed_type"), accelerate.setting("mixed_precision")
     if kind is not None and accelerate.distributed_type not in _DATA_PARALLEL:
         shards = "; memory.shard = true shares the weights as FSDP does" if "FSDP" in str(kind.value) else ""
-        told = f"{settings.location(kind)}: {settings.written(kind)}"
-        yield f"{told}: DistributedDataParallel is used instead{shards}"
+        yield f"{kind}: DistributedDataParallel is used instead{shards}"
     if precision is not None and accelerate.precision not in _PRECISIONS:
-        yield f"{settings.location(precision)}: {settings.written(precision)} is not followed"
-
-
-# Checks the configuration of a run: whether it is valid and suits this machine
-# -----------------------------------------------------------------------------
-
-_AREA: Area = "configuration"
-
-
-def check_configuration(
-    request: Request, machine: Machine, *, with_torch: bool
-) -> tuple[Plan | None, list[Finding]]:
-    """Resolve a request as a run would, and check it against the machine.
-
-    Args:
-        request: The request of the run.
-        machine: This machine.
-        with_torch: Whether torch may be imported; otherwise only the values are checked.
-
-    Returns:
-        The plan of the run, None if the configuration is invalid; and the findings.
-    """
-    try:
-        if not with_torch:
-            resolved = resolve(
-                request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ
-            )
-            return None, [ok(_AREA, "values", f"{resolved.profile}: configuration valid")]
-        plan = plan_run(request, machine)
-    except MptuiError as fault:
-        if fault.exit_code == 3:  # the data is a separate area
-            return None, findings_of("data", "data", fault)
-        return None, findings_of(_AREA, "values", fault)
-    config = plan.config
-    what = (
-        f"{plan.resolved.profile}: {config.model.name} at {config.data.image_size} px on "
-        f"{config.data.path or config.data.name}, "
-        f"{effective_words(config.training)}, {plan.precision.used} on {plan.device.torch_name}"
-    )
-    notes = [ok(_AREA, "training", note) for note in rate_notes(config.training)]
-    return plan, [ok(_AREA, "values", what), *notes, *_unsuited_plan(plan, machine)]
-
-
-def _unsuited_plan(plan: Plan, machine: Machine) -> Iterator[Finding]:
-    yield from _plan_precision(plan)
-    yield from _batch(plan)
-    yield from _workers(plan, machine)
-    yield from _plan_compile(plan)
-    yield from _guards(plan)
-    yield from _trackers(plan)
-
-
-def _plan_precision(plan: Plan) -> Iterator[Finding]:
-    choice = plan.precision
-    if choice.warning is not None:
-        advised = recommend(plan.device).precision
-        yield advice(_AREA, "precision.mode", choice.warning, f"--precision {advised}, or auto")
-    else:
-        scaled = "with" if choice.grad_scaler else "no"
-        loss = f"; {scaled} loss scaling" if choice.used in SIXTEEN_BIT else ""
-        yield ok(_AREA, "precision.mode", f"{choice.used}: {choice.reason}{loss}")
-
-
-def _batch(plan: Plan) -> Iterator[Finding]:
-    training, device = plan.config.training, plan.device
-    if plan.precision.used in SIXTEEN_BIT and device.kind == "cuda" and training.batch_size % 8:
-        what = f"training.batch_size = {training.batch_size}: Tensor Cores need multiples of 8"
-        yield advice(_AREA, "training.batch_size", what, f"--batch-size {-(-training.batch_size // 8) * 8}")
-    if training.batch_size == 1 and plan.config.model.norm == "batch":
-        what = "training.batch_size = 1: BatchNorm needs at least 2 samples"
-        yield advice(
-            _AREA, "training.batch_size", what, "--batch-size 2, or for a unet --set model.norm=group"
-        )
-
-
-def _workers(plan: Plan, machine: Machine) -> Iterator[Finding]:
-    cpus = machine.host.cpus_usable
-    if plan.workers > cpus:
-        what = f"data.workers = {plan.workers}: more than the {cpus} processors of this process"
-        yield advice(_AREA, "data.workers", what, f"--workers {default_workers(cpus)}, or auto")
-
-
-def _plan_compile(plan: Plan) -> Iterator[Finding]:
-    mode = plan.config.speed.compile
-    if mode == "off":
-        return
-    if plan.device.kind == "mps":
-        yield advice(_AREA, "speed.compile", f"speed.compile = {mode}: not on an Apple GPU", "--no-compile")
-    if missing := _missing_of_a_compiler():
-        what = f"speed.compile = {mode} needs {missing}, so the run would not compile"
-        yield advice(_AREA, "speed.compile", what, "install build-essential and python3-dev, or --no-compile")
-
-
-def _missing_of_a_compiler() -> str | None:
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang", "g++", "c++")):
-        return "a C compiler"
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    return None if header.is_file() else f"Python's headers ({header})"
-
-
-def _guards(plan: Plan) -> Iterator[Finding]:
-    config = plan.config
-    if config.guards.on_nan == "ignore" and plan.precision.used in LOSS_SCALED:
-        what = "guards.on_nan = ignore in fp16: a diverged run doesn't end"
-        yield advice(_AREA, "guards.on_nan", what, "--set guards.on_nan=rollback")
-    if config.guards.check_batches or config.guards.detect_anomaly:
-        names = [name for name in ("check_batches", "detect_anomaly") if getattr(config.guards, name)]
-        what = f"guards.{' and '.join(names)}: slow, for debugging only"
-        yield advice(
-            _AREA, "guards", what, "turn them off for a long run: another profile, or --set guards.…=false"
-        )
-    elif config.guards.on_nan == "rollback":
-        what = f"NaN: back to the last good of snapshots every {config.guards.snapshot_every} steps"
-        yield ok(_AREA, "guards.on_nan", what)
-    limit = config.training.clip_grad_norm
-    if limit is not None:
-        yield ok(_AREA, "training.clip_grad_norm", f"gradients are clipped at a norm of {limit:g}")
-    elif plan.precision.used in SIXTEEN_BIT:
-        what = "training.clip_grad_norm is not set: one bad batch can spoil the weights"
-        yield advice(_AREA, "training.clip_grad_norm", what, "--set training.clip_grad_norm=1.0")
-
-
-def _trackers(plan: Plan) -> Iterator[Finding]:
-    for name, spec in chosen_trackers(plan.config.logging.model_dump()).items():
-        if find_spec(spec.package) is None:
-            yield error(_AREA, "logging", f"{name} is not installed", install_hint(name))
+        yield f"{precision} is not followed"
