@@ -13,7 +13,7 @@ import torch
 
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import CheckpointSaved, EpochFinished, PhaseChanged, RunFinished, Step
-from mptui.runs.session import member
+from mptui.runs.session import watchdog
 from mptui.runs.session.shutdown import worker_left
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
@@ -53,7 +53,7 @@ def compiler(monkeypatch, tmp_path):
     program.parent.mkdir()
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    monkeypatch.setattr(member, "POLL_S", 0.05)
+    monkeypatch.setattr(watchdog, "PULSE_S", 0.05)
     stand_in = Compiler()
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **how: stand_in.compile(model, **how))
     yield stand_in
