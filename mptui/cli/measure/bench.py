@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -181,6 +181,19 @@ def by_name(only: str | None, known: Mapping[str, _T], fault: str) -> list[_T]:
     return [known[name] for name in names]
 
 
+def _columns(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Container[int],
+    leave: Mapping[int, int] = {},
+) -> list[TableColumn]:
+    """Return the columns of rows, by number: those aligned to the left, and the order in which some leave."""
+    return [
+        TableColumn(heading, [row[number] for row in rows], number not in left, leave.get(number, 0))
+        for number, heading in enumerate(headings)
+    ]
+
+
 def print_rows(
     title: str, columns: Sequence[TableColumn], *, markdown: bool, claims: Iterable[str] | None = None
 ) -> None:
@@ -222,10 +235,7 @@ def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown
     fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
     rows = [_line(lab, row, fastest) for row in lab.rows]
     headings = ("", "images/s", "times", "interval", "", "memory", "first step", "loss")
-    columns = [
-        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 4}, leave=leave)
-        for number, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 0, 4, 1, 2, 3), strict=True))
-    ]
+    columns = _columns(headings, rows, left={0, 4}, leave={4: 4, 5: 1, 6: 2, 7: 3})
     names = [row.variant.name for row in lab.rows]
     if claims:
         texts = [CLAIMS[name].text if name in CLAIMS else "" for name in names]
@@ -398,10 +408,7 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
         "guides say",
     )
     rows = [line for row in document["rows"] for line in _lines(row)]
-    columns = [
-        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 1, 3})
-        for number, heading in enumerate(headings)
-    ]
+    columns = _columns(headings, rows, left={0, 1, 3})
     title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {rounds_text(document['rounds'])}"
     names = [f"{row['name']} {found['name']}" for row in document["rows"] for found in row["formats"]]
     print_rows(title, columns, markdown=markdown, claims=names)
@@ -411,19 +418,8 @@ def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
     """Show what guides claim of single cards beside what was measured here."""
     if not claims:
         return
-    headings = (
-        "network",
-        "format",
-        "guide on",
-        "times FP32",
-        "here",
-        "memory",
-        "here",
-        "epoch",
-        "here",
-        "IoU",
-    )
-    lines = [
+    pairs = ("times FP32", "here", "memory", "here", "epoch", "here")
+    rows = [
         [
             claim["network"],
             claim["format"].upper(),
@@ -435,10 +431,7 @@ def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
         ]
         for claim in claims
     ]
-    columns = [
-        TableColumn(heading, [line[number] for line in lines], right=number > 2)
-        for number, heading in enumerate(headings)
-    ]
+    columns = _columns(("network", "format", "guide on", *pairs, "IoU"), rows, left={0, 1, 2})
     typer.echo("")
     print_rows("what guides claim of single cards, beside this device", columns, markdown=markdown)
     typer.echo("; ".join(dict.fromkeys(claim["source"] for claim in claims)), err=True)
