@@ -138,6 +138,7 @@ def _looked_at_here(monkeypatch):
             return None
 
     monkeypatch.setattr("mptui.tui.screens.picker.preview", here)
+    monkeypatch.setattr("mptui.tui.screens.picker.TYPING_PAUSE_S", 0.05)
 
 
 @pytest.fixture

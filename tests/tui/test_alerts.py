@@ -46,7 +46,7 @@ def line(app) -> str:
     return frame(app).splitlines()[bar.region.y].strip() if bar.region.area else ""
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_alerts_are_answered_one_after_another(stage, size):
     source = demo_source()
     async with stage.live(source, size) as (app, pilot):

@@ -151,7 +151,7 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
         await until(app, pilot, "✓ torch ")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_a_gpu_that_torch_can_not_use_is_shown_with_the_reason_before_a_run_begins(driver, size):
     driver(h200(uuid=ONE))
     torch = TorchView(version="2.14.1+cpu")

@@ -16,7 +16,7 @@ from mptui.tui.screens.fork import ForkDialog
 from mptui.tui.screens.page import Page
 from tests.tui.cockpits import FakeRun, until
 from tests.tui.events import MemorySource, beginning, demo, training
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.frames import frame, put, seen
 from tests.tui.test_runs_screen import a_run, demo_journal, journal_of
 
 
@@ -56,7 +56,7 @@ class Shown:
         await self.running.__aexit__(*error)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_a_fork_is_made_trained_and_drawn_over_its_parent(tmp_path, size):
     parent = a_run(tmp_path, "parent", journal=demo_journal())
     async with Shown(tmp_path, size) as (app, pilot, started):
@@ -143,8 +143,8 @@ def test_a_parent_and_its_fork_take_turns():
     assert parent.sent[-1][0] == "pause"  # it has ended, and the fork trains already
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(tmp_path, size):
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
+async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(stage, tmp_path, size):
     events = [*beginning(), *training(epochs=2)]
     at = next(number for number, event in enumerate(events) if event.step > 2000)
     parent = a_run(tmp_path, "parent", events=events[:at])
@@ -152,7 +152,7 @@ async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(tmp_path
     forked = {"run": "parent", "id": run_id(parent), "step": since}
     source = MemorySource()
     source.run = a_run(tmp_path, "fork", forked_from=forked)
-    async with live(source, size) as (app, pilot):
+    async with stage.live(source, size) as (app, pilot):
         await until(app, pilot, f"compares from step {since + 20:,}")
         await put(app, pilot, *events[:1], *(e for e in events[at:] if isinstance(e, Step)))
         await until(app, pilot, "speed even")  # with the parent's steps before the fork

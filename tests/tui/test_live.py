@@ -319,7 +319,7 @@ def told_of(name):
     ]
 
 
-@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("ascii_only", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_hostile_names_neither_act_nor_break_the_frame(stage, ascii_only, chance):
     source = MemorySource(profiles=hostile.NAMES[:6])
     frames = []

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from textual.events import MouseScrollUp
 
 from mptui.events import PresetSwitched, Validated
@@ -11,9 +12,10 @@ from tests.tui.events import START, MemorySource, demo, demo_source, device_samp
 from tests.tui.frames import frame, put, seen
 
 
-async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage):
+@pytest.mark.parametrize("sizes", [[(120, 36), (60, 16)], pytest.param([(80, 24)], marks=pytest.mark.slow)])
+async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage, sizes):
     async with stage.live(demo_source(), (60, 16)) as (app, pilot):
-        for size in ((120, 36), (80, 24), (60, 16)):
+        for size in sizes:
             await pilot.resize_terminal(*size)
             await pilot.press("slash", *"scale")
             assert await seen(app, pilot, "65,536")

@@ -12,9 +12,9 @@ from mptui.events import CheckpointSaved, EpochFinished, StepSkipped, Validated,
 from tests.tui.events import START, MemorySource, device_sample, run_started, step_event
 from tests.tui.frames import frame, put
 
-AT_ONCE = 2000
-EARLY = 4000
-FRAMES = 25
+AT_ONCE = 1000
+EARLY = 2000
+FRAMES = 9
 
 
 class Endless(MemorySource):
@@ -81,8 +81,10 @@ async def cost_of_a_frame(app, pilot, chance):
     return statistics.median(costs)
 
 
-@pytest.mark.parametrize("events", [8_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
-async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(stage, events, chance):
+@pytest.mark.parametrize(
+    ("events", "largest"), [(4_000, 500_000), pytest.param(1_000_000, 2_000_000, marks=pytest.mark.chaos)]
+)
+async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(stage, events, largest, chance):
     source = Endless(chance)
     async with stage.live(source) as (app, pilot):
         await shown_until(app, pilot, EARLY)
@@ -95,5 +97,5 @@ async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(stage, e
         tracemalloc.stop()
         assert "● training" in frame(app)
         late = await cost_of_a_frame(app, pilot, chance)
-    assert grown < 2_000_000
+    assert grown < largest
     assert late < 2.5 * early

@@ -28,7 +28,7 @@ async def counted_screen(app, pilot):
 
 async def test_the_parts_of_the_prediction_stand_above_what_is_measured(stage, tmp_path):
     config = RunConfig.model_validate(
-        {"model": {"name": "resnet18"}, "data": {"image_size": 32}, "training": {"batch_size": 64}}
+        {"model": {"name": "small_cnn"}, "data": {"image_size": 32}, "training": {"batch_size": 64}}
     )
     (tmp_path / CONFIG).write_text(to_toml(config))
     source = demo_source()

@@ -11,7 +11,7 @@ from mptui.tui.widgets.basics import bar
 from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
 from tests.tui.frames import frame, put, put_below
 
-NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-320, 5e-324, -1.0, 0.0]
+NUMBERS = [math.nan, math.inf, -math.inf, 1e308, 5e-324, -1.0, 0.0]
 
 
 def changed(event, number):

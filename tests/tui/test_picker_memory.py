@@ -49,6 +49,7 @@ SLOW = {
     *((model, device) for model in ("diffusion_unet", "vae", "latent_diffusion") for device in DEVICES),
     *(("resnet18", device) for device in DEVICES),
     *(("unet", device) for device in DEVICES),
+    ("small_cnn", "cpu"),
 }
 RUNS = [
     pytest.param(model, device, marks=[pytest.mark.slow] if (model, device) in SLOW else [])

@@ -92,7 +92,7 @@ async def test_the_list_is_laid_out_once_for_each_width(picker, environ, monkeyp
     assert len(rooms) == len(set(rooms))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_the_setting_under_the_cursor_is_explained_in_full(picker, environ, size):
     key = "training.primary_metric"  # the longest
     async with picker(environ, size) as (app, pilot, screen):

@@ -60,7 +60,9 @@ async def test_a_verdict_that_is_longer_than_its_panel_says_so(stage):
         assert "for data, the …" in frame(app)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 45)])
+@pytest.mark.parametrize(
+    "size", [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in [(60, 16), (140, 45)])]
+)
 async def test_sixty_four_ranks_are_sorted_and_scrolled(stage, size):
     async with stage.live(demo_source(many()), size) as (app, pilot):
         await pilot.press("g")

@@ -9,8 +9,8 @@ from textual.events import Key
 from mptui.config.resolve import resolve, to_toml
 from mptui.events import CommandAnswered, PresetSwitched
 from tests.tui.cockpits import until
-from tests.tui.events import START, MemorySource, demo, finished
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.events import START, demo_source, finished
+from tests.tui.frames import frame, put, seen
 from tests.tui.pickers import edit, go_to, write
 
 
@@ -24,7 +24,7 @@ def save(folder, **flags):
 def source(tmp_path):
     """A run of the profile fast, in a directory."""
     save(tmp_path)
-    source = MemorySource(demo())
+    source = demo_source()
     source.run = tmp_path
     return source
 
@@ -35,9 +35,9 @@ async def opened(app, pilot):
     return app.screen
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-async def test_a_setting_is_changed_in_the_run(source, tmp_path, size):
-    async with live(source, size) as (app, pilot):
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
+async def test_a_setting_is_changed_in_the_run(stage, source, tmp_path, size):
+    async with stage.live(source, size) as (app, pilot):
         below = app.screen
         screen = await opened(app, pilot)
         await go_to(pilot, screen, "training.lr")
@@ -68,8 +68,8 @@ async def test_a_setting_is_changed_in_the_run(source, tmp_path, size):
         await until(app, pilot, "╭─ loss")
 
 
-async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_a_setting_that_can_not_change_is_greyed_and_says_why(stage, source):
+    async with stage.live(source, (80, 24)) as (app, pilot):
         screen = await opened(app, pilot)
         options = {option.id: option for option in screen.query_one("#values").options}
         assert "$text-disabled" in str(options["training.seed"].prompt.spans)
@@ -84,8 +84,8 @@ async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-async def test_what_can_not_change_has_less_contrast_than_what_can(source, theme):
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_what_can_not_change_has_less_contrast_than_what_can(stage, source, theme):
+    async with stage.live(source, (80, 24)) as (app, pilot):
         app.theme = theme
         await opened(app, pilot)
         await pilot.pause()
@@ -100,9 +100,9 @@ def _colour(app, name):
     return Color.from_rich_color(segment.style.color)
 
 
-async def test_an_impossible_combination_is_refused_before_it_is_sent(source, tmp_path):
+async def test_an_impossible_combination_is_refused_before_it_is_sent(stage, source, tmp_path):
     save(tmp_path, training__deterministic=True, speed__compile="default")
-    async with live(source, (80, 24)) as (app, pilot):
+    async with stage.live(source, (80, 24)) as (app, pilot):
         screen = await opened(app, pilot)
         await edit(pilot, screen, "speed.compile", "max-autotune")
         await until(app, pilot, "autotuning is not repeatable")
@@ -112,8 +112,8 @@ async def test_an_impossible_combination_is_refused_before_it_is_sent(source, tm
     assert source.sent == []
 
 
-async def test_keys_typed_in_one_go_search_and_change(source):
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_keys_typed_in_one_go_search_and_change(stage, source):
+    async with stage.live(source, (80, 24)) as (app, pilot):
         screen = await opened(app, pilot)
         typed = ("slash", *"label_smoothing", "enter", "e", "ctrl+u", *"0.1", "enter")
         for key in typed:
@@ -128,8 +128,8 @@ async def test_keys_typed_in_one_go_search_and_change(source):
     assert source.sent == [("set", "training.label_smoothing=0.1")]
 
 
-async def test_what_the_run_refuses_is_said(source):
-    async with live(source, (80, 24)) as (app, pilot):
+async def test_what_the_run_refuses_is_said(stage, source):
+    async with stage.live(source, (80, 24)) as (app, pilot):
         below = app.screen
         screen = await opened(app, pilot)
         answer = CommandAnswered(
@@ -141,14 +141,14 @@ async def test_what_the_run_refuses_is_said(source):
         await until(app, pilot, "set refused (this screen is read-only)")
 
 
-async def test_a_run_without_settings_says_so():
-    async with live(MemorySource(demo())) as (app, pilot):
+async def test_a_run_without_settings_says_so(stage):
+    async with stage.live(demo_source()) as (app, pilot):
         await pilot.press("e")
         assert await seen(app, pilot, "the run has no settings yet")
 
 
-async def test_the_settings_of_an_ended_run_are_found_and_not_changed(source):
-    async with live(source) as (app, pilot):
+async def test_the_settings_of_an_ended_run_are_found_and_not_changed(stage, source):
+    async with stage.live(source) as (app, pilot):
         await put(app, pilot, replace(finished(), status="stopped"))
         screen = await opened(app, pilot)
         await go_to(pilot, screen, "training.lr")

@@ -229,7 +229,7 @@ async def test_a_run_is_opened_and_left_again(shown, three):
         assert app.has_left
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_marked_runs_are_compared_curves_over_each_other(shown, three, size):
     async with shown(three, size) as (app, pilot):
         await pilot.press("c")  # the one under the cursor with the one below

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from mptui.tui import share
 from mptui.tui.app import keep_theme, theme_at_start
 from mptui.tui.share import HEIGHT, WIDTH, picture_of
-from tests.tui.events import MemorySource, demo
-from tests.tui.frames import frame, live
+from tests.tui.events import MemorySource, demo, demo_source
+from tests.tui.frames import frame
 from tests.tui.test_runs_screen import a_run
 
 
@@ -27,8 +27,8 @@ def _fonts(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_fonts")
-async def test_the_picture_of_a_screen_has_its_cells():
-    async with live(MemorySource(demo()), (120, 36)) as (app, _):
+async def test_the_picture_of_a_screen_has_its_cells(stage):
+    async with stage.live(demo_source(), (120, 36)) as (app, _):
         svg, lines = app.export_screenshot(), frame(app).splitlines()
     picture = Image.open(io.BytesIO(picture_of(svg)))
     assert picture.size == (120 * WIDTH, 36 * HEIGHT)
@@ -41,11 +41,11 @@ async def test_the_picture_of_a_screen_has_its_cells():
                 assert len(colours) == 1 or character != " ", (character, column, line)
 
 
-async def test_the_key_writes_svg_png_and_words(tmp_path, monkeypatch):
+async def test_the_key_writes_svg_png_and_words(stage, tmp_path, monkeypatch):
     source = MemorySource(demo()[:120])
     source.run = a_run(tmp_path / "runs", "one", events=demo()[:120])
     monkeypatch.chdir(tmp_path)
-    async with live(source) as (app, pilot):
+    async with stage.live(source) as (app, pilot):
         await pilot.press("S")
         await app.workers.wait_for_complete()
         await pilot.pause()
@@ -59,10 +59,10 @@ async def test_the_key_writes_svg_png_and_words(tmp_path, monkeypatch):
     assert words[0].startswith("one · resnet18 · shapes")
 
 
-async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(monkeypatch, tmp_path):
+async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(stage, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert theme_at_start() == "dark"
-    async with live(MemorySource(demo()[:20])) as (app, pilot):
+    async with stage.live(MemorySource(demo()[:20])) as (app, pilot):
         await pilot.press("ctrl+t")
         assert app.theme == "light"
     assert theme_at_start() == "light"

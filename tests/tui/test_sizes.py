@@ -11,20 +11,22 @@ from mptui.tui.dialogs.questions import SwitchProfileDialog
 from mptui.tui.keys import heard_on
 from mptui.tui.screens.live import PAGES
 from tests.tui.cockpits import cockpit, until
-from tests.tui.events import MemorySource, demo
+from tests.tui.events import MemorySource, demo, demo_source
 from tests.tui.frames import DEADLINE_S, frame, live, seen
 from tests.tui.pickers import go_to
 
 WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step", "bound by compute")
 
 
-SIZES = [(80, 24), (60, 24), (60, 16), (60, 20), (100, 24), (100, 30), (140, 45)]
+SIZES = [(80, 24), (60, 16), (60, 20), (100, 30)]
+MORE_SIZES = [(60, 24), (100, 24), (140, 45)]
 
 
-async def test_all_panels_are_shown_whole_on_one_page_or_two():
-    async with live(MemorySource(demo()), SIZES[0]) as (app, pilot):
+@pytest.mark.parametrize("sizes", [SIZES, pytest.param(MORE_SIZES, marks=pytest.mark.slow)])
+async def test_all_panels_are_shown_whole_on_one_page_or_two(stage, sizes):
+    async with stage.live(demo_source(), sizes[0]) as (app, pilot):
         right = app.screen.query_one("#right")
-        for size in SIZES:
+        for size in sizes:
             await pilot.resize_terminal(*size)
             missing = set(WORDS)
             for _ in range(PAGES + 1):
@@ -36,8 +38,8 @@ async def test_all_panels_are_shown_whole_on_one_page_or_two():
             assert not missing, size
 
 
-async def test_the_panels_come_together_again_where_there_is_room():
-    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+async def test_the_panels_come_together_again_where_there_is_room(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         await pilot.press("tab", "tab", "tab")
         assert "mixed precision" not in frame(app)
         await pilot.resize_terminal(80, 24)
@@ -52,14 +54,14 @@ async def test_the_panels_come_together_again_where_there_is_room():
         ("question_mark", "save and stop; twice: don't ask"),
     ],
 )
-async def test_each_key_of_a_dialog_is_told_in_one_line(key, words):
-    async with live(MemorySource(demo(), can_detach=True), (80, 24)) as (app, pilot):
+async def test_each_key_of_a_dialog_is_told_in_one_line(stage, key, words):
+    async with stage.live(MemorySource(demo(), can_detach=True), (80, 24)) as (app, pilot):
         await pilot.press(key)
         assert await seen(app, pilot, words)
 
 
-async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal():
-    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         await pilot.press("question_mark")
         await pilot.pause()
         (lines,) = app.screen.query("Static")
@@ -68,8 +70,8 @@ async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal():
         assert lines.size.height == len(heard_on("live")) + titles_and_gaps
 
 
-async def test_panels_without_room_scroll_by_keys():
-    async with live(MemorySource(demo()), (100, 23)) as (app, pilot):
+async def test_panels_without_room_scroll_by_keys(stage):
+    async with stage.live(demo_source(), (100, 23)) as (app, pilot):
         right = app.screen.query_one("#right")
         assert right.max_scroll_y > 0
         while not right.has_focus:
@@ -83,15 +85,15 @@ async def test_panels_without_room_scroll_by_keys():
             await pilot.pause(0.03)
 
 
-async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal():
-    async with live(MemorySource(demo()), (60, 16)) as (app, _):
+async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, _):
         lines = str(app.screen.query_one("#folded").render()).splitlines()
         assert [line.split()[0] for line in lines] == ["mp:", "busy", "step"]
         assert not any("…" in line for line in lines)
 
 
-async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
-    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at(stage):
+    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         await pilot.press("n")
         assert await seen(app, pilot, "waiting for the first numerics sample")
         assert "exponents" not in frame(app)
@@ -118,10 +120,10 @@ def _rows(app, name):
     return [line for line in frame(app).splitlines() if f" {name} " in line]
 
 
-async def test_the_keys_of_a_switch_are_there_in_the_smallest_terminal():
+async def test_the_keys_of_a_switch_are_there_in_the_smallest_terminal(stage):
     settings = {f"table.setting_{number}": ["one", "another one"] for number in range(9)}
     prediction = SwitchPrediction(settings, {"data.image_size": ["224", "288"]})
-    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         app.push_screen(SwitchProfileDialog(2, "production", prediction, {}))
         await pilot.pause()
         text = frame(app)
@@ -130,8 +132,8 @@ async def test_the_keys_of_a_switch_are_there_in_the_smallest_terminal():
         assert "224  (production has 288)" in text
 
 
-async def test_the_panels_are_whole_under_an_alert_where_there_is_room():
-    async with live(MemorySource(demo()), (100, 30)) as (app, pilot):
+async def test_the_panels_are_whole_under_an_alert_where_there_is_room(stage):
+    async with stage.live(demo_source(), (100, 30)) as (app, pilot):
         assert app.screen.has_class("-alert")
         step = app.screen.query_one("#step")
         assert step.content_size.height == 5
@@ -151,8 +153,8 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
     assert "█▒" in text
 
 
-async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         app.theme = "ansi"
         await pilot.press("slash")
         await pilot.pause()
