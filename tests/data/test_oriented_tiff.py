@@ -40,8 +40,17 @@ def test_an_image_is_upright(tmp_path, mode, orientation):
 
 
 @pytest.mark.parametrize("drawn", ["shown", "stored", "with a tag of its own"])
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-@pytest.mark.parametrize("side", [40, 24])
+@pytest.mark.parametrize(
+    ("orientation", "side"),
+    [
+        *((orientation, 40) for orientation in ORIENTATIONS),
+        # of a square, no size tells how it is stored
+        *(
+            pytest.param(orientation, 24, marks=[pytest.mark.slow] * (orientation not in {1, 3, 6}))
+            for orientation in ORIENTATIONS
+        ),
+    ],
+)
 def test_a_mask_lies_over_its_image(tmp_path, drawn, orientation, side):
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()

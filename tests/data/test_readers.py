@@ -2,8 +2,6 @@ import io
 import os
 import pickle
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +9,8 @@ from PIL import Image, ImageCms, UnidentifiedImageError
 
 from mptui.data.decode import ArrayRequest, FileRequest, read_rgb
 from mptui.data.types import BadSampleError
+from tests.decoders import server
+from tests.program import run_to_end
 
 from .images import SHARED, photo, png_header, save_oriented
 
@@ -207,10 +207,9 @@ for path in sys.argv[1:]:
     except BadSampleError:
         pass
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "big.png", tmp_path / "exif.jpg"], capture_output=True
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+    files = tmp_path / "big.png", tmp_path / "exif.jpg"
+    ran = run_to_end(script, *files, call="tests.program:execute", forks=server())
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -170,14 +170,14 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
         taken.append(already)
         return 1 << 30 if len(taken) < 3 else 0
 
-    split = Samples(640)
+    split = Samples(256)
     with (
         loader(split) as it,
         loader(split, cache_room=room, on_cache_full=lambda *figures: told.append(figures)) as short,
     ):
         for number in (0, 1):
             assert_same(epoch(short, number), epoch(it, number))
-    assert told == [(128, 640)]
+    assert told == [(128, 256)]
     assert taken[0] == 0 < taken[1]
 
 

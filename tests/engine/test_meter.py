@@ -6,8 +6,16 @@ import random
 import pytest
 import torch
 
-from mptui.engine.reporting.reporter import CAPACITY, COLUMNS, Meter
+from mptui.engine.reporting import reporter
+from mptui.engine.reporting.reporter import COLUMNS, Meter
 from tests.engine.small import CPU
+
+CAPACITY = 512
+
+
+@pytest.fixture(autouse=True)
+def _small_ring(monkeypatch):
+    monkeypatch.setattr(reporter, "CAPACITY", CAPACITY)
 
 
 def write(meter, step, loss=None):
@@ -23,9 +31,9 @@ def test_rows_come_out_in_order_each_once_as_the_ring_goes_round():
     meter, chance, rows = Meter(CPU), random.Random(0), []
     for step in range(3 * CAPACITY):
         write(meter, step)
-        if meter.full or chance.random() < 0.002:
+        if meter.full or chance.random() < 0.016:
             meter.send({})
-        if chance.random() < 0.001:
+        if chance.random() < 0.008:
             rows += rows_of(meter.read())
     meter.send({})
     rows += rows_of(meter.read(wait=True))
