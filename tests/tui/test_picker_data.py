@@ -161,7 +161,7 @@ async def test_any_text_in_the_field_of_the_data_is_looked_at(picker, environ, t
     (tmp_path / "imagenet100").mkdir()
     (tmp_path / "\x1b[2J").mkdir()
     monkeypatch.chdir(tmp_path)
-    async with picker(environ, (140, 45)) as (app, pilot, screen):
+    async with picker(environ, (100, 30)) as (app, pilot, screen):
         field = screen.query_one("#data", Input)
         for text in ("a" * 20_000, "/" + "b" * 20_000, str(tmp_path / "nothing")):
             field.value = text
