@@ -12,6 +12,7 @@ from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
 from tests.tui.frames import frame, put, put_below
 
 NUMBERS = [math.nan, math.inf, -math.inf, 1e308, 5e-324, -1.0, 0.0]
+SETS = [NUMBERS, pytest.param([-1e308, 1e-320], marks=pytest.mark.slow)]
 
 
 def changed(event, number):
@@ -60,11 +61,12 @@ def figures(number):
     return [*told, looked(number), ranks(number), memory(number)]
 
 
-async def test_no_number_of_a_journal_breaks_the_live_screen(stage):
+@pytest.mark.parametrize("numbers", SETS)
+async def test_no_number_of_a_journal_breaks_the_live_screen(stage, numbers):
     events = demo()
     sources = []
     async with stage.live(MemorySource()) as (app, pilot):
-        for number in NUMBERS:
+        for number in numbers:
             started = next(event for event in events if isinstance(event, RunStarted))
             sources.append(MemorySource([started, *events[5:9]]))
             app.screen.follow(sources[-1])
@@ -79,14 +81,15 @@ async def test_no_number_of_a_journal_breaks_the_live_screen(stage):
             assert "stable" in frame(app)
 
 
+@pytest.mark.parametrize("numbers", SETS)
 @pytest.mark.parametrize(
     ("key", "words", "orders"),
     [("n", "layers by risk", ""), ("g", "2 by rank", "s" * 10), ("m", "measured", "")],
 )
-async def test_no_number_of_a_journal_breaks_the_screens_above_it(stage, key, words, orders):
+async def test_no_number_of_a_journal_breaks_the_screens_above_it(stage, key, words, orders, numbers):
     async with stage.live(MemorySource([*demo()[:9], *figures(1.0)])) as (app, pilot):
         await pilot.press(key)
-        for number in NUMBERS:
+        for number in numbers:
             await put_below(app, pilot, *figures(number))
             await pilot.press(*orders)
             assert words in frame(app)
