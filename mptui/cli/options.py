@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 
 from mptui.cli import completion
-from mptui.runs.launch.group_options import MOST_RESTARTS
+from mptui.processes.rank_place import MOST_RESTARTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request

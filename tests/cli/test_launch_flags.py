@@ -10,7 +10,7 @@ import typer
 from mptui.cli.main import _exit_code, app
 from mptui.cli.options import Settings
 from mptui.cli.train import processes
-from mptui.runs.launch.group_options import Group
+from mptui.processes.rank_place import Group
 from tests.program import run_to_end
 
 FILE = """\

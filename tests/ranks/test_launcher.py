@@ -26,7 +26,7 @@ from mptui.cli.train.signals import Signals
 from mptui.errors import MptuiError
 from mptui.runs.launch import launcher
 from mptui.runs.launch.launcher import train_in_group
-from mptui.runs.launch.group_options import Group
+from mptui.processes.rank_place import Group
 launcher.STOPPED_S = 0.3
 run, code, group = json.loads(sys.argv.pop(1))
 signals = Signals()

@@ -6,7 +6,7 @@ import sys
 import time
 
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
-from mptui.runs.launch.group_options import Group
+from mptui.processes.rank_place import Group
 from mptui.runs.planning.plan import Request
 from mptui.tui.sources import IsolatedSource, command
 

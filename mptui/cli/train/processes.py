@@ -22,9 +22,8 @@ from mptui.cli.output import print_json
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DiskError
 from mptui.io.streams import OutputError, drop_unwritten
-from mptui.processes.rank_place import rank_place
+from mptui.processes.rank_place import Group, rank_place
 from mptui.processes.start import mptui_command, shell_exit_code
-from mptui.runs.launch.group_options import Group
 from mptui.runs.launch.slurm import requeue
 from mptui.text import clean, shell_word
 

@@ -11,8 +11,7 @@ from mptui.cli import options as o
 from mptui.cli.train import processes
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError
-from mptui.processes.rank_place import rank_place
-from mptui.runs.launch.group_options import Group
+from mptui.processes.rank_place import Group, rank_place
 from mptui.text import clean
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from mptui.engine.checkpoint.pointers import target_of
 from mptui.errors import MptuiError, RankError, error_of_code
 from mptui.hardware.host import read_host
-from mptui.processes.rank_place import RUN_ID
+from mptui.processes.rank_place import RUN_ID, Group
 from mptui.processes.waiting import AwakeClock, interruptible, still_waits
-from mptui.runs.launch.group_options import Group
 from mptui.runs.launch.losses import (
     SAVED,
     LostRank,
