@@ -52,7 +52,7 @@ def test_what_a_run_keeps_is_told_apart():
 def run_of(**memory):
     return RunConfig.model_validate(
         {
-            "model": {"name": "unet", "width": 8, "depth": 1},
+            "model": {"name": "small_cnn"},
             "training": {"batch_size": 16, "optimizer": "adamw"},
             "data": {"image_size": 64},
             "memory": memory,
@@ -63,10 +63,10 @@ def run_of(**memory):
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_first_setting_with_which_it_fits_is_named(share):
     def total(config, precision="fp32"):
-        return footprint(config, "segmentation", device="cpu", precision=precision, classes=10).total
+        return footprint(config, "classification", device="cpu", precision=precision, classes=10).total
 
     def found(room):
-        return enough(run_of(), "segmentation", device="cpu", precision="fp32", classes=10, room=room)
+        return enough(run_of(), "classification", device="cpu", precision="fp32", classes=10, room=room)
 
     whole, half = total(run_of()), total(run_of(), "bf16")
     between = half + share * (whole - half)
