@@ -27,6 +27,8 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 _TIERS = ("screen", "program", "slow", "chaos", "gpu")
+_NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""Environment variable by which typer has other flags for completion."""
 _MANY_MODULES = 100
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
@@ -114,9 +116,11 @@ def _no_settings_from_outside(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _commands_are_built_once():
-    """Keeps the command line that typer builds at each call, and a process of the program once."""
+    """Keeps the command line, which typer builds at each call in 50 ms; a program calls it once."""
+    build = typer.main.get_command
+    built = functools.cache(lambda app, _named_shell: build(app))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(typer.main, "get_command", lambda app: built(app, os.environ.get(_NAMED_SHELL)))
         yield
 
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,17 +19,9 @@ import typer
 
 from mptui.cli import main as cli
 
-_NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""Environment variable by which typer has other flags for completion."""
-
 
 def program():
-    """All commands, built once: that takes typer 50 ms."""
-    return _program(os.environ.get(_NAMED_SHELL))
-
-
-@cache
-def _program(_shell_is_named):
+    """All commands."""
     return typer.main.get_command(cli.app)
 
 

@@ -76,13 +76,13 @@ def checked(tmp_path, monkeypatch):
     """Return the report on the class `Net` of some code."""
     monkeypatch.chdir(tmp_path)
 
-    def report(code, name):
+    def report(code, name, side=16):
         (tmp_path / f"{name}.py").write_text(code)
         settings = {
             "model.name": f"{name}:Net",
             "data.name": "shapes",
             "data.samples": 8,
-            "data.image_size": 32,
+            "data.image_size": side,
             "training.batch_size": 8,
             "hardware.device": "cpu",
         }
@@ -171,7 +171,7 @@ def test_an_operation_of_the_network_itself_is_named_with_its_line_and_with_what
 
 
 def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes_values_of(checked):
-    bf16 = checked(OWN_OPERATIONS + SUM, "sum_net").checked["bf16"]
+    bf16 = checked(OWN_OPERATIONS + SUM, "sum_net", side=32).checked["bf16"]
     assert bf16.safe
     assert bf16.fp32_layers == ["body"]
 
@@ -179,10 +179,11 @@ def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes
 def test_networks_of_mptui_have_no_findings(checked):
     flags = {
         "model.name": "unet",
-        "model.width": 8,
+        "model.width": 4,
+        "model.depth": 2,
         "data.name": "shapes",
         "data.samples": 8,
-        "data.image_size": 32,
+        "data.image_size": 16,
         "training.batch_size": 8,
     }
     request = Request(None, {key: ("--set", value) for key, value in flags.items()}, (), {})

@@ -184,11 +184,11 @@ def checker_of(tmp_path, name):
     ("name", "precision", "layer", "where", "operation"),
     [
         ("attention by hand", "fp16", "attn", "forward", "bmm"),
-        ("large sum", "fp16", "total", "forward", "sum"),
-        ("positions", "bf16", "pos", "forward", "sin"),
+        pytest.param("large sum", "fp16", "total", "forward", "sum", marks=pytest.mark.slow),
+        pytest.param("positions", "bf16", "pos", "forward", "sin", marks=pytest.mark.slow),
         ("many ones", "bf16", "ones", "forward", "sub"),
         ("gain too small", "fp16", "gain", "forward", "mul"),
-        ("a tenth of the gradient", "bf16", "weak", "backward", "mul"),
+        pytest.param("a tenth of the gradient", "bf16", "weak", "backward", "mul", marks=pytest.mark.slow),
         ("no gradient in noise", "bf16", "dead", "backward", "mul"),
     ],
 )
@@ -200,7 +200,9 @@ def test_the_first_operation_that_differs_is_the_sick_one(tmp_path, name, precis
     assert f"{operation} of {layer} in the {where} pass, operation {found.number} of " in found.words()
 
 
-@pytest.mark.parametrize("name", ["healthy", "dropout", "small gradients", "noise"])
+@pytest.mark.parametrize(
+    "name", ["healthy", "dropout", pytest.param("small gradients", marks=pytest.mark.slow), "noise"]
+)
 def test_of_a_healthy_network_no_operation_differs(tmp_path, name):
     checker = checker_of(tmp_path, name)
     assert checker.first_difference("bf16") is None

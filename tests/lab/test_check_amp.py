@@ -22,10 +22,10 @@ def plan(**flags):
     values = {
         "model.name": "unet",
         "model.width": 4,
-        "model.depth": 2,
+        "model.depth": 1,
         "data.name": "shapes",
         "data.samples": 16,
-        "data.image_size": 32,
+        "data.image_size": 16,
         "training.batch_size": 8,
         "hardware.device": "cpu",
         **{name.replace("__", "."): value for name, value in flags.items()},
@@ -80,7 +80,7 @@ def test_what_no_fp32_layer_can_fix_is_not_safe(tmp_path):
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         Gain(1e6),
-        *[module for _ in range(20) for module in (nn.Conv2d(8, 8, 1), nn.ReLU(), Gain(2.5))],
+        *[module for _ in range(12) for module in (nn.Conv2d(8, 8, 1), nn.ReLU(), Gain(2.5))],
         *head(),
     )
     fp16 = PrecisionChecker(bench(tmp_path, model), Mailbox()).check("fp16")

@@ -2,7 +2,9 @@
 
 import pytest
 
+from mptui.runs.view.run_view import RunView
 from mptui.tui.keys import heard_on
+from mptui.tui.screens.ranks import RankTable
 from tests.tui.events import demo_source, rank_row, ranks_sampled
 from tests.tui.frames import frame, seen
 
@@ -122,6 +124,14 @@ async def test_a_rank_that_has_not_reported_is_shown_as_unknown(stage):
         await pilot.pause()
         assert figures(frame(app), "1 ").startswith("1 " + " ".join("–" * 10))
     assert {"ranks.sort", "ranks.close"} < {key.id for key in heard_on("ranks")}
+
+
+@pytest.mark.parametrize(("silent_s", "styles"), [(0.4, []), (31.0, ["31 s"])])
+def test_of_a_rank_that_is_silent_for_long_the_age_of_its_beat_is_red_and_nothing_else(silent_s, styles):
+    view = RunView()
+    view.handle(ranks_sampled([rank_row(0, silent_s=silent_s)]))
+    row = RankTable().lines(view, 80)[1]
+    assert [row.plain[at.start : at.end].strip() for at in row.spans if at.style == "$text-error"] == styles
 
 
 async def test_a_wide_table_keeps_together_what_is_compared(stage):

@@ -127,6 +127,11 @@ def test_a_command_before_the_run_began_is_kept(folder):
             2,
             "/nowhere/weights",
         ),
+        (
+            (*TINY, 'precision.fp32_layers=["nosuch"]'),
+            2,
+            "nosuch",
+        ),  # while it prepares, in a folder of its own
     ],
 )
 def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, said):

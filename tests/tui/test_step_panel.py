@@ -1,8 +1,11 @@
-"""The panel with the parts of a step's time."""
+"""Lines of panels: the parts of a step's time, and the precision."""
+
+import pytest
 
 from mptui.events import Step
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.panels import step_line
+from mptui.tui.widgets.panels import precision_line, precision_words, step_line
+from tests.tui.events import run_started
 
 PARTS = ("data", "copy", "forward", "backward", "optimizer", "logging", "saving", "other")
 
@@ -25,3 +28,11 @@ def test_the_time_beside_the_parts_is_theirs():
         )
     )
     assert "400" in step_line(view)[0].plain
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_before_the_precision_is_decided_it_is_unknown(ascii_only):
+    view = RunView()
+    assert precision_words(view, ascii_only).plain == precision_line(view, ascii_only)[0].plain == "mp: –"
+    view.handle(run_started())
+    assert precision_words(view, ascii_only).plain.endswith("fp16")

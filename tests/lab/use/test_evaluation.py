@@ -5,6 +5,7 @@ import shutil
 import pytest
 from PIL import Image
 
+from mptui.cli.main import _exit_code
 from mptui.errors import DataError
 from mptui.lab.use.evaluate import evaluate_run
 from mptui.lab.use.trained import open_trained
@@ -137,3 +138,18 @@ def test_a_fault_that_is_not_of_memory_is_told_as_it_is(classifier, monkeypatch)
     monkeypatch.setattr(trained.model, "forward", faulty)
     with pytest.raises(ValueError, match="no such weight"):
         evaluate_run(trained, {}, listed=0, on_progress=lambda done, total: None, note=lambda _: None)
+
+
+def test_the_figures_of_each_class_are_a_table_of_the_command(segmenter, capsys):
+    found = evaluated(segmenter).result.per_class
+    assert _exit_code(["evaluate", str(segmenter), "--workers", "0"], debug=False) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["class", *found] in lines
+    for name in next(iter(found.values())):
+        figures = [values[name] for values in found.values()]
+        assert [name, *("–" if each is None else f"{each:.6f}" for each in figures)] in lines
+
+
+def test_a_generator_has_no_table_of_classes(generator, capsys):
+    assert _exit_code(["evaluate", str(generator), "--workers", "0"], debug=False) == 0
+    assert "class" not in capsys.readouterr().out
