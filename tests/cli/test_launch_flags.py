@@ -11,6 +11,7 @@ from mptui.cli.main import _exit_code, app
 from mptui.cli.options import Settings
 from mptui.cli.train import processes
 from mptui.processes.rank_place import Group
+from mptui.runs.planning import plan  # noqa: F401 - has its find_machine before that is replaced
 from tests.program import run_to_end
 
 FILE = """\
