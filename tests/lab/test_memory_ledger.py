@@ -1,5 +1,6 @@
 """The ledger of `mptui memory`: its parts add up, its levers save what they say, and its batch fits."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -27,8 +28,11 @@ UNSHARDED = ("--set", "memory.micro_batch=auto")
 AVERAGED = ("--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
 
 
+MEMORY = ["memory", *SMALL, "--card", "1GiB", "--json"]
+
+
 def document(capsys, *arguments):
-    assert app(["memory", *SMALL, "--card", "1GiB", "--json", *arguments], standalone_mode=False) == 0
+    assert app([*MEMORY, *arguments], standalone_mode=False) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -44,20 +48,30 @@ def assert_parts_add_up(told):
     assert 0.4 < formats["bf16"]["activations"] / formats["fp32"]["activations"] < 0.8
 
 
-def test_the_parts_add_up_and_each_lever_saves_what_a_run_with_it_takes_less(capsys):
-    before = document(capsys, *AVERAGED, *UNSHARDED)
+LEVERS = ("memory.activation_checkpointing", "memory.micro_batch", "training.ema_decay", "training.optimizer")
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """What the command says of a run that averages its weights."""
+    told = tmp_path_factory.mktemp("told") / "memory.json"
+    with told.open("w") as file, contextlib.redirect_stdout(file):
+        assert app([*MEMORY, *AVERAGED, *UNSHARDED], standalone_mode=False) == 0
+    return json.loads(told.read_text())
+
+
+def test_the_parts_add_up(before):
     assert_parts_add_up(before)
-    assert [lever["setting"].partition("=")[0] for lever in before["levers"]] == [
-        "memory.activation_checkpointing",
-        "memory.micro_batch",
-        "training.ema_decay",
-        "training.optimizer",
-    ]
-    for lever in before["levers"]:
-        with_it = plan_run(Request(sets=(*SETTINGS, *AVERAGED[1::2], lever["setting"]))).config
-        counted = footprint(with_it, "segmentation", device="cuda", precision="bf16", classes=10)
-        assert counted.total == lever["total"] == before["formats"]["bf16"]["total"] - lever["saved"]
-        assert lever["saved"] > 0
+    assert [lever["setting"].partition("=")[0] for lever in before["levers"]] == list(LEVERS)
+
+
+@pytest.mark.parametrize("number", range(len(LEVERS)), ids=LEVERS)
+def test_a_lever_saves_what_a_run_with_it_takes_less(before, number):
+    lever = before["levers"][number]
+    with_it = plan_run(Request(sets=(*SETTINGS, *AVERAGED[1::2], lever["setting"]))).config
+    counted = footprint(with_it, "segmentation", device="cuda", precision="bf16", classes=10)
+    assert counted.total == lever["total"] == before["formats"]["bf16"]["total"] - lever["saved"]
+    assert lever["saved"] > 0
 
 
 def folder_of_masks(folder, classes):
@@ -73,21 +87,25 @@ def folder_of_masks(folder, classes):
     return str(folder)
 
 
-def test_the_classes_are_those_of_the_data_or_assumed_and_a_limit_splits_the_batch_by_them(capsys, tmp_path):
+def limited(capsys, *more):
+    """Return what the command says of a run with a limit on its memory."""
     limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
     limit += ["--set", "memory.activation_checkpointing=true", "--set", "training.loss=cross_entropy"]
+    assert app(["memory", *SMALL, "--json", *limit, *more], standalone_mode=False) == 0
+    return json.loads(capsys.readouterr().out)
 
-    def limited(*more):
-        assert app(["memory", *SMALL, "--json", *limit, *more], standalone_mode=False) == 0
-        return json.loads(capsys.readouterr().out)
 
-    assumed = limited()
+def test_the_classes_are_those_of_the_data_and_a_limit_splits_the_batch_by_them(capsys, tmp_path):
+    assumed = limited(capsys)
     assert (assumed["classes"], assumed["classes_assumed"]) == (10, "no data is given (--data)")
-    masks = limited("--data", folder_of_masks(tmp_path, 150))
+    masks = limited(capsys, "--data", folder_of_masks(tmp_path, 150))
     assert (masks["classes"], masks["classes_assumed"]) == (150, None)
     assert masks["formats"]["fp32"]["per_sample"] > 2 * assumed["formats"]["fp32"]["per_sample"]
     assert masks["micro_batch"] < assumed["micro_batch"]
-    gone = limited("--task", "segmentation", "--data", "oxford-pets")
+
+
+def test_classes_are_assumed_where_the_data_can_not_be_read(capsys):
+    gone = limited(capsys, "--task", "segmentation", "--data", "oxford-pets")
     assert gone["classes"] == 10
     assert gone["classes_assumed"].startswith("the data can't be read: ")
 

@@ -111,9 +111,13 @@ def test_a_network_without_batch_norm_is_refused():
         learn("batchnorm", model__name="unet", model__norm="group")
 
 
-def test_the_same_training_in_each_format_begins_as_torchs_own():
-    lesson = learn("training", model__depth=1)
-    runs = lesson.document["runs"]
+@pytest.fixture(scope="module")
+def training():
+    return learn("training", model__depth=1)
+
+
+def test_the_same_training_in_each_format_begins_as_torchs_own(training):
+    runs = training.document["runs"]
     with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
         (batch,) = small.batches(1)
         for name, run in runs.items():
@@ -122,15 +126,18 @@ def test_the_same_training_in_each_format_begins_as_torchs_own():
             with torch.autocast("cpu", DTYPES.get(name), enabled=name in DTYPES):
                 loss = small.loss(small.job.model.train(), batch)
             assert run["losses"][0] == pytest.approx(loss.item(), rel=1e-6)
-    full, half, brain = (runs[name] for name in ("fp32", "fp16", "bf16"))
+
+
+def test_16_bits_train_as_32_and_keep_fewer_activations(training):
+    full, half, brain = (training.document["runs"][name] for name in ("fp32", "fp16", "bf16"))
     assert full["losses"][-1] == pytest.approx(half["losses"][-1], rel=0.05)
     assert half["losses"] != full["losses"] != brain["losses"]
     # as many bits, of the same operations
     assert half["activations"] == brain["activations"]
     assert 0 < half["activations"] < full["activations"]
-    apart = lesson.curves["loss minus fp32's"]
+    apart = training.curves["loss minus fp32's"]
     assert apart["bf16"][0] == brain["losses"][0] - full["losses"][0]
-    assert len(texts(lesson)) == 5
+    assert len(texts(training)) == 5
 
 
 def rules_of(device, precision, **flags):
