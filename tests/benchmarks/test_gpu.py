@@ -145,6 +145,7 @@ def test_a_card_without_bf16_is_measured_in_fp16():
     assert not any("bf16" in name for name in named)
 
 
+@pytest.mark.slow
 def test_photos_are_read_and_trained_on(monkeypatch, measured):
     got = []
     monkeypatch.setattr("benchmarks.sides.os.cpu_count", lambda: 0)

@@ -39,7 +39,10 @@ def test_a_terminal_that_can_not_be_written_ends_no_run(fork_server, tmp_path, u
     assert outcome_of(tmp_path / "run") == undisturbed
 
 
-@pytest.mark.parametrize("left", ["nothing", "a journal", "a torn save"])
+@pytest.mark.parametrize(
+    "left",
+    [*(pytest.param(left, marks=pytest.mark.slow) for left in ("nothing", "a journal")), "a torn save"],
+)
 def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path, undisturbed, left):
     run = tmp_path / "run"
     run.mkdir(mode=0o700)

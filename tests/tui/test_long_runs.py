@@ -82,7 +82,11 @@ async def cost_of_a_frame(app, pilot, chance):
 
 
 @pytest.mark.parametrize(
-    ("events", "largest"), [(4_000, 500_000), pytest.param(1_000_000, 2_000_000, marks=pytest.mark.chaos)]
+    ("events", "largest"),
+    [
+        pytest.param(4_000, 500_000, marks=pytest.mark.slow),
+        pytest.param(1_000_000, 2_000_000, marks=pytest.mark.chaos),
+    ],
 )
 async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(stage, events, largest, chance):
     source = Endless(chance)

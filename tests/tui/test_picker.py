@@ -229,6 +229,7 @@ def test_a_damaged_memory_is_no_memory(environ, content):
     assert (picked.model, picked.data, picked.epochs) == ("", "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncounted")
 async def test_hostile_texts_neither_act_nor_break_the_frame(picker, environ, tmp_path):
     folder = tmp_path / "config" / "profiles"

@@ -152,6 +152,7 @@ def test_a_folder_is_found_in_each_form_in_which_it_is_dropped(tmp_path, form):
     assert data_flags(DROPPED[form](folder), "--data")["data.path"] == ("--data", str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncounted")
 async def test_any_text_in_the_field_of_the_data_is_looked_at(picker, environ, tmp_path, monkeypatch):
     dropped = tmp_path / unicodedata.normalize("NFD", "my été #1")

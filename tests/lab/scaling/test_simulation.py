@@ -50,6 +50,7 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_collectives_and_shards_are_those_of_fully_shard(simulation):
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     try:

@@ -23,7 +23,9 @@ def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
     return evaluate_run(trained, given or {}, listed=5, on_progress=ignore, note=told.append)
 
 
-@pytest.mark.parametrize("run", ["classifier", "segmenter", "generator", "class_generator"])
+@pytest.mark.parametrize(
+    "run", ["classifier", "segmenter", "generator", pytest.param("class_generator", marks=pytest.mark.slow)]
+)
 def test_it_equals_the_figures_of_the_run_to_the_bit(run, request):
     run = request.getfixturevalue(run)
     summary = read_summary(run)
