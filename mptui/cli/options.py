@@ -139,7 +139,7 @@ def _finite(value: float | None) -> float | None:
 # ---------------------------
 
 
-class Settings(Options):
+class SettingOptions(Options):
     """Options that give settings of a run, of which each command has its own.
 
     Values are read as text and checked by the schema, so that faults in flags, variables and files have the

@@ -9,7 +9,7 @@ import typer
 from safetensors.torch import save_file
 
 import mptui
-from mptui.cli.options import Settings
+from mptui.cli.options import SettingOptions
 from mptui.config.resolve import resolve
 from mptui.models.vae import Autoencoder
 from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout
@@ -65,7 +65,7 @@ def test_a_command_is_one_of_the_program(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.yaml").write_text("training:\n  lr: 1e-5\n")
     context = context_of(command)
-    request = Settings(**context.params).request()
+    request = SettingOptions(**context.params).request()
 
     if "profile" in context.params or "sets" in context.params:
         resolved = resolve(

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mptui.cli.main import _exit_code, app
-from mptui.cli.options import Settings
+from mptui.cli.options import SettingOptions
 from mptui.cli.train import processes
 from mptui.processes.rank_place import Group
 from mptui.runs.planning import plan  # noqa: F401 - has its find_machine before that is replaced
@@ -97,7 +97,7 @@ def test_scale_batch_counts_the_processes_of_the_run(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     context = parsed("--scale-batch", "--batch-size", "8")
-    request = processes.scaled(Settings(**context.params).request(), processes.group_of(context), None)
+    request = processes.scaled(SettingOptions(**context.params).request(), processes.group_of(context), None)
     assert request.flags["training.batch_size"] == ("--scale-batch", 24)
     assert "--scale-batch" in processes.rank_flags(context)
 

@@ -17,7 +17,7 @@ _MOST_CLASSES = 100
 _MOST_FILES = 5
 
 
-class DataOptions(o.Settings):
+class DataOptions(o.SettingOptions):
     """The data, and what is written of it."""
 
     data: str = o.argument(

@@ -37,7 +37,7 @@ class DoctorOptions(o.InRunsDir):
 _SETTINGS = "profile model weights task data batch_size lr precision compile workers device sets trust_code"
 
 
-def doctor(settings: Annotated[o.Settings, _SETTINGS], options: DoctorOptions, output: o.Output) -> int:
+def doctor(settings: Annotated[o.SettingOptions, _SETTINGS], options: DoctorOptions, output: o.Output) -> int:
     """Check the machine, the data and the configuration.
 
     Given a second configuration, also check the differences between the two.

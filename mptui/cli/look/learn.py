@@ -35,7 +35,7 @@ class LearnOptions(o.Options):
 
 def learn(
     options: LearnOptions,
-    settings: Annotated[o.Settings, "model task data precision device seed sets trust_code"],
+    settings: Annotated[o.SettingOptions, "model task data precision device seed sets trust_code"],
     output: o.Output,
 ) -> int:
     """Learn number formats, loss scaling and autocast by trying.

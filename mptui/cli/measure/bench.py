@@ -52,7 +52,7 @@ _SETTINGS = "profile model weights task data batch_size workers device seed sets
 
 def bench(
     ctx: typer.Context,
-    settings: Annotated[o.Settings, _SETTINGS],
+    settings: Annotated[o.SettingOptions, _SETTINGS],
     options: BenchOptions,
     output: o.MarkdownOutput,
 ) -> int:
@@ -291,7 +291,7 @@ _LIMIT_S = 90.0
 """Time limit of a measurement: a format that a CPU emulates can take minutes per step."""
 
 
-def check_table(table: str, settings: o.Settings) -> None:
+def check_table(table: str, settings: o.SettingOptions) -> None:
     """Check `--table` and the flags beside it.
 
     Raises:
@@ -308,7 +308,7 @@ def check_table(table: str, settings: o.Settings) -> None:
         )
 
 
-def guides_table(settings: o.Settings, options: BenchOptions, output: o.MarkdownOutput) -> int:
+def guides_table(settings: o.SettingOptions, options: BenchOptions, output: o.MarkdownOutput) -> int:
     """Measure the table and show it, with the guide's claims beside."""
     from mptui.hardware.devices import find_machine, select_device
     from mptui.lab.measure.bench import beside_claims

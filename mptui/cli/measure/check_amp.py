@@ -36,7 +36,9 @@ class CheckOptions(o.Options):
 _SETTINGS = "profile model weights task data batch_size precision device seed download sets trust_code"
 
 
-def check_amp(settings: Annotated[o.Settings, _SETTINGS], options: CheckOptions, output: o.Output) -> int:
+def check_amp(
+    settings: Annotated[o.SettingOptions, _SETTINGS], options: CheckOptions, output: o.Output
+) -> int:
     """Check which of fp32, bf16 and fp16 is safe for your model.
 
     Runs the model on your data, names the layers that need fp32, and the lines of your own network that

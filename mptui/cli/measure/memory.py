@@ -34,7 +34,7 @@ class MemoryOptions(o.Options):
 
 
 def memory(
-    settings: Annotated[o.Settings, o.COUNTED], options: MemoryOptions, output: o.MarkdownOutput
+    settings: Annotated[o.SettingOptions, o.COUNTED], options: MemoryOptions, output: o.MarkdownOutput
 ) -> int:
     """Show where the memory of a training goes.
 

@@ -36,7 +36,7 @@ _SETTINGS = (
 
 
 def parity(
-    settings: Annotated[o.Settings, _SETTINGS],
+    settings: Annotated[o.SettingOptions, _SETTINGS],
     options: Annotated[ParityOptions, "seeds strict runs_dir name"],
     output: o.QuietOutput,
 ) -> int:

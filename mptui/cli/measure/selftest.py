@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mptui.lab.selftest import SelftestReport, Tally
 
 
-class SelftestOptions(o.InRunsDir, o.Settings):
+class SelftestOptions(o.InRunsDir, o.SettingOptions):
     """Where runs are killed, and how often."""
 
     kills: int = o.option(12, "N", "Number of kills.", min=2)

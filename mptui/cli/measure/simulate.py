@@ -39,7 +39,7 @@ class SimulateOptions(o.Options):
 
 
 def simulate(
-    settings: Annotated[o.Settings, o.COUNTED], options: SimulateOptions, output: o.MarkdownOutput
+    settings: Annotated[o.SettingOptions, o.COUNTED], options: SimulateOptions, output: o.MarkdownOutput
 ) -> int:
     """Predict memory and speed on many GPUs.
 

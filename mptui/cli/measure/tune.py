@@ -33,7 +33,9 @@ _SETTINGS = (
 )
 
 
-def tune(settings: Annotated[o.Settings, _SETTINGS], options: TuneOptions, output: o.QuietOutput) -> int:
+def tune(
+    settings: Annotated[o.SettingOptions, _SETTINGS], options: TuneOptions, output: o.QuietOutput
+) -> int:
     """Find the fastest settings by short runs of your training.
 
     Precision, micro-batch, workers, cache, compile mode and more are measured.

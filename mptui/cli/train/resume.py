@@ -39,7 +39,7 @@ class ResumeOutput(o.QuietOutput):
 
 def resume(
     ctx: typer.Context,
-    settings: Annotated[o.Settings, "epochs workers device price_per_hour sets trust_code"],
+    settings: Annotated[o.SettingOptions, "epochs workers device price_per_hour sets trust_code"],
     launch: o.Launch,
     options: Annotated[ResumeOptions, "run fork at profile name runs_dir detach isolate"],
     output: ResumeOutput,
@@ -63,7 +63,7 @@ def resume(
             hint="add --fork, or change values with --set",
         )
     group = processes.group_of(ctx)
-    request = o.Settings(**ctx.params).request(str(path / CONFIG))  # as the group has changed them
+    request = o.SettingOptions(**ctx.params).request(str(path / CONFIG))  # as the group has changed them
     in_background = options.detach or options.isolate
     on_screen = not (output.no_tui or output.quiet or output.as_json or in_background) and has_terminal()
     if group is not None and not (on_screen and group.nodes == 1):

@@ -35,14 +35,16 @@ class RunOptions(o.NewRun, o.Background):
 
 def run(
     ctx: typer.Context,
-    settings: o.Settings,
+    settings: o.SettingOptions,
     launch: LaunchOptions,
     options: Annotated[RunOptions, "runs_dir name resume detach isolate dry_run"],
     output: o.QuietOutput,
 ) -> int:
     """Train, and record the run in a run directory."""
     group = processes.group_of(ctx)
-    request = o.Settings(**ctx.params).request()  # as the group and an accelerate file have changed them
+    request = o.SettingOptions(
+        **ctx.params
+    ).request()  # as the group and an accelerate file have changed them
     if options.resume and options.name is None:
         raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
     if launch.scale_batch:

@@ -80,7 +80,7 @@ def list_all(ctx: typer.Context, place: o.InRunsDir, output: o.Output) -> None:
 @o.command
 def compare(
     options: Annotated[ComparedRuns, "run second runs_dir where at"],
-    settings: Annotated[o.Settings, "trust_code"],
+    settings: Annotated[o.SettingOptions, "trust_code"],
     output: o.Output,
 ) -> None:
     """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""

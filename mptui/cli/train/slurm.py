@@ -89,5 +89,5 @@ def _check_run_flags(ctx: typer.Context) -> None:
     for name, instead in _REFUSED.items():
         if run.params.get(name):
             raise ConfigError(f"--{name.replace('_', '-')}: not for a job of SLURM", hint=instead)
-    request = o.Settings(**run.params).request()
+    request = o.SettingOptions(**run.params).request()
     resolve(request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
-class PrepareOptions(o.Settings):
+class PrepareOptions(o.SettingOptions):
     """The data, and what is made of it."""
 
     data: str = o.argument(

@@ -11,7 +11,7 @@ from mptui.text import clean
 FORMAT_VERSION = 1
 
 
-class SyncOptions(o.Settings, o.OfRun):
+class SyncOptions(o.SettingOptions, o.OfRun):
     """A run, and the settings of its trackers."""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _USED = ("device", "batch_size", "workers", "precision")
 
 
-class UsedRun(o.Settings, o.OfRun):
+class UsedRun(o.SettingOptions, o.OfRun):
     """A trained run, and how it is used; each command has its own of these options."""
 
     checkpoint: str | None = o.option(

@@ -437,7 +437,7 @@ FACTOR = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LoopFault:
     """What both loops meet at `AT_STEP`.
 
     Attributes:
@@ -461,7 +461,7 @@ class PlainStep:
 def _train_both(
     run: SmallRun,
     batches: Sequence[Batch],
-    fault: Fault,
+    fault: LoopFault,
     on_step: Callable[[StepRow, PlainStep, torch.nn.Module], None],
 ) -> torch.nn.Module:
     """Train with mptui's trainer and with a plain loop; return the network of the plain one.
@@ -495,7 +495,7 @@ def _train_both(
 
 
 def _plain_steps(
-    run: SmallRun, model: torch.nn.Module, batches: Sequence[Batch], fault: Fault
+    run: SmallRun, model: torch.nn.Module, batches: Sequence[Batch], fault: LoopFault
 ) -> Iterator[PlainStep]:
     """Train by a plain loop with torch.amp: with GradScaler, or with a constant scale."""
     device, config, guarded = run.job.device.type, run.job.config, fault.loss_scale is None
@@ -545,7 +545,7 @@ def overflow(choices: LearnChoices, report: Report) -> Lesson:
             steps.append(ScaledStep(row.loss, row.loss_scale, row.refused, other.loss))
             report(_overflow_lesson(run, steps))
 
-        _train_both(run, run.batches(STEPS), Fault(loss_scale=2.0**TOO_HIGH), on_step)
+        _train_both(run, run.batches(STEPS), LoopFault(loss_scale=2.0**TOO_HIGH), on_step)
         return _overflow_lesson(run, steps)
 
 
@@ -654,7 +654,7 @@ def batchnorm(choices: LearnChoices, report: Report) -> Lesson:
             report(_batchnorm_lesson(run, ours, other))
 
         batches = run.batches(STEPS)
-        plain_model = _train_both(run, batches, Fault(factor=FACTOR), on_step)
+        plain_model = _train_both(run, batches, LoopFault(factor=FACTOR), on_step)
         ours.evaluation_loss = run.evaluate(run.job.model, batches[-1])
         other.evaluation_loss = run.evaluate(plain_model, batches[-1])
         return _batchnorm_lesson(run, ours, other)
