@@ -166,7 +166,7 @@ def by_killing_workers(run):
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in psutil.Process(run.child.pid).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if "data.loading.worker" in " ".join(process.cmdline()):
+                    if "mptui.data.worker" in " ".join(process.cmdline()):
                         run.family.add(process)
                         process.kill()
         time.sleep(LOOK_S)
