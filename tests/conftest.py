@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from mptui.registry import own_code
-from tests import decoders, gpus, program, small_cnn
+from tests import decoders, gpus, program
 from tests.made.drawn import drawn_once
 
 __all__ = ["drawn_once"]
@@ -45,10 +45,10 @@ gc.disable()
 atexit.register(gc.unfreeze)
 
 
-small_cnn.register()  # before processes are forked
-
-
 def pytest_collection_finish(session):
+    from tests import small_cnn  # torch takes seconds, and the process that hands out tests needs none
+
+    small_cnn.register()  # before processes are forked
     program.import_for(session.items)
     gc.freeze()
     gc.enable()

@@ -5,30 +5,38 @@ To draw them takes a third of the processor time of such a run. The tests of the
 """
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pytest
-
-from mptui.data.open import ShapesRequest
 
 _KEPT = 4096
 _LARGEST = 32
 """The side in pixels of the largest images that are kept."""
 
-_read = ShapesRequest.read
-_drawn = lru_cache(_KEPT)(_read)
+
+def _kept(read):
+    drawn = lru_cache(_KEPT)(read)
+
+    def copied(request, side_hint=None):
+        if request.side > _LARGEST:
+            return read(request)
+        image = drawn(request)
+        mask_HW = None if image.mask_HW is None else image.mask_HW.copy()
+        return replace(image, image_HWC=image.image_HWC.copy(), mask_HW=mask_HW)
+
+    return copied
 
 
-def _copy(request, side_hint=None):
-    if request.side > _LARGEST:
-        return _read(request)
-    drawn = _drawn(request)
-    mask_HW = None if drawn.mask_HW is None else drawn.mask_HW.copy()
-    return replace(drawn, image_HWC=drawn.image_HWC.copy(), mask_HW=mask_HW)
+@cache
+def _shapes():
+    from mptui.data.open import ShapesRequest  # the process that hands out tests draws none
+
+    return ShapesRequest, _kept(ShapesRequest.read)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def drawn_once():
+    requests, copied = _shapes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShapesRequest, "read", _copy)
+        patch.setattr(requests, "read", copied)
         yield
