@@ -140,7 +140,7 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
     """Returns the difference of crops' pixels, of 255, from Pillow's crops of the whole photo."""
     geometry = Geometry.for_training(SampleKind.CLASS, SIDE)
     paths = photos_of(root)
-    draws_BD = uniforms(RandomStream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
+    draws_BD = uniforms(RandomStream.GEOMETRY, 0, 1, np.arange(len(paths)), count=DRAWS)
     means: dict[str, list[float]] = {"whole": [], "smaller": []}
     most = dict.fromkeys(means, 0.0)
     for path, draws in zip(paths, draws_BD, strict=True):

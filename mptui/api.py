@@ -96,7 +96,9 @@ def train(
         MptuiError: The run failed; each class has an `exit_code`.
         KeyboardInterrupt: SIGINT; a checkpoint was saved first. A second one raises at once.
     """
-    request = _request(None if profile is None else str(profile), model, data, task, trust_code, settings)
+    request = _request(
+        None if profile is None else str(profile), model, data, task, trust_code=trust_code, settings=settings
+    )
     if name is not None:
         check_name(name)
 
@@ -138,7 +140,7 @@ def resume(
     """
     path = find_run(Path(runs_dir), str(run))
     check_version(path)
-    request = _request(str(path / CONFIG), model, data, task, trust_code, settings)
+    request = _request(str(path / CONFIG), model, data, task, trust_code=trust_code, settings=settings)
     return _run(request, lambda _: path, resume=True, progress=progress)
 
 
@@ -147,6 +149,7 @@ def _request(
     model: object,
     data: object,
     task: object,
+    *,
     trust_code: bool,
     settings: Mapping[str, object],
 ) -> Request:

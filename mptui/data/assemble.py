@@ -46,9 +46,9 @@ def assemble(
     report = scan(found.images, found.masks, on_progress, should_stop, stored=stored)
     form = _one_format(found, report) if stored else None
     if found.masks is not None:
-        return _with_masks(name, found, report, data, seed, form)
+        return _with_masks(name, found, report, data, seed=seed, form=form)
     assert found.labels is not None
-    return _with_labels(name, found, found.labels, report, data, seed, form)
+    return _with_labels(name, found, found.labels, report, data=data, seed=seed, form=form)
 
 
 def _one_format(found: Found, report: ScanReport) -> PixelFormat:
@@ -83,7 +83,9 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
     train_rows = count if facts["train_count"] is None else facts["train_count"]
     as_split = labels if pixels is None else np.zeros(count, np.int64)
     place = clean_name(str(prepared.folder))
-    train, val = split_train_val(place, as_split, np.arange(count), train_rows, data.val_fraction, seed)
+    train, val = split_train_val(
+        place, as_split, np.arange(count), train_rows, fraction=data.val_fraction, seed=seed
+    )
     if pixels is None:
         counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
     else:
@@ -132,12 +134,13 @@ def _with_labels(
     found: Found,
     labels: Labels,
     report: ScanReport,
+    *,
     data: DataConfig,
     seed: int,
     form: PixelFormat | None,
 ) -> Dataset:
     problems = within_budget(found, report, data.bad_sample_budget)
-    train, val = _halves_of(name, found, labels, report, data.val_fraction, seed)
+    train, val = _halves_of(name, found, labels, report, fraction=data.val_fraction, seed=seed)
     counts, val_counts = (
         np.bincount(labels[rows], minlength=len(found.classes)).tolist() for rows in (train, val)
     )
@@ -162,12 +165,14 @@ def _with_labels(
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
         pixels=form or RGB,
-        reading=build_reading(found, found.classes, (counts, val_counts), problems, data.val_fraction),
+        reading=build_reading(
+            found, found.classes, (counts, val_counts), problems, val_fraction=data.val_fraction
+        ),
     )
 
 
 def _with_masks(
-    name: str, found: Found, report: ScanReport, data: DataConfig, seed: int, form: PixelFormat | None
+    name: str, found: Found, report: ScanReport, data: DataConfig, *, seed: int, form: PixelFormat | None
 ) -> Dataset:
     assert found.masks is not None
     masks = mask_coding(found, report, data)
@@ -175,7 +180,7 @@ def _with_masks(
     problems = within_budget(found, report, data.bad_sample_budget)
     surveys = report.surveys
     as_one_class = np.zeros(len(found.images), np.int64)
-    train, val = _halves_of(name, found, as_one_class, report, data.val_fraction, seed)
+    train, val = _halves_of(name, found, as_one_class, report, fraction=data.val_fraction, seed=seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     val_counts, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
@@ -197,7 +202,14 @@ def _with_masks(
         sizes=(report.sides[train], report.sides[val]),
         pixels=form or RGB,
         reading=replace(
-            build_reading(found, coding.classes, (counts, val_counts), problems, data.val_fraction, coding),
+            build_reading(
+                found,
+                coding.classes,
+                (counts, val_counts),
+                problems,
+                val_fraction=data.val_fraction,
+                coding=coding,
+            ),
             orientation=masks.orientation,
             cleaned=masks.cleaned,
         ),
@@ -275,13 +287,15 @@ def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Prob
 
 
 def _halves_of(
-    name: str, found: Found, labels: Labels, report: ScanReport, fraction: float, seed: int
+    name: str, found: Found, labels: Labels, report: ScanReport, *, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
-    return split_train_val(name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
+    return split_train_val(
+        name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction=fraction, seed=seed
+    )
 
 
 def split_train_val(
-    name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
+    name: str, labels: Labels, usable: Rows, train_rows: int, *, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
     """Return the usable rows for training and for validation.
 

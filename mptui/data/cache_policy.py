@@ -78,7 +78,7 @@ def choose_cache(
     halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
     on_share = _SHARE_ASKED if asked == "device" else None
     refused, on_device = _on_device(
-        dataset, halves, device, latent_bytes, lambda: least(_device_room(device, on_share, processes))
+        dataset, halves, device, latent_bytes, room=lambda: least(_device_room(device, on_share, processes))
     )
     if asked == "device":
         if not refused:
@@ -134,6 +134,7 @@ def _on_device(
     halves: tuple[Geometry, Geometry],
     device: torch.device,
     latent_bytes: int,
+    *,
     room: Callable[[], int],
 ) -> tuple[bool, str]:
     """Return whether samples can't be cached on the device, and the reason.

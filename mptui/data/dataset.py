@@ -351,4 +351,6 @@ class CutRequest:
         image_HWC = resized(self.request.read(cut.resize), cut.resize, cut.interpolation).image_HWC
         height, width = map(float, image_HWC.shape[:2])
         boxes_14, flips_13 = views(cut, np.zeros((1, DRAWS)), np.array([width]), np.array([height]))
-        return Decoded(cut_image(image_HWC, boxes_14[0], flips_13[0], cut.side, cut.interpolation))
+        return Decoded(
+            cut_image(image_HWC, boxes_14[0], flips_13[0], cut.side, interpolation=cut.interpolation)
+        )

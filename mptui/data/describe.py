@@ -304,7 +304,13 @@ _MOST_SIZES = 2000
 
 
 def listed_dataset(
-    name: str, kind: SampleKind, found: Found, halves: tuple[Rows, Rows], shown: int, ignore_index: int | None
+    name: str,
+    kind: SampleKind,
+    found: Found,
+    halves: tuple[Rows, Rows],
+    *,
+    shown: int,
+    ignore_index: int | None,
 ) -> Dataset:
     """Return a listed set as if all its files could be used.
 

@@ -334,7 +334,10 @@ def cut_by_products(
     parts = list(_portions(boxes_B4, pixels_PC.shape[1]))
     with _without_tf32() if pixels_PC.dtype != torch.uint8 else nullcontext():
         cut_BSSC = torch.cat(
-            [_products(pixels_PC, chosen.part(p), boxes_B4[p], side, interpolation) for p in parts]
+            [
+                _products(pixels_PC, chosen.part(p), boxes_B4[p], side, interpolation=interpolation)
+                for p in parts
+            ]
         )
     return cut_BSSC, None if masks_P is None else cut_masks(masks_P, chosen, side)
 
@@ -358,7 +361,7 @@ def _portions(boxes_B4: Ints, bands: int) -> Iterator[slice]:
 
 
 def _products(
-    pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int, interpolation: Interpolation
+    pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int, *, interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize crops by one product with the pixel weights per dimension; return float32 images_BSSC."""
     W, H = (boxes_B4[:, 2:] - boxes_B4[:, :2]).max(axis=0).tolist()
@@ -368,11 +371,11 @@ def _products(
     places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
     bands = pixels_PC.shape[1]
     crops = take_rows(pixels_PC, places_BHW.flatten()).float().view(len(chosen), H, W * bands)
-    rows = torch.bmm(_weights(height, H, side, mirror_y, interpolation), crops)
+    rows = torch.bmm(_weights(height, H, side, mirror_y, interpolation=interpolation), crops)
     if interpolation == "bicubic":
         _clip(rows, pixels_PC.dtype)
     columns = rows.view(-1, side, W, bands).transpose(1, 2).reshape(-1, W, side * bands)
-    cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x, interpolation), columns)
+    cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x, interpolation=interpolation), columns)
     if interpolation == "bicubic":
         _clip(cut_BSSC, pixels_PC.dtype)
     cut_BSSC = cut_BSSC.view(-1, side, side, bands)
@@ -397,7 +400,7 @@ def _up_to(longest: int, length_B: torch.Tensor) -> torch.Tensor:
 
 
 def _weights(
-    length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor, interpolation: Interpolation
+    length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor, *, interpolation: Interpolation
 ) -> torch.Tensor:
     """Return the weights of Pillow's filter for a resize of each side to `side` pixels.
 
@@ -615,6 +618,7 @@ class WholePass:
         order: Ints,
         geometry: Geometry,
         jitter: Normalization | None,
+        *,
         seed: int,
         epoch: int,
     ) -> None:
@@ -675,7 +679,7 @@ class WholePass:
     def _draw(self, first: int, last: int) -> None:
         rows, indices = self._order[first:last], self.indices[first:last]
         widths_B, heights_B = self.images.sizes_N2[rows].T
-        draws_BD = uniforms(Numbers.GEOMETRY, self._seed, self._epoch, indices, DRAWS)
+        draws_BD = uniforms(Numbers.GEOMETRY, self._seed, self._epoch, indices, count=DRAWS)
         boxes_B4, flips_B3 = views(
             self._geometry, draws_BD, widths_B.astype(np.float64), heights_B.astype(np.float64)
         )
@@ -713,7 +717,7 @@ def _cut_on_host(
     for row, (start, height, width) in enumerate(places):
         box, flips, end = chosen.boxes_B4[row], chosen.flips_B3[row], start + height * width
         image_HWC = pixels[start:end].reshape(height, width, bands)
-        cut_BSSC[row] = cut_image(image_HWC, box, flips, side, interpolation)
+        cut_BSSC[row] = cut_image(image_HWC, box, flips, side, interpolation=interpolation)
         if masks is not None and masks_BSS is not None:
             masks_BSS[row] = cut_mask(masks[start:end].reshape(height, width), box, flips, side)
     return torch.from_numpy(cut_BSSC), None if masks_BSS is None else torch.from_numpy(masks_BSS)

@@ -29,6 +29,7 @@ def build_reading(
     classes: tuple[str, ...],
     counts: tuple[Sequence[int], Sequence[int]],
     problems: Iterable[Problem],
+    *,
     val_fraction: float,
     coding: MaskCoding | None = None,
 ) -> Reading:

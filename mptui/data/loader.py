@@ -156,7 +156,7 @@ class Loader:
         self._noiser = Noiser(self._seed, self._device, noising=noising, **how) if noising else None
         self._jitter = normalization if self._augment and pixels == RGB else None
         self._finish = Finish(
-            self._side, self._device, normalization, pixels, vae, channels_last=self._channels_last
+            self._side, self._device, normalization, pixels, vae=vae, channels_last=self._channels_last
         )
 
     def __enter__(self) -> "Loader":
@@ -361,7 +361,7 @@ class Loader:
         chosen = (
             Pass(resident, order % self._count)
             if isinstance(resident, Resident)
-            else WholePass(resident, order, self._geometry, self._jitter, self._seed, epoch)
+            else WholePass(resident, order, self._geometry, self._jitter, seed=self._seed, epoch=epoch)
         )
         for places in self._order.windows(accumulate, start, end):
             parts = self._order.parts(places)

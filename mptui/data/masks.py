@@ -122,7 +122,7 @@ class MaskedFileRequest:
 
     def _mask(self, stored: Size, orientation: int) -> Mask:
         with opened_mask(self.mask_path) as file:
-            mask = upright_mask(self.mask_path, file, stored, orientation, self.coding.upright)
+            mask = upright_mask(self.mask_path, file, stored, orientation, upright=self.coding.upright)
             return mask_classes(self.mask_path, mask, self.coding)
 
 
@@ -150,7 +150,7 @@ def opened_mask(address: str) -> Iterator[Image.Image]:
 
 
 def upright_mask(
-    path: str, mask: Image.Image, stored: Size, orientation: int, upright: bool | None = None
+    path: str, mask: Image.Image, stored: Size, orientation: int, *, upright: bool | None = None
 ) -> Image.Image:
     """Decode an opened mask and turn it upright as its image.
 

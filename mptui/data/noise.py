@@ -108,7 +108,7 @@ class Noiser:
         labels_B = batch.targets
         batch.images_BCHW, batch.targets, batch.timesteps = self.noised(batch.images_BCHW, indices, epoch)
         if self._null_label is not None:
-            hidden_B = uniforms(RandomStream.LABEL, self._seed, epoch, indices, 1)[:, 0] < self._dropout
+            hidden_B = uniforms(RandomStream.LABEL, self._seed, epoch, indices, count=1)[:, 0] < self._dropout
             batch.labels = labels_B.masked_fill(to_device(hidden_B, labels_B.device), self._null_label)
 
     def noised(
@@ -129,7 +129,7 @@ class Noiser:
             [
                 keys(RandomStream.NOISE, self._seed, epoch, indices).view(np.int64),
                 self._timesteps(indices, epoch),
-                uniforms(RandomStream.GEOMETRY, self._seed, epoch, indices, 1)[:, 0] < 0.5,
+                uniforms(RandomStream.GEOMETRY, self._seed, epoch, indices, count=1)[:, 0] < 0.5,
             ]
         )
         keys_B, timesteps_B, mirrored_B = to_device(drawn, images_BCHW.device)
@@ -147,7 +147,7 @@ class Noiser:
 
     def _timesteps(self, indices: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
         if self._train:
-            places_B = uniforms(RandomStream.TIMESTEP, self._seed, epoch, indices, 1)[:, 0]
+            places_B = uniforms(RandomStream.TIMESTEP, self._seed, epoch, indices, count=1)[:, 0]
         else:
             # multiples of the golden ratio: consecutive samples are evenly distributed
             places_B = np.mod((indices + 0.5) * _GOLDEN, 1.0, dtype=np.float64)

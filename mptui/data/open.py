@@ -99,7 +99,7 @@ def open_dataset(
     """
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
-        found = _find(data, data.path, folder, kind, on_progress, should_stop)[1]
+        found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)[1]
         if isinstance(found, ShardIndex) and data.bands == "all":
             raise ConfigError(
                 f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
@@ -113,11 +113,19 @@ def open_dataset(
             dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
         else:
             found = split_by_lists(folder, found)
-            refuse_rivals(folder, kind, found, data, should_stop)
+            refuse_rivals(folder, kind, found, data, should_stop=should_stop)
             dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:
         check_data(data, kind)
-        dataset = _open_named(data, data.name or BUILT_IN, kind, side, seed, on_progress, should_stop)
+        dataset = _open_named(
+            data,
+            data.name or BUILT_IN,
+            kind,
+            side,
+            seed=seed,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
     for warning in dataset.warnings:
         on_warning(warning)
     return replace(dataset, kind=kind)
@@ -140,11 +148,11 @@ def files_of(
     """
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))
-        chosen, found = _find(data, data.path, folder, kind, on_progress, should_stop)
+        chosen, found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
         found = split_by_lists(folder, found)
-        refuse_rivals(folder, chosen, found, data, should_stop)
+        refuse_rivals(folder, chosen, found, data, should_stop=should_stop)
         return _title(folder), chosen, found
     if is_own(data.name):
         raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")
@@ -165,6 +173,7 @@ def _find(
     what: str,
     folder: str,
     kind: SampleKind | None,
+    *,
     on_progress: OnProgress,
     should_stop: ShouldStop,
 ) -> tuple[SampleKind, Found | ShardIndex]:
@@ -190,6 +199,7 @@ def _open_named(
     name: str,
     kind: SampleKind,
     side: int,
+    *,
     seed: int,
     on_progress: OnProgress,
     should_stop: ShouldStop,

@@ -253,7 +253,9 @@ def open_own(code: str, data: DataConfig, kind: SampleKind, seed: int) -> Datase
     else:
         count = _count(folder, code, "all")
         as_one_class = np.zeros(count, np.int64)
-        both = split_train_val(code, as_one_class, np.arange(count), count, data.val_fraction, seed)
+        both = split_train_val(
+            code, as_one_class, np.arange(count), count, fraction=data.val_fraction, seed=seed
+        )
         train, val = (OwnSplit(folder, code, "all", rows, data.ignore_index) for rows in both)
     return Dataset(
         name=code,

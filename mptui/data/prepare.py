@@ -511,7 +511,7 @@ def _written(plan: _Plan, on_stage: OnStage, on_progress: OnProgress, should_sto
     made = check_all(chunks(), shrinking(plan.settings), processors(), should_stop)
     with contextlib.closing(made):
         for number in missing:
-            shard = done[number] = _write_shard(plan, number, made, count, on_progress)
+            shard = done[number] = _write_shard(plan, number, made, count, on_progress=on_progress)
             count += len(_rows(plan, number))
             _check_budget(plan, done.values())
             _check_room(out, shard.facts["bytes"] * (plan.shards - len(done)))
@@ -519,7 +519,7 @@ def _written(plan: _Plan, on_stage: OnStage, on_progress: OnProgress, should_sto
 
 
 def _write_shard(
-    plan: _Plan, number: int, made: Iterator[list[Small]], before: int, on_progress: OnProgress
+    plan: _Plan, number: int, made: Iterator[list[Small]], before: int, *, on_progress: OnProgress
 ) -> Shard:
     rows, writer = _rows(plan, number), ShardWriter(plan.order.out, number)
     try:

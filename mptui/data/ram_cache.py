@@ -98,7 +98,9 @@ class SampleCache:
         boxes, flips = views(geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
         mask = sample.mask_HW
         return Decoded(
-            cut_image(sample.image_HWC, boxes[0], flips[0], geometry.side, geometry.interpolation),
+            cut_image(
+                sample.image_HWC, boxes[0], flips[0], geometry.side, interpolation=geometry.interpolation
+            ),
             sample.label,
             None if mask is None else cut_mask(mask, boxes[0], flips[0], geometry.side),
         )

@@ -546,16 +546,16 @@ class Prefetcher:
             if batch.whole is not None:
                 batch.whole.sizes_B2[rows] = answer.sizes
             batch.missing -= len(task.indices) - len(answer.failures)
-            self._replace_failed(batch, row, attempt, task, answer)
+            self._replace_failed(batch, row, attempt, task, answer=answer)
 
     def _replace_failed(
-        self, batch: HostBatch, row: int, attempt: int, task: ReadTask, answer: Answer
+        self, batch: HostBatch, row: int, attempt: int, task: ReadTask, *, answer: Answer
     ) -> None:
         source = self._source
         for failure in answer.failures:
             index, place = task.indices[failure.row], row + failure.row
             source.bad.record(index % len(source.split), failure)
-            other = replacement(source.seed, self._epoch, index, attempt, len(source.split))
+            other = replacement(source.seed, self._epoch, index, attempt, count=len(source.split))
             batch.indices[place] = other
             self._read(batch, place, [other], attempt + 1)
 

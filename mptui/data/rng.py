@@ -53,7 +53,7 @@ def seed_of_reading() -> int:
 
 
 def uniforms(
-    stream: RandomStream, seed: int, epoch: int, indices_B: npt.NDArray[np.int64], count: int
+    stream: RandomStream, seed: int, epoch: int, indices_B: npt.NDArray[np.int64], *, count: int
 ) -> npt.NDArray[np.float64]:
     """Draw `count` numbers from [0, 1) for each sample: shape (B, count), float64."""
     keys_B = keys(stream, seed, epoch, indices_B)
@@ -74,9 +74,9 @@ def generator(stream: RandomStream, *position: int) -> np.random.Generator:
     return np.random.default_rng([stream, *position])
 
 
-def replacement(seed: int, epoch: int, index: int, attempt: int, count: int) -> int:
+def replacement(seed: int, epoch: int, index: int, attempt: int, *, count: int) -> int:
     """Choose a replacement for the unreadable sample `index` of `count`; `attempt` counts from 0."""
-    draw = uniforms(RandomStream.REPLACEMENT, seed, epoch, np.array([index]), attempt + 1)[0, attempt]
+    draw = uniforms(RandomStream.REPLACEMENT, seed, epoch, np.array([index]), count=attempt + 1)[0, attempt]
     return (index + 1 + int(draw * (count - 1))) % count
 
 

@@ -560,7 +560,17 @@ def scan(
             part = todo[first : first + _REMEMBER_EVERY]
             done = len(images) - len(todo) + first
             work = looking(whole=whole, stored=stored)
-            _check_samples(report, part, done, images, masks, whole, work, on_progress, should_stop)
+            _check_samples(
+                report,
+                part,
+                done,
+                images,
+                masks=masks,
+                whole=whole,
+                work=work,
+                on_progress=on_progress,
+                should_stop=should_stop,
+            )
         finally:
             known = report.sides.copy()
             known[report.not_finite] = 0  # checked again the next time, to be reported again
@@ -574,6 +584,7 @@ def _check_samples(
     todo: npt.NDArray[np.intp],
     done: int,
     images: Sequence[str],
+    *,
     masks: Sequence[str] | None,
     whole: bool,
     work: Work[SampleCheck],

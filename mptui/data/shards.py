@@ -220,10 +220,10 @@ def open_prepared(path: str) -> ShardIndex:
     facts = _facts(folder)
     classes = len(facts["classes"])
     masked = "pixels" in facts
-    records = _array(folder, SAMPLES, facts["samples"], RECORD, (facts["count"],))
+    records = _array(folder, SAMPLES, facts["samples"], RECORD, shape=(facts["count"],))
     pixels = None
     if masked:
-        pixels = _array(folder, PIXELS, facts["pixels"], np.dtype("<i8"), (facts["count"], classes + 1))
+        pixels = _array(folder, PIXELS, facts["pixels"], np.dtype("<i8"), shape=(facts["count"], classes + 1))
     sizes = np.array([shard["bytes"] for shard in facts["shards"]], np.uint64)
     for number, shard in enumerate(facts["shards"]):
         _check_size(folder / shard_name(number), shard["bytes"])
@@ -327,7 +327,7 @@ def _is_count(value: object, most: int) -> bool:
 
 
 def _array(
-    folder: Path, name: str, facts: dict[str, Any], dtype: "np.dtype[Any]", shape: tuple[int, ...]
+    folder: Path, name: str, facts: dict[str, Any], dtype: "np.dtype[Any]", *, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     """Check an array of the index and map it into memory."""
     path = folder / name

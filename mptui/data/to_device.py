@@ -42,8 +42,8 @@ class Finish:
         device: torch.device,
         normalization: Normalization,
         pixels: PixelFormat = RGB,
-        vae: FrozenVae | None = None,
         *,
+        vae: FrozenVae | None = None,
         channels_last: bool,
     ) -> None:
         self.vae = vae
@@ -134,7 +134,7 @@ def colours(
     The result of pixels in 0..255 is normalised. Contrast is scaled around the grey of the mean.
     """
     mean_3, std_3 = np.array(normalization.mean), np.array(normalization.std)
-    factors_B3 = 1 + _JITTER * (2 * uniforms(RandomStream.COLOUR, seed, epoch, indices_B, 3) - 1)
+    factors_B3 = 1 + _JITTER * (2 * uniforms(RandomStream.COLOUR, seed, epoch, indices_B, count=3) - 1)
     brightness, contrast, saturation = factors_B3.T[:, :, None, None]
     mixing_B33 = saturation * np.eye(3) + (1 - saturation) * _LUMA[:, None]
     matrix_B33 = brightness * contrast / 255 * mixing_B33 / std_3

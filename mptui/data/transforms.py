@@ -161,7 +161,7 @@ def views(
 
 
 def cut_image(
-    image_HWC: Pixels, box: Boxes, flips: Flips, side: int, interpolation: Interpolation = "bilinear"
+    image_HWC: Pixels, box: Boxes, flips: Flips, side: int, *, interpolation: Interpolation = "bilinear"
 ) -> Pixels:
     """Cut a view from an image: crop, antialiased resize, flips."""
     left, top, right, bottom = pixel_box(box, image_HWC.shape[1], image_HWC.shape[0])

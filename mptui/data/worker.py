@@ -188,7 +188,7 @@ class Answer:
 def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
     """Read the samples of `task` and write them to the arena's file `fd`, until `is_cancelled()` is true."""
     answer, started, computed = Answer(), time.perf_counter(), _computing_s()
-    draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
+    draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), count=DRAWS)
     for row, request in enumerate(task.requests):
         if is_cancelled():
             break
@@ -232,9 +232,11 @@ def _write_view(
     sample = resized(request.read(geometry.resize), geometry.resize, geometry.interpolation)
     height, width = sample.image_HWC.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
-    pixels = cut_image(sample.image_HWC, boxes_14[0], flips_13[0], geometry.side, geometry.interpolation)
+    pixels = cut_image(
+        sample.image_HWC, boxes_14[0], flips_13[0], geometry.side, interpolation=geometry.interpolation
+    )
     write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
-    return _write_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
+    return _write_target(task, row, request, sample, box=boxes_14[0], flips=flips_13[0], fd=fd)
 
 
 def _write_whole(
@@ -250,7 +252,7 @@ def _write_whole(
         return sample.label, 1, (width, height)
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask_at = task.masks_offset + row * task.whole_mask_bytes
-    valid = _write_mask(task, request, sample.mask_HW, mask_at, fd)
+    valid = _write_mask(task, request, sample.mask_HW, mask_at, fd=fd)
     return 0, valid, (width, height)
 
 
@@ -259,6 +261,7 @@ def _write_target(
     row: int,
     request: SampleRequest,
     sample: Decoded,
+    *,
     box: Boxes,
     flips: Flips,
     fd: int,
@@ -269,10 +272,10 @@ def _write_target(
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
-    return 0, _write_mask(task, request, mask, task.masks_offset + row * mask.nbytes, fd)
+    return 0, _write_mask(task, request, mask, task.masks_offset + row * mask.nbytes, fd=fd)
 
 
-def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
+def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, *, fd: int) -> int:
     """Write a mask; return the number of its valid pixels."""
     check_class(request.name, int(mask_HW.max()), "mask value", task.classes)
     write_at(fd, np.ascontiguousarray(mask_HW), at)

@@ -136,7 +136,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
     if reason is not None:  # outside the except block, since the traceback holds tensors
         undo_trial(context, reason)
         return reason
-    _report(context, wanted, command, before, precision)
+    _report(context, wanted, command, before, precision=precision)
     return None
 
 
@@ -209,7 +209,12 @@ def _close_loaders(job: Job, *, but_of: Job) -> None:
 
 
 def _report(
-    context: TrainContext, wanted: ProfileSwitch, command: Command, before: ScheduleProgress, precision: str
+    context: TrainContext,
+    wanted: ProfileSwitch,
+    command: Command,
+    before: ScheduleProgress,
+    *,
+    precision: str,
 ) -> None:
     if context.job.precision != precision:
         context.emit(

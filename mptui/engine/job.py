@@ -154,7 +154,7 @@ def steps_left(job: Job, cursor: Cursor, step: int) -> int:
 
 
 def build_parts(
-    job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None, epoch: int = 0
+    job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None, *, epoch: int = 0
 ) -> Parts:
     """Build the parts of `job`, and put its model into training mode.
 
@@ -202,7 +202,7 @@ def build_parts(
         average=average,
         shared_by=job.ranks if job.is_sharded else ALONE,
     )
-    compiler = _compiler(job, frozen, kept, left, warn)
+    compiler = _compiler(job, frozen, kept, left, warn=warn)
     checkpointing = _checkpointing(job, kept)
     replica = _replica(job, frozen, kept)
     parts = Parts(
@@ -276,7 +276,7 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
         if kept.frozen.frozen == frozen.frozen and kept.job.config.training.batch_size == batch_size:
             return kept.replica
         kept.replica.close()
-    return SummedReplica(job.model, job.ranks, dummy, batch_size, job.device)
+    return SummedReplica(job.model, job.ranks, dummy, batch_size, device=job.device)
 
 
 def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
@@ -299,7 +299,7 @@ def _checkpointing(job: Job, kept: Parts | None) -> list[WrappedForward]:
     return apply_activation_checkpointing(job.model) if asked else []
 
 
-def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, warn: Warn) -> Compiler:
+def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, *, warn: Warn) -> Compiler:
     """Return the previous compiler if its compiled code is valid for this job; else a new one."""
     if kept is not None:
         if _compiled_for(kept.job, kept.frozen) == _compiled_for(job, frozen):

@@ -94,7 +94,7 @@ class TrainState:
     def build(self, job: Job, kept: Parts | None) -> None:
         """Build the parts of `job` for the epoch of the cursor; what of `kept` still applies is reused."""
         self.job = job
-        self.parts = parts = build_parts(job, self.warn, kept, self.steps_left(), self.cursor.epoch)
+        self.parts = parts = build_parts(job, self.warn, kept, self.steps_left(), epoch=self.cursor.epoch)
         self.optimizer = OptimizerState(job.config.training.optimizer, self.model, parts.optimizer)
         self.average = parts.average
         self.scaler = parts.precision

@@ -18,6 +18,7 @@ def build_task(
     classes: Sequence[str],
     training: TrainingConfig,
     learns: str | None = None,
+    *,
     counts: Sequence[int] = (),
 ) -> Task:
     """Build a task: its loss and its metrics.

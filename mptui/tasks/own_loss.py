@@ -56,7 +56,7 @@ def build_own_task(name: str, base: Task, num_classes: int) -> Task:
         )
     primary = base.primary if measure is None else str(code.primary)
     module = code if isinstance(code, torch.nn.Module) else None
-    return OwnTask(name, loss, measure, primary, base, module)
+    return OwnTask(name, loss, measure, primary, base=base, module=module)
 
 
 def _refuse_parameters(name: str, code: object) -> None:
@@ -99,6 +99,7 @@ class OwnTask(Task):
         function: Callable[..., Any],
         measure: Measure | None,
         primary: str,
+        *,
         base: Task,
         module: torch.nn.Module | None,
     ) -> None:

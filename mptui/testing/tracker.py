@@ -75,7 +75,15 @@ def feed(run: Path, trackers: Mapping[str, TrackerSpec], document: Mapping[str, 
     ended, state = threading.Event(), TrackerState(run)
     ended.set()
     for name, spec in trackers.items():
-        Feed(name, spec, run, document, state, ended, lambda *report: reports.append(report)).run()
+        Feed(
+            name,
+            spec,
+            run,
+            document,
+            state=state,
+            ending=ended,
+            report=lambda *report: reports.append(report),
+        ).run()
     return reports
 
 

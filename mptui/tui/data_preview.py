@@ -189,10 +189,12 @@ def _listed(data: DataConfig, kind: SampleKind, seed: int) -> "Dataset":
         )
     count = len(found.images)
     labels = np.zeros(count, np.int64) if found.labels is None else found.labels
-    rows = split_train_val(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
-    dataset = listed_dataset(name, known, found, rows, PICTURES, data.ignore_index)
+    rows = split_train_val(
+        name, labels, np.arange(count), found.train_rows, fraction=data.val_fraction, seed=seed
+    )
+    dataset = listed_dataset(name, known, found, rows, shown=PICTURES, ignore_index=data.ignore_index)
     counts: tuple[Sequence[int], Sequence[int]] = dataset.class_counts, ()
-    reading = build_reading(found, dataset.classes, counts, found.unpaired, data.val_fraction)
+    reading = build_reading(found, dataset.classes, counts, found.unpaired, val_fraction=data.val_fraction)
     return replace(dataset, reading=reading)
 
 

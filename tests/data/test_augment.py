@@ -40,7 +40,7 @@ def test_colours_equal_brightness_contrast_saturation_one_after_the_other(
     found = Finish(6, CPU, OWN, channels_last=channels_last).coloured(pixels().to(dtype), colour)
     as_on_a_gpu = _by_products(pixels().to(dtype), colour).permute(0, 3, 1, 2)
     torch.testing.assert_close(found, as_on_a_gpu, atol=1e-5, rtol=1e-5)
-    factors = torch.from_numpy(uniforms(RandomStream.COLOUR, 7, 2, indices, 3)).float() * 0.4 + 0.8
+    factors = torch.from_numpy(uniforms(RandomStream.COLOUR, 7, 2, indices, count=3)).float() * 0.4 + 0.8
     brightness, contrast, saturation = factors.T[:, :, None, None, None]
     luma = torch.tensor([0.299, 0.587, 0.114])
     grey = luma @ MEAN
@@ -53,20 +53,20 @@ def test_colours_equal_brightness_contrast_saturation_one_after_the_other(
 
 
 def test_random_numbers_depend_on_each_part_of_the_position_and_on_nothing_else() -> None:
-    base = uniforms(RandomStream.COLOUR, 1, 2, np.array([3, 4]), 5)
-    np.testing.assert_array_equal(uniforms(RandomStream.COLOUR, 1, 2, np.array([4]), 5)[0], base[1])
-    np.testing.assert_array_equal(uniforms(RandomStream.COLOUR, 1, 2, np.array([4]), 2)[0], base[1, :2])
+    base = uniforms(RandomStream.COLOUR, 1, 2, np.array([3, 4]), count=5)
+    np.testing.assert_array_equal(uniforms(RandomStream.COLOUR, 1, 2, np.array([4]), count=5)[0], base[1])
+    np.testing.assert_array_equal(uniforms(RandomStream.COLOUR, 1, 2, np.array([4]), count=2)[0], base[1, :2])
     others = [
         base[0],
-        uniforms(RandomStream.GEOMETRY, 1, 2, np.array([4]), 5)[0],
-        uniforms(RandomStream.COLOUR, 2, 2, np.array([4]), 5)[0],
-        uniforms(RandomStream.COLOUR, 1, 3, np.array([4]), 5)[0],
+        uniforms(RandomStream.GEOMETRY, 1, 2, np.array([4]), count=5)[0],
+        uniforms(RandomStream.COLOUR, 2, 2, np.array([4]), count=5)[0],
+        uniforms(RandomStream.COLOUR, 1, 3, np.array([4]), count=5)[0],
     ]
     assert not any(np.isin(other, base[1]).any() for other in others)
 
 
 def test_random_numbers_are_even_and_independent() -> None:
-    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.arange(20000), 3)
+    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.arange(20000), count=3)
     assert draws.min() >= 0
     assert draws.max() < 1
     np.testing.assert_allclose(np.histogram(draws, bins=20, range=(0, 1))[0] / draws.size, 0.05, atol=0.004)
@@ -75,15 +75,15 @@ def test_random_numbers_are_even_and_independent() -> None:
 
 
 def test_a_replacement_is_another_sample_and_never_goes_in_circles() -> None:
-    assert all(replacement(0, 0, index, 0, 5) != index for index in range(5))
-    assert {replacement(0, 0, 3, attempt, 5) for attempt in range(40)} == {0, 1, 2, 4}
+    assert all(replacement(0, 0, index, 0, count=5) != index for index in range(5))
+    assert {replacement(0, 0, 3, attempt, count=5) for attempt in range(40)} == {0, 1, 2, 4}
 
 
 @pytest.mark.parametrize("index", range(12))
 def test_an_image_and_its_mask_are_cut_alike(index: int) -> None:
     sample, geometry = Masked(index).read(), Geometry.for_training(SampleKind.MASK, 64)
     assert sample.mask_HW is not None
-    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.array([index]), DRAWS)
+    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.array([index]), count=DRAWS)
     boxes, flips = views(geometry, draws, np.array([128.0]), np.array([96.0]))
     image = cut_image(sample.image_HWC, boxes[0], flips[0], 64)
     mask = cut_mask(sample.mask_HW, boxes[0], flips[0], 64)
@@ -152,7 +152,7 @@ def crops_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def boxes_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
     """Return widths and heights of many crops as fractions, and their flips."""
-    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.arange(5000), DRAWS)
+    draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.arange(5000), count=DRAWS)
     boxes, flips = views(geometry, draws, np.full(5000, 500.0), np.full(5000, 500.0))
     assert boxes.min() >= 0
     assert boxes.max() <= 1 + 1e-12

@@ -72,7 +72,7 @@ def test_images_are_copied_once_until_the_file_changes(folder, tmp_path, monkeyp
     packed = classes_to_parquet(folder, tmp_path / "set", files=1)
     first = opened(packed)
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_files, "_unpacked", lambda *_: pytest.fail("copied again"))
+        patch.setattr(parquet_files, "_unpacked", lambda *_, **__: pytest.fail("copied again"))
         patch.setattr(scan, "check_all", lambda *_: pytest.fail("checked again"))
         assert_same(opened(packed), first)
     moved = tmp_path / "moved"

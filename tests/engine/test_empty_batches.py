@@ -49,7 +49,7 @@ def trainer_of(folder, kind, accumulate=1):
     run = config(training={"epochs": 2, "batch_size": 1, "accumulate": accumulate})
     trainer, events = build_trainer(run, folder / "run", kind=kind, train=8, val=VAL)
     base = trainer.context.task
-    task = OwnTask("own_loss", own_loss, None, base.primary, base, None)
+    task = OwnTask("own_loss", own_loss, None, base.primary, base=base, module=None)
     job = replace(trainer.context.job, task=task)
     trainer.state.job = trainer.state.given = job
     return trainer, events

@@ -68,7 +68,7 @@ def photos(kind=SampleKind.CLASS):
         sizes,
         np.arange(IMAGES),
     )
-    return WholePass(images, np.arange(IMAGES), Geometry.for_training(kind, SIDE), IMAGENET, 0, 0)
+    return WholePass(images, np.arange(IMAGES), Geometry.for_training(kind, SIDE), IMAGENET, seed=0, epoch=0)
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")

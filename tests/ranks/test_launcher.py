@@ -33,7 +33,7 @@ signals = Signals()
 try:
     group = Group(**group)
     waits = partial(told_wait, signals=signals)
-    sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach, waits))
+    sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach, told_wait=waits))
 except MptuiError as error:
     print(json.dumps([error.message, error.hint]), flush=True)
     sys.exit(error.exit_code)

@@ -123,7 +123,9 @@ def trained(settings: dict[str, object], change: str, fault: Fault | None, folde
     with Saver(folder, lambda: plans[-1].config.checkpoint, emit) as saver:
 
         def rebuild(command: Command) -> ProfileSwitch:
-            fresh, switch = build_switch(plans[-1], made, trainer.context.job, command, folder, emit)
+            fresh, switch = build_switch(
+                plans[-1], made, trainer.context.job, command, folder=folder, emit=emit
+            )
             return replace(switch, accept=lambda: plans.append(fresh))
 
         trainer = Trainer(made.job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild)

@@ -240,7 +240,7 @@ def changes(setting, **settings):
     with preparing(**settings) as made:
         command = Command("set", setting)
         _, switch = build_switch(
-            made.loaders.plan, made, made.job, command, Path("nowhere"), lambda event: None
+            made.loaders.plan, made, made.job, command, folder=Path("nowhere"), emit=lambda event: None
         )
         for loader in (switch.job.train_loader, switch.job.val_loader):
             loader.close()
@@ -281,7 +281,12 @@ def test_what_was_set_for_a_run_and_does_nothing_after_a_change_does_not_keep_it
 def test_a_setting_changes_only_the_loaders_that_it_is_about(prepared, setting, train_stays, val_stays):
     old = prepared.job
     _, switch = build_switch(
-        prepared.loaders.plan, prepared, old, Command("set", setting), Path("nowhere"), lambda event: None
+        prepared.loaders.plan,
+        prepared,
+        old,
+        Command("set", setting),
+        folder=Path("nowhere"),
+        emit=lambda event: None,
     )
     new = switch.job
     assert (new.train_loader is old.train_loader, new.val_loader is old.val_loader) == (
@@ -298,8 +303,8 @@ def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
         prepared,
         prepared.job,
         Command("set", "training.lr=0.01"),
-        Path("nowhere"),
-        lambda event: None,
+        folder=Path("nowhere"),
+        emit=lambda event: None,
     )
     assert switch.job.force_compile
 

@@ -68,7 +68,7 @@ def fork_view():
     ],
 )
 def test_what_a_fork_says_of_its_parent_gives_way_in_order(width, kept, gone):
-    line = headline(fork_view(), 10.0, width, None, COMPARED).plain
+    line = headline(fork_view(), 10.0, width, None, fork=COMPARED).plain
     assert len(line) <= width
     assert "● training" in line
     assert [words for words in kept if words not in line] == []
@@ -77,8 +77,8 @@ def test_what_a_fork_says_of_its_parent_gives_way_in_order(width, kept, gone):
 
 def test_a_comparison_stands_out_and_the_lack_of_one_does_not():
     for words, style in ((COMPARED, "$text-accent"), (ForkWords("its parent is gone", "gone"), "$quiet")):
-        line = headline(fork_view(), 10.0, 160, None, words)
+        line = headline(fork_view(), 10.0, 160, None, fork=words)
         place = line.plain.index(words.long)
         assert style in [str(span.style) for span in line.spans if span.start <= place < span.end]
-    past = headline(fork_view(), 10.0, 160, RunMoment(5.0, 40, 5.0), COMPARED).plain
+    past = headline(fork_view(), 10.0, 160, RunMoment(5.0, 40, 5.0), fork=COMPARED).plain
     assert "ahead" not in past

@@ -70,13 +70,13 @@ def bench(
     budget_s = inf if options.minutes is None else 60 * options.minutes - (time.monotonic() - began)
     if options.scaling is not None:
         words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
-        return show_scaling(words, request, options, output, budget_s)
+        return show_scaling(words, request, options, output, budget_s=budget_s)
     from mptui.lab.measure.core import Measurer
     from mptui.runs.planning.plan import plan_run
 
     plan = plan_run(request)
     with Measurer(os.environ) as measurer:
-        lab = _ablation(request, plan, measurer, options, budget_s)
+        lab = _ablation(request, plan, measurer, options, budget_s=budget_s)
         _print_time(lab, options)
         interrupted = lab.measure_rounds(options.rounds, _Progress(lab, options.rounds))
     claims = options.against is not None
@@ -90,7 +90,7 @@ def bench(
 
 
 def _ablation(
-    request: "Request", plan: "Plan", measurer: "Measurer", options: BenchOptions, budget_s: float
+    request: "Request", plan: "Plan", measurer: "Measurer", options: BenchOptions, *, budget_s: float
 ) -> "AblationRun":
     from mptui.engine.compile import estimated_start_s
     from mptui.hardware.advice import choose_precision
@@ -321,7 +321,7 @@ def guides_table(settings: o.SettingOptions, options: BenchOptions, output: o.Ma
     interrupted = False
     with Measurer(os.environ) as measurer:
         for subject in subjects:
-            row, interrupted = _measured(subject, chosen, sets, measurer, options)
+            row, interrupted = _measured(subject, chosen, sets, measurer, options=options)
             rows.append(row)
             if interrupted:
                 break
@@ -365,7 +365,7 @@ def _subjects(only: str | None, sets: Sequence[str]) -> list["Subject"]:
 
 
 def _measured(
-    subject: "Subject", device: "Device", sets: Sequence[str], measurer: "Measurer", options: BenchOptions
+    subject: "Subject", device: "Device", sets: Sequence[str], measurer: "Measurer", *, options: BenchOptions
 ) -> tuple[dict[str, Any], bool]:
     """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
     from mptui.lab.measure import bench as measure_bench
@@ -489,7 +489,7 @@ _MOST = 64
 
 
 def show_scaling(
-    words: list[str], request: "Request", options: BenchOptions, output: o.MarkdownOutput, budget_s: float
+    words: list[str], request: "Request", options: BenchOptions, output: o.MarkdownOutput, *, budget_s: float
 ) -> int:
     """Measure the throughput at each number of processes, of which each has the flags `words`; print it."""
     from mptui.hardware.host import usable_cpus

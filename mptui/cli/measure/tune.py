@@ -71,7 +71,7 @@ def tune(
         signals.leave_if_stopped()
         print_next("give it more time: --minutes N")
         return 1
-    _report(plan, tuning, cpus, path, options, as_json=output.as_json)
+    _report(plan, tuning, cpus, path, options=options, as_json=output.as_json)
     signals.leave_if_stopped()
     return 0
 
@@ -83,7 +83,7 @@ def _progress(line: str, tuning: "Tuning", quiet: bool) -> None:
 
 
 def _report(
-    plan: "Plan", tuning: "Tuning", cpus: int, path: Path | None, options: TuneOptions, *, as_json: bool
+    plan: "Plan", tuning: "Tuning", cpus: int, path: Path | None, *, options: TuneOptions, as_json: bool
 ) -> None:
     from mptui.config.resolve import profile_text, write_profile
     from mptui.events import finite_json

@@ -467,7 +467,7 @@ def _launch(
         signal.signal(signal.SIGTSTP, lambda _number, _frame: agent.suspend())
 
     waits = partial(told_wait, signals=signals)
-    code = train_in_group(group, words, path, attach, waits, on_start)
+    code = train_in_group(group, words, path, attach, told_wait=waits, on_start=on_start)
     if still_waits():
         end_now(code)
     return code

@@ -346,7 +346,7 @@ def join(
     classes = _Classes(names, numbers, declared is not None)
     parts = [_Samples(), _Samples()]
     for number, listing in enumerate(lists):
-        _add(parts[number >= len(train)], number, listing, kind, classes)
+        _add(parts[number >= len(train)], number, listing, kind, classes=classes)
     counts = [_sort(part) for part in parts]
     if not counts[0]:
         raise DataError(
@@ -452,6 +452,7 @@ def _add(
     number: int,
     listing: Listing,
     kind: SampleKind,
+    *,
     classes: _Classes,
 ) -> None:
     places = listing.places

@@ -170,7 +170,7 @@ def unpack(path: str, on_rows: Callable[[int], None], should_stop: ShouldStop) -
         if kept is not None and _is_whole(kept):
             return kept
         try:
-            listing = _unpacked(path, file, columns, folder, on_rows, should_stop)
+            listing = _unpacked(path, file, columns, folder, on_rows=on_rows, should_stop=should_stop)
         except OSError as error:
             raise _no_room(folder, (error.strerror or str(error)).lower(), error) from error
     remember(folder / "list.npz", path, key, listing)
@@ -182,6 +182,7 @@ def _unpacked(
     file: "pq.ParquetFile",
     columns: ParquetColumns,
     folder: Path,
+    *,
     on_rows: Callable[[int], None],
     should_stop: ShouldStop,
 ) -> Listing:

@@ -55,7 +55,7 @@ class _Rival:
 
 
 def refuse_rivals(
-    path: str, kind: SampleKind, found: Found, data: DataConfig, should_stop: ShouldStop
+    path: str, kind: SampleKind, found: Found, data: DataConfig, *, should_stop: ShouldStop
 ) -> None:
     """Check that no other layout explains a folder as well.
 

@@ -201,7 +201,7 @@ def _listed(path: str, should_stop: ShouldStop) -> Listing:
         samples = _by_key(_watched(shard.members(), should_stop))
         texts = all(_label(shard, sample) is None for sample in samples.values())
         for key, sample in samples.items():
-            _add(builder, shard, key, sample, ignored, texts=texts)
+            _add(builder, shard, key, sample, ignored=ignored, texts=texts)
     warnings: tuple[str, ...] = ()
     if ignored:
         kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in ignored.most_common(5))
@@ -210,7 +210,7 @@ def _listed(path: str, should_stop: ShouldStop) -> Listing:
 
 
 def _add(
-    builder: ListingBuilder, shard: _Shard, key: str, sample: _Sample, ignored: Counter[str], *, texts: bool
+    builder: ListingBuilder, shard: _Shard, key: str, sample: _Sample, *, ignored: Counter[str], texts: bool
 ) -> None:
     """Add a sample; with `texts`, no sample of the shard has a label but its text."""
     images = _images(sample)

@@ -104,11 +104,11 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
         return NanLocation("weights", layer, files=names, detail=", ".join(sick[:8]), also_in_fp32=True)
     # the own part of several processes stands for all: a constant factor of the loss
     weight = context.task.window_weight(window) * context.ranks.world_size or 1
-    found = _first(context, window, weight, place, context.parts.precision)
+    found = _first(context, window, weight, place, precision=context.parts.precision)
     if found is None:
         return NanLocation(files=names)
     context.parts.updater.forget()
-    in_fp32 = _first(context, window, weight, place, Precision("fp32", context.device))
+    in_fp32 = _first(context, window, weight, place, precision=Precision("fp32", context.device))
     return NanLocation(
         found.where,
         found.layer,
@@ -124,6 +124,7 @@ def _first(
     window: Window,
     weight: torch.Tensor | float,
     place: WindowPosition,
+    *,
     precision: Precision,
 ) -> "NonFiniteOrigin | None":
     """Find the first operation of the window's step in `precision` with a non-finite result."""
@@ -132,7 +133,7 @@ def _first(
     with watcher.layers_of(context.model):
         for batch in window:
             for piece in context.micro_batches.split(batch):
-                _pass(context, piece, weight, window.size, precision, watcher)
+                _pass(context, piece, weight, window.size, precision=precision, watcher=watcher)
                 if watcher.origin is not None:
                     return watcher.origin
     return None
@@ -143,6 +144,7 @@ def _pass(
     batch: Batch,
     weight: torch.Tensor | float,
     size: int,
+    *,
     precision: Precision,
     watcher: "FirstNonFinite",
 ) -> None:

@@ -172,6 +172,7 @@ def descend(
     directions: Tensors,
     rate: torch.Tensor | float,
     found_inf: torch.Tensor,
+    *,
     weight_decay: float = 0.0,
 ) -> None:
     """Compute weights -= rate x (directions + weight_decay x weights), unless `found_inf` is 1."""
@@ -288,7 +289,7 @@ class FusedLion(FusedOptimizer):
         (averages,), (beta1, beta2) = states, group["betas"]
         signs = torch._foreach_lerp(averages, grads, 1 - beta1)
         torch._foreach_sign_(signs)
-        descend(weights, signs, rate, found_inf, group["weight_decay"])
+        descend(weights, signs, rate, found_inf, weight_decay=group["weight_decay"])
         average_in(averages, grads, 1 - beta2, found_inf)
 
 
@@ -445,7 +446,7 @@ class Muon(FusedAdamW):
         averages = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
         updates = [_orthogonal(average) for average in averages]
         torch._foreach_mul_(updates, [0.2 * math.sqrt(max(update.shape)) for update in updates])
-        descend(weights, updates, rate, found_inf, group["weight_decay"])
+        descend(weights, updates, rate, found_inf, weight_decay=group["weight_decay"])
 
 
 def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:

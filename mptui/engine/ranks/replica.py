@@ -181,6 +181,7 @@ class SummedReplica(RankReplica):
         ranks: Ranks,
         dummy: Callable[[], Batch],
         batch_size: int,
+        *,
         device: torch.device,
     ) -> None:
         super().__init__(network, ranks, dummy, batch_size)

@@ -352,14 +352,14 @@ class PredictionPictures(Hook):
         job, pixels_NHWC = self._context.job, visible(rows.images_NCHW, self._context.job.config.data)
         files, colours = job.val_loader.names(rows.indices_N), palette(self._classes)
         return {
-            index: _sample(index, files[row], rows, row, pixels_NHWC[row], colours)
+            index: _sample(index, files[row], rows, row, pixels_HWC=pixels_NHWC[row], colours=colours)
             for row, index in enumerate(rows.indices_N.tolist())
             if which is None or index in which
         }
 
 
 def _sample(
-    index: int, file: str, rows: PickedRows, row: int, pixels_HWC: Pixels, colours: Palette
+    index: int, file: str, rows: PickedRows, row: int, *, pixels_HWC: Pixels, colours: Palette
 ) -> PicturedSample:
     error, truth, predicted, probability = rows.figures_N4[row].tolist()
     masks = rows.masks_N2HW[row]

@@ -213,7 +213,7 @@ class Judge:
     def _of_loss(self, checked: Checked) -> _Deviation:
         control = _off(self._control.loss, self._reference.loss)
         more = self._more((TIMES_CONTROL * control / MOST_ALLOWED) ** 2)
-        return _beside("the loss differs", checked.loss_error, LOSS_OFF, control, more)
+        return _beside("the loss differs", checked.loss_error, LOSS_OFF, control, more=more)
 
     def _of_outputs(self, checked: Checked) -> _Deviation:
         control = _distance(self._control.outputs, self._reference.outputs)
@@ -262,7 +262,7 @@ class Judge:
         return max(1, more) if more <= _MOST_MORE else None
 
 
-def _beside(what: str, error: float, equal: float, control: float, more: int | None = None) -> _Deviation:
+def _beside(what: str, error: float, equal: float, control: float, *, more: int | None = None) -> _Deviation:
     """Return a relative deviation beside that of the control."""
     allowed = max(equal, TIMES_CONTROL * control)
     limits = f"rounding images and weights alone gives {control:.1%}, {allowed:.1%} is allowed"

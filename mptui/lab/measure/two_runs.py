@@ -189,14 +189,14 @@ def parting_place(
     if at is not None:
         snapshot = read_checkpoint(find_checkpoint(runs[0], at).path, (MODEL,))
     one, samples = _side(runs[0], first, mailbox, snapshot)
-    two, _ = _side(runs[1], second, mailbox, None, one)
+    two, _ = _side(runs[1], second, mailbox, None, like=one)
     scale = min((s for s in (one.scale(mailbox), two.scale(mailbox)) if s is not None), default=None)
     reference, other = (one, two) if one.spacing <= two.spacing else (two, one)
-    return _place(reference, other, scale, samples, 0 if snapshot is None else snapshot.step)
+    return _place(reference, other, scale, samples, step=0 if snapshot is None else snapshot.step)
 
 
 def _place(
-    reference: _Side, other: _Side, scale: float | None, samples: list[str], step: int
+    reference: _Side, other: _Side, scale: float | None, samples: list[str], *, step: int
 ) -> PartingPlace:
     ours, theirs = other.operations(scale), reference.operations(scale)
     find = partial(
@@ -228,7 +228,7 @@ def _place(
 
 
 def _side(
-    run: Path, plan: Plan, mailbox: Mailbox, snapshot: Snapshot | None, like: _Side | None = None
+    run: Path, plan: Plan, mailbox: Mailbox, snapshot: Snapshot | None, *, like: _Side | None = None
 ) -> tuple[_Side, list[str]]:
     """Prepare a step of a run, with the weights of a checkpoint or of the first run, if given."""
     prepared = prepare(

@@ -229,7 +229,7 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
     paths = []
     for line, columns in zip(lines, seen, strict=True):
         if single:
-            paths.append(_band(columns.low, columns.high, low, high, line.colour))
+            paths.append(_band(columns.low, columns.high, low, high, colour=line.colour))
         paths.append(_path(columns.mean, low, high, line))
     edge = high + _ROUNDING * (high - low)
     paths += [_above(top, edge, line.colour) for line, top in zip(lines, tops, strict=True)]
@@ -237,7 +237,7 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
     values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
     steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
     legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
-    above = _above_words(lines, tops, edge, say, (first, last))
+    above = _above_words(lines, tops, edge, say, steps=(first, last))
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
     return (
         f'<figure class="chart" tabindex="0" data-first="{first:.12g}" data-last="{last:.12g}" '
@@ -271,7 +271,7 @@ def _path(values: Floats, low: float, high: float, line: CurveLine) -> str:
     return f'<path class="line c{line.colour}" d="M{drawn}" data-label="{label}"/>' if points else ""
 
 
-def _band(lows: Floats, highs: Floats, low: float, high: float, colour: int) -> str:
+def _band(lows: Floats, highs: Floats, low: float, high: float, *, colour: int) -> str:
     top, bottom = _places(highs, low, high), _places(lows, low, high)
     drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in [*top, *reversed(bottom)])
     return f'<path class="band c{colour}" d="M{drawn}Z"/>' if top else ""
@@ -289,6 +289,7 @@ def _above_words(
     tops: Sequence[Floats],
     edge: float,
     say: Callable[[float], str],
+    *,
     steps: tuple[float, float],
 ) -> str:
     """Tell how far the values above the axis go, and where the largest of each curve is."""

@@ -450,7 +450,7 @@ def evaluate_run(
     maker = LoaderMaker(trained.plan, data.dataset, tell, problems.append, lambda: None)
     with maker.make(data.split, train=False) as loader:
         observed = ObservedMetrics(trained.task.metrics(trained.device), trained.task, len(trained.classes))
-        result, limit = _measured(trained, loader, observed, on_progress, note)
+        result, limit = _measured(trained, loader, observed, on_progress, note=note)
         samples = observed.samples()
         listing = _Listing(trained, loader, samples)
         losses = np.where(np.isnan(samples.losses), math.inf, samples.losses)  # NaN is the worst
@@ -468,7 +468,7 @@ def evaluate_run(
 
 
 def _measured(
-    trained: Trained, loader: Loader, metrics: ObservedMetrics, on_progress: OnProgress, note: Note
+    trained: Trained, loader: Loader, metrics: ObservedMetrics, on_progress: OnProgress, *, note: Note
 ) -> tuple[ValidationResult, int | None]:
     """Evaluate, compiled if the run was; return the maximum samples at once too."""
     compiler = Compiler(

@@ -145,7 +145,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
                 side = trained.config.data.image_size
                 facts["latents"] = {"scaling_factor": model.scaling_factor(first[0]), "sample_size": side}
             file = Path(partial, name)
-            _write(spec, model, tuple(tensor[:2] for tensor in first), as_text(facts), file)
+            _write(spec, model, tuple(tensor[:2] for tensor in first), as_text(facts), file=file)
             network = _load(spec, trained, file, as_text(facts))
             agreement = compare(
                 lambda *inputs: outputs_of(trained, *inputs),
@@ -157,7 +157,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
             )
             if not agreement.close:
                 raise _other_outputs(request.format, agreement)
-            _describe(Path(partial), name, spec, facts, course, agreement)
+            _describe(Path(partial), name, spec, facts, course=course, agreement=agreement)
             _put_in_place(Path(partial), request)
     except OSError as error:
         raise DiskError(
@@ -168,7 +168,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     return Exported(file, file.stat().st_size, request.folder / CARD, agreement)
 
 
-def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, file: Path) -> None:
+def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, *, file: Path) -> None:
     try:
         spec.write(model, example, facts, file)
     except OSError:
@@ -214,7 +214,13 @@ def _other_outputs(name: str, found: Agreement) -> MptuiError:
 
 
 def _describe(
-    folder: Path, name: str, spec: ExportFormat, facts: dict[str, Any], course: Course, agreement: Agreement
+    folder: Path,
+    name: str,
+    spec: ExportFormat,
+    facts: dict[str, Any],
+    *,
+    course: Course,
+    agreement: Agreement,
 ) -> None:
     """Write the model card and its curves."""
     drawn = curves(course)

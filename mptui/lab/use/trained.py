@@ -157,7 +157,7 @@ def open_trained(
         plan=plan,
         classes=classes,
         model=model,
-        task=build_task(plan.task, classes, config.training, config.model.task, learned.class_counts),
+        task=build_task(plan.task, classes, config.training, config.model.task, counts=learned.class_counts),
         precision=build_precision(used, device, config.precision.grad_scaler),
         preprocessing=Preprocessing.of(TASKS[plan.task].sample, config, learned.pixels),
         state=snapshot.state,

@@ -239,8 +239,8 @@ class Agent(LocalElasticAgent):
                 host,
                 failure.pid,
                 failure.exitcode,
-                self._killed.get(failure.pid),
-                self._folder / f"{rank}.log",
+                stopped_s=self._killed.get(failure.pid),
+                log=self._folder / f"{rank}.log",
             )
             for rank, failure in result.failures.items()
         ]
@@ -282,6 +282,7 @@ def train_in_group(
     command: Sequence[str],
     run: Path,
     attach: Callable[[Agent], None],
+    *,
     told_wait: Callable[[Callable[[], str]], Callable[[], None]],
     on_start: Callable[[], None] = lambda: None,
 ) -> int:

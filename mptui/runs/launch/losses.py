@@ -107,7 +107,7 @@ def cause_of(lost: Collection[LostRank]) -> LostRank:
     return min(lost, key=consequence)
 
 
-def lost_rank(rank: int, host: str, pid: int, code: int, stopped_s: float | None, log: Path) -> LostRank:
+def lost_rank(rank: int, host: str, pid: int, code: int, *, stopped_s: float | None, log: Path) -> LostRank:
     """Return what is known of a rank, also from its log; see `LostRank`."""
     lines = _last_lines(log)
     error = _last_error(lines, code)

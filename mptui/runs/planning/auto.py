@@ -75,7 +75,7 @@ class Decider:
             return taken
         device = torch.device(plan.device.torch_name)
         learns, counts = plan.config.model.task, dataset.class_counts
-        task = build_task(plan.task, dataset.classes, plan.config.training, learns, counts)
+        task = build_task(plan.task, dataset.classes, plan.config.training, learns, counts=counts)
         trial = StepTimer(model, task, plan.config, device)
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)

@@ -243,7 +243,9 @@ def build_job(
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
     _check_layers(model, config)  # report faults before the switch
-    task = build_task(plan.task, dataset.classes, config.training, config.model.task, dataset.class_counts)
+    task = build_task(
+        plan.task, dataset.classes, config.training, config.model.task, counts=dataset.class_counts
+    )
     check_single_samples(model, task, config, count=len(dataset.train), processes=loaders.ranks.world_size)
     return Job(
         config=config,

@@ -22,7 +22,7 @@ from mptui.runs.planning.plan import Plan, Request, why_idle, within_budget
 
 
 def build_switch(
-    plan: Plan, prepared: PreparedRun, current: Job, command: Command, folder: Path, emit: Emit
+    plan: Plan, prepared: PreparedRun, current: Job, command: Command, *, folder: Path, emit: Emit
 ) -> tuple[Plan, ProfileSwitch]:
     """Return plan and job for a command: `preset NAME`, `set table.key=value` or `undo`.
 

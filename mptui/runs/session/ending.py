@@ -331,7 +331,7 @@ def write_divergence(run: Path, event: Diagnosed, ownership: Ownership) -> None:
 
 
 def write_files(
-    run: Path, records: Records, ownership: Ownership, result: RunResult, former: dict[str, Any] | None
+    run: Path, records: Records, ownership: Ownership, result: RunResult, *, former: dict[str, Any] | None
 ) -> None:
     """Write summary and traceback; write errors don't hide the result of the run.
 

@@ -107,7 +107,7 @@ class RankTraining:
     def _rebuild(self, prepared: PreparedRun, folder: Path, command: Command) -> ProfileSwitch:
         assert self._trainer is not None, "it asks for this"
         job = self._trainer.context.job
-        plan, switch = build_switch(self.plan, prepared, job, command, folder, self._emit)
+        plan, switch = build_switch(self.plan, prepared, job, command, folder=folder, emit=self._emit)
         return replace(switch, accept=partial(self._accept, plan))
 
     # -- what rank 0 does otherwise
@@ -359,6 +359,7 @@ def restore_run(
     run: Path,
     before: RunConfig | None,
     warn: Callable[[str, str], None],
+    *,
     guard: Guard = contextlib.nullcontext,
 ) -> int:
     """Restore `trainer` from the newest complete checkpoint of `run`; without any, it starts from step 0.

@@ -241,7 +241,7 @@ class Session(RankTraining):
         self._watchdog.follow(trainer.context)
         resumed, guard = None, self._ownership.change
         if begun.resume:
-            resumed = restore_run(trainer, self.run, self._before, self._warn, guard)
+            resumed = restore_run(trainer, self.run, self._before, self._warn, guard=guard)
         if resumed is None or check_length(trainer, self._before, begun.plan.config, self._warn):
             self._changes.take(self.plan)
         self._check_space(prepared)
@@ -313,7 +313,7 @@ class Session(RankTraining):
     def _write_files(self, result: RunResult) -> None:
         with self._lock:
             self._left = True  # drop later events of other threads
-            write_files(self.run, self._records, self._ownership, result, self._former)
+            write_files(self.run, self._records, self._ownership, result, former=self._former)
 
     def _write_end(self, result: RunResult) -> None:
         seconds = time.monotonic() - self._started

@@ -498,7 +498,7 @@ class _Block:
             high = self._extreme(highest, -math.inf, np.argmax)
             means = [self._mean(line) for line in _some(lines, SAMPLED)]
             broken = int(np.count_nonzero(self._are_broken(highest)))
-            kept[int(lines[-1])] = _merged(last, len(lines), low, high, means, broken)
+            kept[int(lines[-1])] = _merged(last, len(lines), low, high, means=means, broken=broken)
         return lines
 
     def _mean(self, line: int) -> float:
@@ -568,7 +568,7 @@ def _number(text: bytes, missing: float) -> float:
         return missing
 
 
-def _merged(last: Step, count: int, low: float, high: float, means: list[float], broken: int) -> Step:
+def _merged(last: Step, count: int, low: float, high: float, *, means: list[float], broken: int) -> Step:
     """Return a step for a block of `count` steps: the last one, with the losses of all."""
     finite = [mean for mean in means if math.isfinite(mean)]
     return replace(

@@ -387,6 +387,7 @@ class Feed(threading.Thread):
         spec: TrackerSpec,
         run: Path,
         config: Mapping[str, Any],
+        *,
         state: TrackerState,
         ending: threading.Event,
         report: Report,
@@ -488,7 +489,7 @@ def main() -> int:
     while True:
         with feeding_lock(run) as alone:
             if alone:
-                _feed_all(run, config, end, report, how)
+                _feed_all(run, config, end, report, how=how)
         if how == ONCE or end.has_come():
             report("busy", "", "another process sends what is missing")
             return 0
@@ -533,13 +534,16 @@ class _RunEnd:
         return self._gone_since is not None
 
 
-def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report, how: str) -> NoReturn:
+def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report, *, how: str) -> NoReturn:
     """Feed all trackers, and end this process: threads that wait for a server never end by themselves."""
     state, ending = TrackerState(run), threading.Event()
     if how == ONCE:
         ending.set()
     chosen = chosen_trackers(config["logging"])
-    feeds = [Feed(name, spec, run, config, state, ending, report) for name, spec in chosen.items()]
+    feeds = [
+        Feed(name, spec, run, config, state=state, ending=ending, report=report)
+        for name, spec in chosen.items()
+    ]
     for feed in feeds:
         feed.start()
     slow: set[str] = set()

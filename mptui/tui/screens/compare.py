@@ -132,7 +132,7 @@ class CompareScreen(Page):
         if self._curve not in curves:
             self._curve = curves[0] if curves else None
         if self._curve is not None:
-            show_curve(self.query_one(Chart), self._runs, self._views, self._curve, self._since or 0)
+            show_curve(self.query_one(Chart), self._runs, self._views, self._curve, since=self._since or 0)
 
     def _list(self) -> None:
         listed = self.query_one(KeyedList)
@@ -256,7 +256,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def show_curve(
-    chart: Chart, runs: Sequence[Path], views: Mapping[Path, RunView], curve: Curve, since: int = 0
+    chart: Chart, runs: Sequence[Path], views: Mapping[Path, RunView], curve: Curve, *, since: int = 0
 ) -> None:
     """Draw a curve of each run from step `since` on, in the colour of its number."""
     found = {run: history.since(since) for run, history in histories_of(views, curve).items()}

@@ -68,7 +68,7 @@ class Header(Static):
         `now` gives the elapsed seconds of phases without other figures.
         """
         self._given = view, now, moment, fork
-        content = headline(view, now, self.content_size.width, moment, fork)
+        content = headline(view, now, self.content_size.width, moment, fork=fork)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
@@ -84,6 +84,7 @@ def headline(
     now: float,
     width: int,
     moment: RunMoment | None = None,
+    *,
     fork: ForkWords | None = None,
 ) -> Content:
     """Compose the line of `width` cells."""

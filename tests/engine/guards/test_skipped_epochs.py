@@ -44,7 +44,7 @@ def test_a_loss_that_is_not_finite_in_steps_that_are_applied_is_told_as_a_loss(t
     run = config(training={"epochs": 1}, guards={"on_nan": "ignore"})
     trainer, events = build_trainer(run, tmp_path)
     base = trainer.context.task
-    task = OwnTask("never_finite", never_finite, None, base.primary, base, None)
+    task = OwnTask("never_finite", never_finite, None, base.primary, base=base, module=None)
     trainer.state.job = trainer.state.given = replace(trainer.context.job, task=task)
     trainer.train()
     end(trainer)
