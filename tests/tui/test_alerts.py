@@ -46,7 +46,9 @@ def line(app) -> str:
     return frame(app).splitlines()[bar.region.y].strip() if bar.region.area else ""
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 16), pytest.param((140, 45), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in [(60, 16), (140, 45)])]
+)
 async def test_alerts_are_answered_one_after_another(stage, size):
     source = demo_source()
     async with stage.live(source, size) as (app, pilot):

@@ -73,7 +73,10 @@ async def test_eight_devices_and_the_chosen_one_are_read_at_once_at_80_columns(e
         assert words in text
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (100, 30), (200, 60)])
+@pytest.mark.parametrize(
+    "size",
+    [(60, 16), *(pytest.param(size, marks=pytest.mark.slow) for size in [(80, 24), (100, 30), (200, 60)])],
+)
 async def test_each_device_has_a_row_in_each_size(eight, size):
     async with cockpit(size) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
@@ -84,6 +87,7 @@ async def test_each_device_has_a_row_in_each_size(eight, size):
     assert not any("\x1b" in line or "\u202e" in line for line in text.splitlines())
 
 
+@pytest.mark.slow
 async def test_more_devices_than_lines_scroll_to_the_chosen_one(driver):
     driver(*(h100(n) for n in range(16)))
     async with cockpit((80, 24)) as (app, pilot, _):
@@ -95,6 +99,7 @@ async def test_more_devices_than_lines_scroll_to_the_chosen_one(driver):
         assert "busy" in frame(app).splitlines()[2]
 
 
+@pytest.mark.slow
 async def test_what_is_noted_of_the_machine_gives_way_to_the_rows(driver, monkeypatch):
     driver(*(h100(n) for n in range(9)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")

@@ -143,7 +143,7 @@ def test_a_parent_and_its_fork_take_turns():
     assert parent.sent[-1][0] == "pause"  # it has ended, and the fork trains already
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_a_fork_keeps_up_with_its_parent_and_says_when_it_is_gone(stage, tmp_path, size):
     events = [*beginning(), *training(epochs=2)]
     at = next(number for number, event in enumerate(events) if event.step > 2000)

@@ -12,7 +12,7 @@ from tests.tui.events import START, MemorySource, demo, demo_source, device_samp
 from tests.tui.frames import frame, put, seen
 
 
-@pytest.mark.parametrize("sizes", [[(120, 36), (60, 16)], pytest.param([(80, 24)], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [[(120, 36)], pytest.param([(60, 16), (80, 24)], marks=pytest.mark.slow)])
 async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage, sizes):
     async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         for size in sizes:
@@ -88,6 +88,7 @@ async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run(stage):
     assert any(0x2800 < ord(sign) < 0x2900 for row in middle for sign in row)
 
 
+@pytest.mark.slow
 async def test_a_larger_screen_has_more_charts(stage):
     names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]
     async with stage.live(demo_source()) as (app, pilot):

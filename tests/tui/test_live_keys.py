@@ -55,9 +55,10 @@ def fast_run(tmp_path):
     return source
 
 
-async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage, fast_run):
+@pytest.mark.parametrize("sizes", [[(120, 36)], pytest.param([(80, 24), (60, 16)], marks=pytest.mark.slow)])
+async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage, fast_run, sizes):
     async with stage.live(fast_run) as (app, pilot):
-        for size in ((120, 36), (80, 24), (60, 16)):
+        for size in sizes:
             await pilot.resize_terminal(*size)
             await pilot.press("4")
             await until(app, pilot, "switch to debug?")
@@ -148,9 +149,9 @@ async def test_the_run_of_another_process_is_left_without_a_question(stage, key)
     assert source.sent == []
 
 
-async def test_a_finished_run_is_left_at_once():
+async def test_a_finished_run_is_left_at_once(stage):
     source = demo_source(finished())
-    async with live(source) as (app, pilot):
+    async with stage.live(source) as (app, pilot):
         assert "✓ completed" in frame(app)
         await pilot.press("space", "q")
         await pilot.pause()

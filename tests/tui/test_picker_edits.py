@@ -29,31 +29,32 @@ async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(picker, envir
         await write(pilot, "0.05")
         await pilot.press("enter")
         await until(app, pilot, "lr                      0.05         edited (0.1)")
-    assert screen.picked.edits == {"training.lr": 0.05}
+        assert screen.picked.edits == {"training.lr": 0.05}
 
+        for key in ("e", "ctrl+u", *"0.07", "enter"):  # typed in one go
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(app, pilot, "lr                      0.07         edited (0.1)")
+        assert screen.picked.edits == {"training.lr": 0.07}
 
-async def test_a_list_is_shown_and_edited_as_a_profile_has_it(picker, environ):
-    async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "precision.fp32_layers")
         await pilot.press("e")
         await pilot.pause()
-        assert app.focused.value == "[]"
+        assert app.focused.value == "[]"  # as a profile has it
         await write(pilot, '["fc", "layer4.*"]')
         await pilot.press("enter")
         await until(app, pilot, '["fc", "lay… edited ([])')
-    assert screen.picked.edits == {"precision.fp32_layers": ["fc", "layer4.*"]}
+        edits = {"training.lr": 0.07, "precision.fp32_layers": ["fc", "layer4.*"]}
+        assert screen.picked.edits == edits
 
-
-async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(picker, environ):
-    async with picker(environ) as (app, pilot, screen):
         await edit(pilot, screen, "training.deterministic", "true")
         await until(app, pilot, "autotuning is not repeatable")
         await pilot.press("escape")
         await pilot.pause()
-    assert screen.picked.edits == {}
+    assert screen.picked.edits == edits
 
 
 async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(picker, environ):
+    path = Path(environ["MPTUI_CONFIG_DIR"]) / "profiles" / "mine.toml"
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#model", Input).value = "resnet18"
         await go_to(pilot, screen, "training.batch_size")
@@ -61,13 +62,19 @@ async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(picker, en
         await write(pilot, "48")
         await pilot.press("enter", "w")
         await pilot.pause()
-        await write(pilot, "../mine")
-        await pilot.press("enter")
-        await until(app, pilot, "is not a valid profile name")
+        for name, fault in (
+            ("../mine", "is not a valid profile name"),
+            ("fast", "is a built-in profile"),
+            ("Fast", "is a built-in profile"),
+        ):
+            await write(pilot, name)
+            await pilot.press("enter")
+            await until(app, pilot, fault)
+            assert not path.parent.parent.exists()
+            await write(pilot, "")
         await write(pilot, "mine")
         await pilot.press("enter")
         await until(app, pilot, "mine")
-    path = Path(environ["MPTUI_CONFIG_DIR"]) / "profiles" / "mine.toml"
     profile, faults = read_profile(path)
     assert faults == []
     assert profile.values["training.batch_size"] == 48
@@ -75,15 +82,6 @@ async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(picker, en
     assert not {"model.name", "data.name", "hardware.device"} & profile.values.keys()
     assert screen.picked.profile == "mine"
     assert screen.picked.edits == {}
-
-
-async def test_a_value_is_edited_by_keys_typed_in_one_go(picker, environ):
-    async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "training.lr")
-        for key in ("e", "ctrl+u", *"0.05", "enter"):
-            app.post_message(Key(key, key if len(key) == 1 else None))
-        await until(app, pilot, "lr                      0.05         edited (0.1)")
-    assert screen.picked.edits == {"training.lr": 0.05}
 
 
 async def test_edits_stay_when_another_profile_is_chosen(picker, environ):
@@ -115,7 +113,7 @@ async def test_typed_epochs_stay_when_another_profile_is_chosen(picker, environ)
         await until(app, pilot, "epochs     5")
 
 
-@pytest.mark.parametrize("key", ["q", "escape"])
+@pytest.mark.parametrize("key", ["q", pytest.param("escape", marks=pytest.mark.slow)])
 async def test_edits_are_lost_only_after_a_question(environ, key):
     async with cockpit(environ=environ) as (app, pilot, _runs):
         await until(app, pilot, "use ")
@@ -124,41 +122,14 @@ async def test_edits_are_lost_only_after_a_question(environ, key):
         screen = app.screen
         await pilot.press("1")
         await edit(pilot, screen, "training.lr", "0.05")
-        await pilot.press("2", key)
-        await until(app, pilot, "discard edits?")
-        await until(app, pilot, "Unsaved edits (w: save): training.lr")
-        await pilot.press("escape")
-        await until(app, pilot, "enter start")
-        assert app.screen is screen
+        await pilot.press("2")
+        for asking in ("escape", "q"):
+            await pilot.press(asking)
+            await until(app, pilot, "discard edits?")
+            await until(app, pilot, "Unsaved edits (w: save): training.lr")
+            await pilot.press("escape")
+            await until(app, pilot, "enter start")
+            assert app.screen is screen
         await pilot.press(key, "q")
         await pilot.pause()
         assert app.return_code == 0 if key == "q" else screen not in app.screen_stack
-
-
-async def test_edits_that_a_run_has_are_not_lost(environ):
-    from tests.tui.events import demo, finished
-
-    async with cockpit(environ=environ, events=[*demo(), finished()]) as (app, pilot, _runs):
-        await until(app, pilot, "use ")
-        await pilot.press("enter")
-        await until(app, pilot, "enter start")
-        picked = app.screen
-        await edit(pilot, picked, "training.lr", "0.05")
-        await pilot.press("enter")
-        await until(app, pilot, "✓ completed")
-        await pilot.press("escape")
-        await until(app, pilot, " · edited")
-        await pilot.press("escape")
-        await pilot.pause()
-        assert picked not in app.screen_stack
-
-
-@pytest.mark.parametrize("name", ["fast", "Fast"])
-async def test_no_profile_of_ones_own_has_the_name_of_a_built_in_one(picker, environ, name):
-    async with picker(environ) as (app, pilot, _screen):
-        await pilot.press("w")
-        await pilot.pause()
-        await write(pilot, name)
-        await pilot.press("enter")
-        await until(app, pilot, "is a built-in profile")
-    assert not Path(environ["MPTUI_CONFIG_DIR"]).exists()

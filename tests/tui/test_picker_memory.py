@@ -31,9 +31,9 @@ def vae(tmp_path_factory):
     return folder
 
 
-def estimates(model, device, **edits):
+def estimates(model, device, profiles=None, **edits):
     """Return the estimates as the picker makes them, and the profiles that are impossible by themselves."""
-    profiles = list_profiles({})
+    profiles = profiles or list_profiles({})
     picks = Picks(Picked(profiles[0].name, DEVICES[device].torch_name, model))
     edited = {**TINY, **NETWORKS[model], **edits}
     for info in profiles:
@@ -70,7 +70,7 @@ def test_each_profile_is_estimated_or_says_why_not(model, device, vae):
     assert all(fit.words for fit in counted)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), "cuda"])
 def test_latent_diffusion_without_a_vae_says_so(device):
     runs, found = estimates("latent_diffusion", device)
     assert found.keys() == runs.keys()

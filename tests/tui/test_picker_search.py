@@ -17,7 +17,7 @@ def listed(screen):
     return [option.id for option in screen.query_one("#values").options if not option.id.endswith(".")]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_settings_are_searched_by_name_and_by_meaning(picker, environ, at_once):
     async with picker(environ) as (app, pilot, screen):
         everything = listed(screen)
@@ -75,6 +75,7 @@ async def test_only_changed_settings_are_listed(picker, environ):
         assert listed(screen) == everything
 
 
+@pytest.mark.slow
 async def test_the_list_is_laid_out_once_for_each_width(picker, environ, monkeypatch):
     rooms, lay_out = [], settings.value_options
 
@@ -92,6 +93,7 @@ async def test_the_list_is_laid_out_once_for_each_width(picker, environ, monkeyp
     assert len(rooms) == len(set(rooms))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_the_setting_under_the_cursor_is_explained_in_full(picker, environ, size):
     key = "training.primary_metric"  # the longest

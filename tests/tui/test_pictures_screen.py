@@ -44,7 +44,7 @@ async def opened(app, pilot):
     return frame(app)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)])
 async def test_the_tabs_show_what_is_predicted_of_each_image(stage, tmp_path, size):
     groups = {
         "worst": [sample(7, RED), sample(3, BLUE, truth=1, probability=0.5)],
@@ -74,6 +74,7 @@ async def test_the_tabs_show_what_is_predicted_of_each_image(stage, tmp_path, si
         assert "╭─ loss" in frame(app)
 
 
+@pytest.mark.slow
 async def test_rows_that_do_not_fit_are_scrolled_to(stage, tmp_path):
     groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(40)]}
     async with stage.live(written(tmp_path, groups=groups), SIZES[0]) as (app, pilot):

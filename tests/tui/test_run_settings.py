@@ -83,7 +83,7 @@ async def test_a_setting_that_can_not_change_is_greyed_and_says_why(stage, sourc
     assert source.sent == [("set", "speed.compile=off")]
 
 
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 async def test_what_can_not_change_has_less_contrast_than_what_can(stage, source, theme):
     async with stage.live(source, (80, 24)) as (app, pilot):
         app.theme = theme

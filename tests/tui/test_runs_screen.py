@@ -159,7 +159,7 @@ def test_an_age_is_never_sixty_minutes(seconds, words):
     assert ago(0.0, seconds) == words
 
 
-@pytest.mark.parametrize("no_color", [False, True])
+@pytest.mark.parametrize("no_color", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypatch, no_color):
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
@@ -375,6 +375,7 @@ async def test_the_newest_runs_are_beside_the_devices(three):
         await until(app, pilot, "runs · newest")
 
 
+@pytest.mark.slow
 async def test_the_newest_runs_are_beside_the_chosen_device_where_there_is_room(three):
     app = MptuiApp(DetectionScreen(scan=quick_scan, runs=RunList(three)), runs=three)
     async with app.run_test(size=(140, 45)) as pilot:

@@ -14,7 +14,7 @@ from tests.tui.frames import frame
 from tests.tui.test_runs_screen import a_run
 
 
-@pytest.fixture(params=["fonts of the machine", "no fonts"])
+@pytest.fixture(params=[pytest.param("fonts of the machine", marks=pytest.mark.slow), "no fonts"])
 def _fonts(request, monkeypatch):
     if request.param == "no fonts":
         monkeypatch.setattr(share, "_FONTS", (("no-such-font.ttf", "no-such-font.ttf"),))

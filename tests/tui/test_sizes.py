@@ -10,7 +10,7 @@ from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.tui.dialogs.questions import SwitchProfileDialog
 from mptui.tui.keys import heard_on
 from mptui.tui.screens.live import PAGES
-from tests.tui.cockpits import cockpit, until
+from tests.tui.cockpits import until
 from tests.tui.events import MemorySource, demo, demo_source
 from tests.tui.frames import DEADLINE_S, frame, live, seen
 from tests.tui.pickers import go_to
@@ -18,8 +18,8 @@ from tests.tui.pickers import go_to
 WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step", "bound by compute")
 
 
-SIZES = [(80, 24), (60, 16), (60, 20), (100, 30)]
-MORE_SIZES = [(60, 24), (100, 24), (140, 45)]
+SIZES = [(80, 24), (60, 16)]
+MORE_SIZES = [(60, 20), (100, 30), (60, 24), (100, 24), (140, 45)]
 
 
 @pytest.mark.parametrize("sizes", [SIZES, pytest.param(MORE_SIZES, marks=pytest.mark.slow)])
@@ -38,6 +38,7 @@ async def test_all_panels_are_shown_whole_on_one_page_or_two(stage, sizes):
             assert not missing, size
 
 
+@pytest.mark.slow
 async def test_the_panels_come_together_again_where_there_is_room(stage):
     async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         await pilot.press("tab", "tab", "tab")
@@ -47,6 +48,7 @@ async def test_the_panels_come_together_again_where_there_is_room(stage):
         assert all(words in frame(app) for words in WORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "words"),
     [
@@ -60,6 +62,7 @@ async def test_each_key_of_a_dialog_is_told_in_one_line(stage, key, words):
         assert await seen(app, pilot, words)
 
 
+@pytest.mark.slow
 async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal(stage):
     async with stage.live(demo_source(), (60, 16)) as (app, pilot):
         await pilot.press("question_mark")
@@ -100,20 +103,18 @@ async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at(stage):
 
 
 @pytest.mark.usefixtures("uncounted")
-async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
-    async with cockpit((100, 30)) as (app, pilot, _):
-        await until(app, pilot, "detected at")
-        await pilot.press("enter")
+async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub(picker, environ):
+    async with picker(environ, (100, 30)) as (app, pilot, screen):
         await until(app, pilot, "fp32_layers")
-        await go_to(pilot, app.screen, "training.early_stopping_patience")
+        await go_to(pilot, screen, "training.early_stopping_patience")
         await until(app, pilot, "early_stopping_patience")
-        await go_to(pilot, app.screen, "precision.mode")
+        await go_to(pilot, screen, "precision.mode")
         await pilot.resize_terminal(60, 16)
         deadline = time.monotonic() + DEADLINE_S
         while not (rows := _rows(app, "mode")) or "…" in rows[0]:  # the list is rebuilt some time after
             assert time.monotonic() < deadline, frame(app)
             await pilot.pause(0.03)
-        assert {"auto", "fp32"} & set(rows[0].split())  # depends on the machine
+        assert "auto" in rows[0].split()
 
 
 def _rows(app, name):
@@ -132,6 +133,7 @@ async def test_the_keys_of_a_switch_are_there_in_the_smallest_terminal(stage):
         assert "224  (production has 288)" in text
 
 
+@pytest.mark.slow
 async def test_the_panels_are_whole_under_an_alert_where_there_is_room(stage):
     async with stage.live(demo_source(), (100, 30)) as (app, pilot):
         assert app.screen.has_class("-alert")
@@ -143,6 +145,7 @@ async def test_the_panels_are_whole_under_an_alert_where_there_is_room(stage):
         assert "bound by compute" in frame(app)
 
 
+@pytest.mark.slow
 async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with live(MemorySource(demo()), (140, 45)) as (app, _):
@@ -153,6 +156,7 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
     assert "█▒" in text
 
 
+@pytest.mark.slow
 async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours(stage):
     async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         app.theme = "ansi"

@@ -53,7 +53,7 @@ async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source):
     assert "█" in lines[4]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 async def test_keys_lead_back_in_time_and_escape_to_now(stage, source, size):
     async with stage.live(source, size) as (app, pilot):
         await pilot.press("pageup", "pageup")
@@ -106,7 +106,7 @@ async def test_a_run_that_goes_on_leaves_the_chosen_moment(stage, tmp_path, chan
         await pilot.press("pageup")
         moment = app.screen._moment
         view = app.screen.view
-        for _ in range(30):
+        for _ in range(4):
             await put(app, pilot, step_event(view.step + 12, view.time + 60, chance))
         assert app.screen._moment == moment
         assert f"step {moment.step:,}" in frame(app)
