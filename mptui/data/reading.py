@@ -341,11 +341,6 @@ class BadSamples:
         self._add(index, self._new[index])
         self.check()
 
-    @property
-    def has_new(self) -> bool:
-        """Whether samples were found that `take_new` has not returned yet."""
-        return bool(self._new)
-
     def take_new(self) -> dict[int, Problem]:
         """Return the samples found since the last call, by index."""
         new, self._new = self._new, {}

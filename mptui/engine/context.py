@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from mptui.data.pictures import Pixels, ValidationPictures
 from mptui.engine.checkpoint import snapshots
@@ -16,8 +16,7 @@ from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.micro_batches import MicroBatches, Recovery
 from mptui.engine.progress import Outcome, StepSeeds
-from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.group import Agreement, Ranks
 from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.state import TrainState
 from mptui.events import Event, PhaseChanged
@@ -29,6 +28,62 @@ Rebuild = Callable[[Command], ProfileSwitch]
 OnBest = Callable[[ValidationResult], None]
 OnImages = Callable[[int, Pixels], str]
 OnPictures = Callable[[ValidationPictures], str]
+
+
+_REASONS = (None, "steps", "time")
+"""Why a save is due (`Saver.reason_now`), by the number that stands for it."""
+
+
+class Due(Agreement):
+    """Whether a report or a save is due between two steps, by the clock of rank 0.
+
+    Ranks agree on it when they last met, before the step's row is recorded. That row may take the last place
+    of the reporter, of which each rank learns by itself: all have recorded the same steps.
+    """
+
+    size = 2
+
+    def __init__(self, state: TrainState, saver: Saver) -> None:
+        self._state = state
+        self._saver = saver
+        self._report = False
+        self._save: str | None = None
+        if not self._is_alone:
+            state.job.ranks.sync.add("due", self)
+
+    def take_report(self) -> bool:
+        """Return whether a report is due now, which it then no longer is: its clock starts over."""
+        if self._is_alone:
+            return self._report_here()
+        report, self._report = self._report, False
+        return report or self._state.report.full
+
+    def take_save(self) -> str | None:
+        """Return why a save is due now, or None."""
+        if self._is_alone:
+            return self._save_here()
+        save, self._save = self._save, None
+        return save
+
+    @override
+    def numbers(self) -> list[int]:
+        return [int(self._report_here()), _REASONS.index(self._save_here())]
+
+    @override
+    def on_numbers(self, rows: list[list[int]]) -> None:
+        report, save = rows[0]
+        self._report, self._save = bool(report), _REASONS[save]
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._state.job.ranks.is_alone
+
+    def _report_here(self) -> bool:
+        # a checkpoint that is due brings a report with it: a state is saved only after its figures were read
+        return self._state.report.due(time.perf_counter()) or self._save_here() is not None
+
+    def _save_here(self) -> str | None:
+        return self._saver.reason_now(self._state.step)
 
 
 class TrainContext:
@@ -57,7 +112,7 @@ class TrainContext:
         phase: Current phase of the run.
         on_trial: The last switch of settings as a command, and its step, until its first steps are done.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
-        report_is_due: Returns whether all ranks report now.
+        due: Whether a report or a save is due between two steps.
     """
 
     def __init__(
@@ -94,11 +149,7 @@ class TrainContext:
         self.phase = ""
         self.left_epoch = False
         self.on_trial: tuple[Command, int] | None = None
-        self.report_is_due = self.report_due_here
-        self.save_is_due = self.save_due_here
-        if isinstance(mailbox, RanksMailbox):
-            self.report_is_due = partial(self._agreed_report, mailbox)
-            self.save_is_due = mailbox.take_save
+        self.due = Due(self.state, saver)
 
     @property
     def job(self) -> Job:
@@ -159,25 +210,6 @@ class TrainContext:
     def _rows_read(self, rows: Sequence[StepRow]) -> None:
         for rows_read in self.hooks.rows_read:
             rows_read(rows)
-
-    def _agreed_report(self, mailbox: RanksMailbox) -> bool:
-        """Whether all ranks report now.
-
-        They agree on it before the step's row is recorded. That row may take the last place, of which each
-        rank learns by itself: all have recorded the same steps.
-        """
-        return mailbox.take_report() or self.reporter.full
-
-    def report_due_here(self) -> bool:
-        """Whether it is time for a report, by the clock of this process.
-
-        A checkpoint that is due brings a report with it: a state is saved only after its figures were read.
-        """
-        return self.reporter.due(time.perf_counter()) or self.save_due_here() is not None
-
-    def save_due_here(self) -> str | None:
-        """Return why a checkpoint is due between two steps, as far as this process knows."""
-        return self.saver.reason_now(self.state.step)
 
     def act_on_report(self) -> bool:
         """Let the hooks act on the rows read so far; returns whether the run was rolled back.

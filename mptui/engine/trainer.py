@@ -301,7 +301,7 @@ class Trainer:
         checkpoint of an epoch under way is taken, and settings, network or position change.
         """
         context = self.context
-        if context.report_is_due():
+        if context.due.take_report():
             context.reporter.flush()
             if not context.act_on_report():
                 save_if_due(context)
@@ -333,7 +333,7 @@ def save_if_due(context: TrainContext) -> None:
     """Save between two steps if a checkpoint is due; hold the run while the disk can't be written."""
     if context.saver.tend():
         context.reporter.restart_clock()
-    reason = context.save_is_due()
+    reason = context.due.take_save()
     if reason is not None and not context.settle():
         with context.reporter.saving():
             context.saver.save(snapshots.take(context.state), reason)

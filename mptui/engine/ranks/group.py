@@ -145,8 +145,69 @@ class RankStatus(IntEnum):
     FAILED = 3
 
 
-STATUS_NUMBERS = 9
-"""Numbers that each rank brings to each meeting besides its status: see `Ranks.status_numbers`."""
+# What ranks agree on: numbers that each brings to each meeting, and rarely more
+# ------------------------------------------------------------------------------
+
+_MOST_NUMBERS = 16
+
+
+class Agreement:
+    """One thing that all ranks do alike, by what each of them knows; see `StepSync.add`."""
+
+    size = 0
+    """Integers of `numbers`."""
+
+    def numbers(self) -> list[int]:
+        """Return what this rank knows, for a meeting; zeros say nothing."""
+        return [0] * self.size
+
+    def on_numbers(self, rows: list[list[int]]) -> None:
+        """Called at a meeting with the numbers of all ranks, in their order."""
+
+    def news(self) -> object:
+        """Return what this rank has to tell besides, which is told once; None: nothing."""
+        return None
+
+    def on_news(self, told: list[Any]) -> None:
+        """Called with the news of the ranks that have some, in their order."""
+
+
+class StepSync:
+    """What ranks agree on each time they meet (`Ranks.sync_status`), which they do once in each step.
+
+    Invariant: all ranks add the same agreements in the same order, before they meet for the first of them. A
+    rank that fails before it has added all brings zeros for the others, and no news.
+    """
+
+    def __init__(self) -> None:
+        self._agreements: dict[str, Agreement] = {}
+        self._news: list[object] = []
+
+    def add(self, name: str, agreement: Agreement) -> None:
+        """Agree on it from the next meeting on; it takes the place of an earlier one of this name."""
+        self._agreements[name] = agreement
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of this rank, of one length on all: whether it has news, and those of each."""
+        agreements = self._agreements.values()
+        self._news = [each.news() for each in agreements]
+        has_news = any(news is not None for news in self._news)
+        numbers = [int(has_news), *(number for each in agreements for number in each.numbers())]
+        return numbers + [0] * (_MOST_NUMBERS - len(numbers))
+
+    def on_numbers(
+        self, rows: list[list[int]], exchange: Callable[[list[object]], list[list[object]]]
+    ) -> None:
+        """Let all agree by the numbers of all ranks; news go through `exchange`, if a rank has some."""
+        begin = 1
+        for each in self._agreements.values():
+            each.on_numbers([row[begin : begin + each.size] for row in rows])
+            begin += each.size
+        if any(row[0] for row in rows):
+            told = exchange(self._news)
+            for place, each in enumerate(self._agreements.values()):
+                if news := [row[place] for row in told if place < len(row) and row[place] is not None]:
+                    each.on_news(news)
 
 
 class Ranks:
@@ -163,8 +224,7 @@ class Ranks:
         nodes: Machines of the group.
 
     Attributes:
-        status_numbers: Returns the `STATUS_NUMBERS` numbers that this rank brings to each meeting.
-        on_status: Called at each meeting with the status numbers of all ranks.
+        sync: What all ranks agree on at each meeting.
         failure: The failure that ends the run, once all ranks know of it.
         beats: The signs of life of the ranks; None for a single process.
         sums_begin: Called in a backward pass when this rank has all its own gradients.
@@ -185,8 +245,7 @@ class Ranks:
         self.nodes = nodes
         self.device_group = device_group
         self.host_group = host_group
-        self.status_numbers: Callable[[], list[int]] = lambda: [0] * STATUS_NUMBERS
-        self.on_status: Callable[[list[list[int]]], None] = lambda rows: None
+        self.sync = StepSync()
         self.failure: RankFailure | None = None
         self.beats: Beats | None = None
         self.sums_begin: Callable[[], None] = lambda: None
@@ -243,7 +302,7 @@ class Ranks:
         if self.host_group is None:
             return [value]
         self.arrive()
-        own = torch.tensor([status, value, *self.status_numbers()])
+        own = torch.tensor([status, value, *self.sync.numbers()])
         table = [torch.empty_like(own) for _ in range(self.world_size)]
         with lost():
             dist.all_gather(table, own, group=self.host_group)
@@ -251,7 +310,7 @@ class Ranks:
         worst = max(row[0] for row in rows)
         if worst == RankStatus.FAILED and self.failure is None:
             self.failure = next(failure for failure in self.exchange(self._own_failure) if failure)
-        self.on_status([row[2:] for row in rows])
+        self.sync.on_numbers([row[2:] for row in rows], self.exchange)
         if worst == RankStatus.FAILED and status != RankStatus.FAILED and self.failure is not None:
             raise self.failure.error()
         if status == RankStatus.FINE and worst == RankStatus.NO_MEMORY:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import Enum, auto
 
 import torch
+from typing_extensions import override
 
 from mptui.data.batch import Window
 from mptui.data.reading import BadSamples
@@ -15,8 +16,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
 from mptui.engine.micro_batches import Recovery, is_out_of_memory, release
 from mptui.engine.ranks.beats import KEPT, StepTimes
-from mptui.engine.ranks.group import RankFailure, RankStatus, RetryError, as_lost
-from mptui.engine.ranks.mailbox import TIMES, RanksMailbox
+from mptui.engine.ranks.group import Agreement, RankFailure, RankStatus, RetryError, as_lost
 from mptui.errors import MemoryExhaustedError
 
 # Keeps all ranks at the same step: what one can't do, all repeat or end together
@@ -50,9 +50,6 @@ class Lockstep(Hook):
         self._stage = Stage.ASIDE
         self._weighs = self._weighed = False
         self._all_know = True
-        if isinstance(context.mailbox, RanksMailbox):
-            context.mailbox.report_due = context.report_due_here
-            context.mailbox.save_due = context.save_due_here
 
     @property
     def active(self) -> bool:
@@ -187,21 +184,22 @@ def _not_repeatable(error: BaseException, tied_by: str) -> BaseException:
 _PER_S = 1_000_000
 
 
-class RankTimes(Hook):
+class RankTimes(Hook, Agreement):
     """Gives the times of each measured step of this rank to rank 0; not active in a process that is alone.
 
     All ranks measure the same steps, one for each report, and report between the same two steps; their times
-    are in the notes of the next meeting, so that they cost no exchange of their own.
+    are among the numbers of the next meeting, so that they cost no exchange of their own.
     """
+
+    size = 4
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         self._ranks = context.ranks
         self._own: list[int] | None = None
         self._arrived: dict[int, StepTimes] = {}
-        if isinstance(context.mailbox, RanksMailbox):
-            context.mailbox.times = self._take
-            context.mailbox.on_times = self._collect
+        if self.active:
+            self._ranks.sync.add("times", self)
             self._ranks.sums_begin = context.reporter.clock.sums_begin
 
     @property
@@ -230,15 +228,18 @@ class RankTimes(Hook):
         """Forget the steps of other settings."""
         self.run_begins()
 
-    def _take(self) -> list[int]:
+    @override
+    def numbers(self) -> list[int]:
+        """Return the times of a step in microseconds, of which the last is not 0; zeros: none is new."""
         own, self._own = self._own, None
-        return own or [0] * TIMES
+        return own or [0] * self.size
 
-    def _collect(self, times: list[list[int]]) -> None:
+    @override
+    def on_numbers(self, rows: list[list[int]]) -> None:
         """Keep the times of all ranks; on CUDA, those of some arrive with a later report."""
         if not self._ranks.is_first:
             return
-        for rank, microseconds in enumerate(times):
+        for rank, microseconds in enumerate(rows):
             if microseconds[-1]:
                 self._arrived[rank] = StepTimes(*(each / _PER_S for each in microseconds))
         if len(self._arrived) == self._ranks.world_size:
@@ -259,7 +260,7 @@ News = list[dict[int, Problem]]
 """The samples of the training and of the validation set, by index."""
 
 
-class Unreadable(Hook):
+class Unreadable(Hook, Agreement):
     """Tells the other ranks of samples that this one could not read; not active in a process that is alone.
 
     Rank 0 records those of all, and all fail alike where there are more than `data.bad_sample_budget`.
@@ -267,10 +268,8 @@ class Unreadable(Hook):
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
-        if isinstance(context.mailbox, RanksMailbox):
-            context.mailbox.has_news = self._has_news
-            context.mailbox.take_news = self._take_news
-            context.mailbox.on_news = self._on_news
+        if self.active:
+            context.ranks.sync.add("unreadable", self)
 
     @property
     def active(self) -> bool:
@@ -290,13 +289,13 @@ class Unreadable(Hook):
         job = self._context.job
         return job.train_loader.bad_samples, job.val_loader.bad_samples
 
-    def _has_news(self) -> bool:
-        return any(bad_samples.has_new for bad_samples in self._halves())
+    @override
+    def news(self) -> News | None:
+        found = [bad_samples.take_new() for bad_samples in self._halves()]
+        return found if any(found) else None
 
-    def _take_news(self) -> News:
-        return [bad_samples.take_new() for bad_samples in self._halves()]
-
-    def _on_news(self, news: list[News]) -> None:
-        for of_rank in news:
+    @override
+    def on_news(self, told: list[News]) -> None:
+        for of_rank in told:
             for bad_samples, found in zip(self._halves(), of_rank, strict=True):
                 bad_samples.hear(found)
