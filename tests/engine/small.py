@@ -59,6 +59,21 @@ def diffusion_net(seed: int = 0) -> torch.nn.Module:
     return DiffusionUNet(width=8, depth=1)
 
 
+class NoiseNet(torch.nn.Module):
+    """One convolution for the noise of an image, moved by the timestep."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.mix = torch.nn.Conv2d(3, 3, 3, padding=1)
+        self.time = torch.nn.Linear(1, 3)
+
+    def forward(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
+        moved_BC = self.time(timesteps_B[:, None] / 1000)
+        answer_BCHW: torch.Tensor = self.mix(noisy_BCHW) + moved_BC[:, :, None, None]
+        return answer_BCHW
+
+
 def config(**tables: dict[str, object]) -> RunConfig:
     base: dict[str, dict[str, object]] = {
         "training": {"epochs": 2, "batch_size": 8, "lr": 0.05},

@@ -147,11 +147,11 @@ def run(folder, model, **training):
 )
 def test_a_failing_compile_is_one_warning_and_the_same_run(tmp_path, fails_in, accumulate):
     broken = InternalTorchDynamoError("ld: cannot find -lgomp\x1b[31m\nmore lines")
-    trainer, events = run(tmp_path, fails_in(broken), accumulate=accumulate)
+    trainer, events = run(tmp_path, fails_in(broken), accumulate=accumulate, epochs=1)
     trainer.train()
     end(trainer)
     eager, expected = build_trainer(
-        config(training={"accumulate": accumulate}), tmp_path, model=small_net(dropout=0.3)
+        config(training={"accumulate": accumulate, "epochs": 1}), tmp_path, model=small_net(dropout=0.3)
     )
     eager.train()
     end(eager)
@@ -220,10 +220,10 @@ def test_outputs_that_the_next_ones_are_written_over_are_counted_as_they_were(tm
 
     net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
     settings = config(speed={"compile": "default"})
-    trainer, events = build_trainer(settings, tmp_path, model=net, force_compile=True, val=64)
+    trainer, events = build_trainer(settings, tmp_path, model=net, force_compile=True, train=16, val=32)
     trainer.train()
     end(trainer)
-    eager, expected = build_trainer(config(), tmp_path, val=64)
+    eager, expected = build_trainer(config(), tmp_path, train=16, val=32)
     eager.train()
     end(eager)
     assert [e.metrics for e in of(events, Validated)] == [e.metrics for e in of(expected, Validated)]
@@ -294,11 +294,11 @@ class OfTwo(torch.nn.Module):
 @pytest.mark.parametrize(
     "network",
     [
-        lambda: small_net(),
+        pytest.param(lambda: small_net(), marks=pytest.mark.slow),
         lambda: torch.nn.Sequential(
             OfTwo(torch.nn.Identity(), small_net()), OfTwo(torch.nn.ReLU(), torch.nn.ReLU())
         ),
-        lambda: OfTwo(small_net(), torch.nn.ReLU()),
+        pytest.param(lambda: OfTwo(small_net(), torch.nn.ReLU()), marks=pytest.mark.slow),
     ],
     ids=["of torch's parts", "of one's own parts", "of one's own class"],
 )
@@ -328,11 +328,11 @@ def test_candidates_of_autotuning_that_a_gpu_cannot_run_are_no_errors_on_the_ter
 
 @pytest.mark.usefixtures("with_compiler")
 @pytest.mark.parametrize(
-    "samples", [pytest.param(40, marks=pytest.mark.slow), 44], ids=["even", "a short last batch"]
+    "samples", [pytest.param(40, marks=pytest.mark.slow), 20], ids=["even", "a short last batch"]
 )
 def test_short_batches_and_validations_make_one_graph_each(tmp_path, graphs, samples):
     net, counted = graphs
-    settings = config(training={"epochs": 3}, speed={"compile": "default"})
+    settings = config(speed={"compile": "default"})
     trainer, _ = build_trainer(settings, tmp_path, model=net(), force_compile=True, train=samples, val=20)
     trainer.train()
     end(trainer)
@@ -340,7 +340,7 @@ def test_short_batches_and_validations_make_one_graph_each(tmp_path, graphs, sam
 
 
 @pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_compiled_code_stays_for_whole_batches_and_all_samples_are_used(tmp_path, accumulate):
     net, seen = small_net(), []
 
@@ -420,6 +420,7 @@ def test_layers_across_the_batch_see_each_validation_sample_once(tmp_path):
     assert of(events, Validated)[0].loss == pytest.approx(total / 19, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_compiler")
 def test_pieces_of_a_batch_that_did_not_fit_make_one_graph_more_at_most_twice(tmp_path, graphs):
     net, counted = graphs

@@ -1,5 +1,7 @@
 """The counted memory of a step, beside that of real steps with real tensors."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,8 @@ from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
 from tests.engine.real_memory import RowsInTurn, network_without_values, really_alive
 from tests.small_cnn import SmallCnn
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def run_config(model, side, batch, memory=None, width=8, depth=1, fused="auto", **training):
@@ -63,12 +67,12 @@ SMALL_CONVNEXT = ModelSpec(
     ("model", "task", "side", "batches", "training", "checkpointed"),
     [
         ("small_cnn", "classification", 32, [3, 5], {}, False),
-        ("unet", "segmentation", 32, [7], {}, False),
-        ("unet", "segmentation", 32, [1, 7], {}, True),
-        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, False, marks=pytest.mark.slow),
-        pytest.param("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, True, marks=pytest.mark.slow),
+        slow("unet", "segmentation", 32, [7], {}, False),
+        slow("unet", "segmentation", 32, [1, 7], {}, True),
+        slow("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, False),
+        slow("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, True),
         # its rates of dropped paths are computed
-        pytest.param("timm/convnext_atto", "classification", 32, [3], {}, False, marks=pytest.mark.slow),
+        slow("timm/convnext_atto", "classification", 32, [3], {}, False),
         ("small_convnext", "classification", 32, [3], {}, True),
     ],
 )
@@ -86,9 +90,9 @@ def test_the_peak_is_that_of_a_real_step_to_the_byte(
     ("model", "task", "classes"),
     [
         ("small_cnn", "classification", 150),
-        ("unet", "segmentation", 2),
-        pytest.param("small_cnn", "classification", 2, marks=pytest.mark.slow),
-        pytest.param("unet", "segmentation", 150, marks=pytest.mark.slow),
+        slow("unet", "segmentation", 2),
+        slow("small_cnn", "classification", 2),
+        slow("unet", "segmentation", 150),
     ],
 )
 def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes):
@@ -99,9 +103,7 @@ def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes)
 
 
 @pytest.mark.usefixtures("engine_under_a_log")
-@pytest.mark.parametrize(
-    ("layers", "bidirectional"), [pytest.param(1, False, marks=pytest.mark.slow), (2, True)]
-)
+@pytest.mark.parametrize(("layers", "bidirectional"), [slow(1, False), (2, True)])
 def test_recurrent_layers_keep_a_workspace(monkeypatch, layers, bidirectional):
     spec = ModelSpec(
         task="classification",
@@ -136,10 +138,11 @@ def test_it_is_to_the_byte_for_networks_of_their_usual_size(model, task, side, b
 @pytest.mark.parametrize(
     ("model", "task", "side", "batch", "training"),
     [
-        pytest.param("resnet18", "classification", 64, 5, {}, marks=pytest.mark.slow),
-        ("unet", "segmentation", 32, 7, {}),
-        pytest.param("vit_b_16", "classification", 32, 3, {}, marks=pytest.mark.slow),
-        pytest.param("diffusion_unet", "diffusion", 32, 3, SNR, marks=pytest.mark.slow),
+        ("small_cnn", "classification", 32, 7, {}),
+        slow("resnet18", "classification", 64, 5, {}),
+        slow("unet", "segmentation", 32, 7, {}),
+        slow("vit_b_16", "classification", 32, 3, {}),
+        slow("diffusion_unet", "diffusion", 32, 3, SNR),
     ],
 )
 def test_it_is_in_16_bits_too_with_the_weights_that_autocast_keeps(model, task, side, batch, training):
@@ -192,13 +195,13 @@ def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, pre
 
 def grouped(num_classes, side):
     """A network whose activations are those of group normalisations."""
-    blocks = [
-        layer
-        for inputs in (3, 8)
-        for layer in (torch.nn.Conv2d(inputs, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.ReLU())
-    ]
     return torch.nn.Sequential(
-        *blocks, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, num_classes)
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, num_classes),
     )
 
 
@@ -216,11 +219,11 @@ def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits(monkey
 @pytest.mark.parametrize(
     ("optimizer", "fused"),
     [
-        *((name, True) for name in OPTIMIZERS),
-        *(
-            pytest.param(name, False, marks=[pytest.mark.slow] * (name not in {"adamw", "muon"}))
-            for name in OPTIMIZERS
-        ),
+        ("adamw", False),
+        ("muon", True),
+        ("sgd_schedule_free", True),
+        *(slow(name, True) for name in OPTIMIZERS if name not in {"muon", "sgd_schedule_free"}),
+        *(slow(name, False) for name in OPTIMIZERS if name != "adamw"),
     ],
 )
 def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused, recwarn):
@@ -272,7 +275,7 @@ class DeepCnn(SmallCnn):
         self.layer2 = torch.nn.Sequential(*self.layer2, *more)  # the last module is the head
 
 
-@pytest.mark.parametrize("freeze", ["backbone", ["layer1", "layer2*"]])
+@pytest.mark.parametrize("freeze", ["backbone", slow(["layer1", "layer2*"])])
 def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze, monkeypatch):
     spec = ModelSpec(task="classification", build=lambda num_classes, side: DeepCnn(num_classes))
     monkeypatch.setitem(MODELS, "deep_cnn", spec)

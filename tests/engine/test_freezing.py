@@ -39,8 +39,15 @@ def trained(trainer):
     return of_optimizer
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize(("freeze", "layers"), [("backbone", ("0.", "1.", "3.")), (["0", "1"], ("0.", "1."))])
+@pytest.mark.parametrize(
+    ("freeze", "layers", "fused"),
+    [
+        ("backbone", ("0.", "1.", "3."), True),
+        (["0", "1"], ("0.", "1."), False),
+        pytest.param("backbone", ("0.", "1.", "3."), False, marks=pytest.mark.slow),
+        pytest.param(["0", "1"], ("0.", "1."), True, marks=pytest.mark.slow),
+    ],
+)
 def test_frozen_weights_and_statistics_keep_their_bits_over_a_resume(tmp_path, freeze, layers, fused):
     before = bits(small_net())
     trainer, events = build(tmp_path, freeze=freeze, fused=fused)
@@ -157,7 +164,7 @@ def test_what_can_not_be_frozen_is_refused(freeze, told):
         FrozenLayers(small_net(), freeze)
 
 
-@pytest.mark.parametrize("freeze", [None, ["0"], 1])
+@pytest.mark.parametrize("freeze", [None, pytest.param(["0"], marks=pytest.mark.slow), 1])
 def test_parts_that_the_network_has_put_into_evaluation_mode_stay_so_and_are_named(tmp_path, freeze):
     model = small_net(dropout=0.5)
     norm = next(layer for layer in model.children() if isinstance(layer, torch.nn.BatchNorm2d))

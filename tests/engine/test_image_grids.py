@@ -8,7 +8,7 @@ from mptui.engine.mailbox import Stopped
 from mptui.engine.reporting import pictures
 from mptui.events import ImagesGenerated
 from tests.engine.blots import SIDE
-from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
+from tests.engine.small import NoiseNet, build_trainer, config, end, losses, of
 
 SAMPLING = {"count": 5, "steps": 3, "every_epochs": 1}
 
@@ -27,7 +27,7 @@ def build(folder, *, task="diffusion", taken=None, sampling=SAMPLING, **training
         data={"image_size": SIDE},
         sampling=sampling,
     )
-    model = diffusion_net() if task == "diffusion" else None
+    model = NoiseNet() if task == "diffusion" else None
     trainer, events = build_trainer(run, folder, model=model, task=task, train=8, val=4)
     images = []
 

@@ -72,7 +72,10 @@ def photos(kind=SampleKind.CLASS):
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
-@pytest.mark.parametrize(("precision", "most"), [("bf16", 30), ("fp16", 47)])  # torch's GradScaler takes ten
+@pytest.mark.parametrize(
+    ("precision", "most"),
+    [("bf16", 30), pytest.param("fp16", 47, marks=pytest.mark.slow)],  # torch's GradScaler takes ten
+)
 def test_a_step_of_the_fast_profile_launches_little_beside_the_network(monkeypatch, precision, most):
     monkeypatch.setattr(device_cache, "has_kernel", lambda device: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # there is no driver

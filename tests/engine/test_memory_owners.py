@@ -60,7 +60,7 @@ def run_of(**memory):
     )
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_the_first_setting_with_which_it_fits_is_named(share):
     def total(config, precision="fp32"):
         return footprint(config, "classification", device="cpu", precision=precision, classes=10).total

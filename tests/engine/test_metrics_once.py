@@ -14,7 +14,7 @@ from mptui.events import EpochFinished
 from mptui.tasks.classification import Accuracy
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene
 from tests.engine.guards.sick import poison
-from tests.engine.small import build_trainer, config, diffusion_net, end, of, until_stopped
+from tests.engine.small import NoiseNet, build_trainer, config, end, of, until_stopped
 
 HOUR = 3600.0
 
@@ -100,7 +100,7 @@ def test_a_training_whose_metrics_did_not_fit_counts_each_sample_once(tmp_path, 
 def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, precision):
     run = config(training={"epochs": 1, "batch_size": 8}, logging={"step_interval_s": HOUR})
     trainer, events = build_trainer(
-        run, tmp_path, model=diffusion_net(), task="diffusion", precision=precision, train=24
+        run, tmp_path, model=NoiseNet(), task="diffusion", precision=precision, train=24
     )
     poison(trainer.context.job.train_loader, {(0, 16)})
     trainer.train()
@@ -111,7 +111,7 @@ def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, prec
 
 
 def test_a_validation_whose_outputs_are_not_finite_is_told_as_such(tmp_path):
-    trainer, _ = build_trainer(config(), tmp_path, model=diffusion_net(), task="diffusion")
+    trainer, _ = build_trainer(config(), tmp_path, model=NoiseNet(), task="diffusion")
     poison(trainer.context.job.val_loader, {(0, 8)})
     assert math.isnan(validate(trainer.context).metrics["r2"])
     end(trainer)

@@ -13,7 +13,7 @@ from mptui.engine.optim.optimizers import build_optimizer
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.testing import OptimizerContract
 
-STEPS = 40
+STEPS = 16
 LR, DECAY = 0.01, 0.1
 GOOD, REFUSED = torch.zeros(()), torch.ones(())
 

@@ -79,9 +79,9 @@ def test_tokens_positions_and_what_a_network_names_have_no_weight_decay():
     spared = {
         "vit_b_16": {"class_token", "encoder.pos_embedding"},
         "swin_t": {"features.1.0.attn.relative_position_bias_table"},
-        "timm/vit_tiny_patch16_224": {"cls_token", "pos_embed"},
+        "timm/test_vit": {"cls_token", "pos_embed"},
     }
-    networks = {name: built(name, side=224) for name in spared} | {"own": torch.nn.Sequential(Tokens())}
+    networks = {name: built(name, side=160) for name in spared} | {"own": torch.nn.Sequential(Tokens())}
     for name, model in networks.items():
         groups = parameter_groups(model, training)
         decay = {p: group["weight_decay"] for group in groups for p in group["params"]}

@@ -64,7 +64,7 @@ def by_hand(trainer, kind):
         return trainer.context.model.eval()(images), samples
 
 
-@pytest.mark.parametrize("at_once", [None, 3])
+@pytest.mark.parametrize("at_once", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_the_worst_and_the_same_images_with_what_is_predicted(tmp_path, always, at_once):
     trainer, events, taken = trained(tmp_path, at_once=at_once)
     logits, samples = by_hand(trainer, Blot)
@@ -117,8 +117,8 @@ def test_masks_stand_beside_their_image_in_the_colours_of_their_classes(tmp_path
 
 
 def test_they_change_nothing_of_the_run_and_can_be_turned_off(tmp_path, always):
-    on, events, _ = trained(tmp_path / "on", epochs=2)
-    off, plain, none = trained(tmp_path / "off", keep=0, epochs=2)
+    on, events, _ = trained(tmp_path / "on", epochs=1)
+    off, plain, none = trained(tmp_path / "off", keep=0, epochs=1)
     assert none == of(plain, ImagesGenerated) == []
     assert losses(events) == losses(plain)
     assert [each.loss for each in of(events, Validated)] == [each.loss for each in of(plain, Validated)]
@@ -126,12 +126,12 @@ def test_they_change_nothing_of_the_run_and_can_be_turned_off(tmp_path, always):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("stop_in", [None, 4])
+@pytest.mark.parametrize("stop_in", [None, 3])
 def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkeypatch, stop_in):
     monkeypatch.setattr(reporting_pictures, "_SHARE", 1e9)
-    trainer, events, taken = trained(tmp_path, epochs=6, stop_in=stop_in)
+    trainer, events, taken = trained(tmp_path, epochs=4, stop_in=stop_in)
     assert taken[0].epoch == 1
-    assert [each.epoch for each in taken[1:]] == sorted({trainer.state.best.epoch, stop_in or 6} - {1})
+    assert [each.epoch for each in taken[1:]] == sorted({trainer.state.best.epoch, stop_in or 4} - {1})
     assert all(each.best_epoch == trainer.state.best.epoch for each in taken[1:])
     assert len(of(events, ImagesGenerated)) == len(taken)
 

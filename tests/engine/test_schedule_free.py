@@ -50,8 +50,8 @@ def test_a_validation_amid_an_epoch_changes_no_step(tmp_path):
         if isinstance(event, Step) and event.step == 2:
             trainer.context.mailbox.post(Command("validate"))
 
-    trainer, events = run(tmp_path / "asked", ask)
-    plain, undisturbed = run(tmp_path / "plain")
+    trainer, events = run(tmp_path / "asked", ask, epochs=1)
+    plain, undisturbed = run(tmp_path / "plain", epochs=1)
     assert len(of(events, Validated)) == len(of(undisturbed, Validated)) + 1
     assert losses(events) == losses(undisturbed)
     for key, tensor in plain.context.model.state_dict().items():

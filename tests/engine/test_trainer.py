@@ -109,13 +109,13 @@ def test_a_step_never_waits_for_the_device(tmp_path, monkeypatch):
             )
         return counted.count
 
-    assert reads(160) == reads(16)
+    assert reads(80) == reads(16)
 
 
 # -- early stopping
 
 
-@pytest.mark.parametrize("patience", [1, 3])
+@pytest.mark.parametrize("patience", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_it_stops_after_so_many_epochs_without_a_better_metric(tmp_path, patience):
     training = {"epochs": 9, "lr": 1e-9, "early_stopping_patience": patience}
     trainer, events = trained(tmp_path, training=training)
@@ -339,7 +339,7 @@ def test_a_paused_run_can_be_stopped(tmp_path):
 # -- saving
 
 
-@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+@pytest.mark.parametrize("interval_s", [pytest.param(0.0, marks=pytest.mark.slow), 3600.0])
 def test_it_saves_every_so_many_steps_however_rarely_it_reports(tmp_path, interval_s):
     _, events = trained(
         tmp_path,

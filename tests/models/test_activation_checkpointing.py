@@ -60,7 +60,7 @@ def saved_bytes(model, images):
     [
         ("resnet18", {}, {"BasicBlock": 8}),
         ("vit_b_16", {"side": 32}, {"EncoderBlock": 12}),
-        ("densenet121", {}, {"_DenseLayer": 58}),
+        pytest.param("densenet121", {}, {"_DenseLayer": 58}, marks=pytest.mark.slow),
         ("unet", {"task": "segmentation", "width": 4}, {"Sequential": 4, "DecoderLevel": 4}),
         ("diffusion_unet", {"task": "diffusion", "width": 4, "depth": 1}, {"_Block": 12}),
     ],

@@ -20,13 +20,17 @@ NETWORKS = (
     ("unet", "segmentation"),
     ("timm/vit_tiny_patch16_224", "classification"),
     ("timm/efficientnet_b0", "classification"),
+    ("timm/test_vit", "classification"),
 )
+QUICK = {"resnet18", "squeezenet1_1", "unet", "timm/test_vit"}
 
 
 @pytest.mark.parametrize(
     ("name", "task", "bands"),
     [
-        pytest.param(*network, bands, marks=[pytest.mark.slow] * ((number + place) % 2))
+        pytest.param(
+            *network, bands, marks=[pytest.mark.slow] * ((number + place) % 2 or network[0] not in QUICK)
+        )
         for number, network in enumerate(NETWORKS)
         for place, bands in enumerate([1, 13])
     ],

@@ -23,6 +23,7 @@ def noisy(*size, batch=2):
     return torch.randn(batch, 3, *size), torch.arange(batch) * 400 + 7
 
 
+@pytest.mark.slow
 def test_its_default_at_the_width_of_diffusers_costs_what_that_costs():
     with torch.device("meta"):
         model = DiffusionUNet(width=224, depth=3)
@@ -115,7 +116,7 @@ def test_an_image_is_answered_alike_alone_and_in_a_batch():
     torch.testing.assert_close(model(images[3:], timesteps[3:]), whole[3:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_it_trains_in_sixteen_bits_and_channels_last(dtype):
     model = awake().to(memory_format=torch.channels_last)
     images, timesteps = noisy(16, 16)

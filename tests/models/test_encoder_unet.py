@@ -1,5 +1,7 @@
 """The U-Net with a network of timm as its encoder."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
@@ -14,6 +16,8 @@ from mptui.registry.tasks import SEGMENTATION
 from tests.models.published import load, own_caches
 from tests.toys.training import dry_run, trained
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
 
 @pytest.fixture(autouse=True)
 def _own_caches(monkeypatch, tmp_path):
@@ -26,13 +30,15 @@ def built(encoder, side=64, **settings):
     return zoo.build(config, num_classes=3, task=SEGMENTATION, side=side)
 
 
-@pytest.mark.parametrize("side", [64, 75])
 @pytest.mark.parametrize(
-    ("name", "up"),
+    ("name", "up", "side"),
     [
-        ("test_resnet", "transposed"),
-        ("test_convnext", "bilinear"),
-        ("test_mambaout", "transposed"),
+        slow("test_resnet", "transposed", 64),
+        slow("test_resnet", "transposed", 75),
+        slow("test_convnext", "bilinear", 64),
+        ("test_convnext", "bilinear", 75),
+        ("test_mambaout", "transposed", 64),
+        slow("test_mambaout", "transposed", 75),
     ],
 )
 def test_the_logits_have_the_size_of_the_image_and_every_weight_a_gradient(name, up, side):
@@ -64,19 +70,29 @@ def test_an_encoder_for_another_network_is_refused(capsys):
         dry_run(capsys, "--model", "resnet50", "--set", "model.encoder=timm/resnet18", "--device", "cpu")
 
 
-def test_the_encoder_starts_from_published_weights_and_is_resumed_without_them(tmp_path):
+def published():
+    """Return a configuration, the network whose weights are published for it, and their file."""
     torch.manual_seed(1)
     source = timm.create_model("test_resnet")
     config = ModelConfig(name="unet", encoder="timm/test_resnet", weights="pretrained")
     place = zoo.pretrained(config).file.place
     place.parent.mkdir(parents=True)
     save_file(source.state_dict(), place)
+    return config, source, place
+
+
+def test_the_encoder_starts_from_published_weights():
+    config, source, _ = published()
     model = zoo.build(config, num_classes=3, task=SEGMENTATION, side=64)
     assert load(model, config, 64) == []
     kept = model.get_submodule("encoder").state_dict()
     assert torch.equal(kept["layer4.0.conv1.weight"], source.state_dict()["layer4.0.conv1.weight"])
     assert all(torch.equal(kept[name], source.state_dict()[name]) for name in kept)
 
+
+@pytest.mark.slow
+def test_a_run_from_published_weights_is_resumed_without_them(tmp_path):
+    config, _, place = published()
     settings = {f"model.{key}": getattr(config, key) for key in ("name", "encoder", "weights")} | {
         "model.width": 8
     }

@@ -1,5 +1,7 @@
 """Published weights of torchvision: in the cache or missing, for other images and classes."""
 
+from functools import partial
+
 import pytest
 import torch
 import torchvision
@@ -11,6 +13,8 @@ from mptui.models.weights import load_weights
 from mptui.registry.tasks import CLASSIFICATION
 from tests.models.published import load, own_caches, publish
 from tests.toys.training import dry_run, trained
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +172,9 @@ def test_a_file_of_a_run_gets_the_images_of_that_run(capsys, tmp_path):
     assert all("the run first" in told[key] for key in FACTS)
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b0", "mnasnet0_5", "resnet18", "timm/tf_efficientnet_b0"])
+@pytest.mark.parametrize(
+    "name", [slow("efficientnet_b0"), "mnasnet0_5", slow("resnet18"), slow("timm/tf_efficientnet_b0")]
+)
 def test_a_new_head_begins_near_chance(name):
     """Those after TensorFlow draw their heads by the number of classes: 17 times chance for two."""
     torch.manual_seed(0)
@@ -179,7 +185,7 @@ def test_a_new_head_begins_near_chance(name):
 
 def test_a_head_of_usual_size_is_as_it_was_drawn():
     torch.manual_seed(0)
-    ours = zoo.build(ModelConfig(name="resnet18"), num_classes=2, task=CLASSIFICATION, side=64)
+    ours = zoo.build(ModelConfig(name="shufflenet_v2_x0_5"), num_classes=2, task=CLASSIFICATION, side=64)
     torch.manual_seed(0)
-    theirs = torchvision.models.get_model("resnet18", weights=None, num_classes=2)
+    theirs = torchvision.models.get_model("shufflenet_v2_x0_5", weights=None, num_classes=2)
     assert_same(ours, theirs)

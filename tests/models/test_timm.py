@@ -205,6 +205,7 @@ def test_a_run_directory_has_no_folder_of_the_name(tmp_path):
     assert run.name.endswith("-stable-timm-resnet18")
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_without_the_cache(tmp_path):
     config, _ = published("test_resnet")
     settings = {"model.name": "timm/test_resnet", "model.weights": "pretrained"}

@@ -86,7 +86,7 @@ def test_a_unet_learns_a_mask():
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
     masks = (images[:, 0] > 0).long()
-    model = UNet(2, width=8, depth=2)
+    model = UNet(2, width=8, depth=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(20):

@@ -14,7 +14,7 @@ from mptui.tasks.segmentation import Overlap
 from tests.tasks.batches import labelled, masked
 
 CPU = torch.device("cpu")
-CASES = 75
+CASES = 30
 
 
 def names(count):

@@ -123,12 +123,12 @@ class Exploding(torch.nn.Module):
 
 
 RATE = 0.05
-FLAT = {"epochs": 4, "lr": RATE, "schedule": "constant"}
+FLAT = {"epochs": 3, "lr": RATE, "schedule": "constant"}
 BAD = [(1, 16), (1, 24), (1, 32)]
 """Steps 8, 9 and 10, in the second epoch of 5 steps."""
 UPDATES = [
-    ("sgd", True),
     ("adamw", False),
+    pytest.param("sgd", True, marks=pytest.mark.slow),
     pytest.param("sgd", False, marks=pytest.mark.slow),
     pytest.param("adamw", True, marks=pytest.mark.slow),
 ]
@@ -194,10 +194,18 @@ def test_the_run_is_the_one_that_took_the_gentler_setting_at_the_snapshot(tmp_pa
     second.train()
     end(second)
     assert bits(trainer) == bits(second)
-    assert trainer.state.step == second.state.step == 19
+    assert trainer.state.step == second.state.step == 14
 
 
-@pytest.mark.parametrize(("optimizer", "fused"), UPDATES)
+@pytest.mark.parametrize(
+    ("optimizer", "fused"),
+    [
+        ("sgd", True),
+        pytest.param("adamw", False, marks=pytest.mark.slow),
+        pytest.param("sgd", False, marks=pytest.mark.slow),
+        pytest.param("adamw", True, marks=pytest.mark.slow),
+    ],
+)
 def test_back_at_the_very_start_nothing_is_left_of_the_steps_that_were_taken(tmp_path, optimizer, fused):
     bad = [(0, 16), (0, 24), (0, 32)]
     trainer, events = exploding(tmp_path / "a", bad=bad, optimizer=optimizer, fused=fused, every=50)
@@ -234,11 +242,11 @@ def test_when_it_is_noticed_changes_nothing(tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
-    """Stopped after the first three steps after the recovery, then after every third."""
+    """Stopped after the first two steps after the recovery, and later."""
     whole, _ = exploding(tmp_path / "whole")
     whole.train()
     end(whole)
-    stops = {7, 8, 9, 12, 15, 18}
+    stops = {7, 8, 12}
     seen: set[int] = set()
     history: list[Event] = []
     while True:

@@ -110,11 +110,29 @@ def diverging(folder, interval_s=0.0, **guards):
     return trainer, events
 
 
-@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
-def test_the_ladder_is_taken_from_the_last_state_whose_loss_was_as_it_should_be(tmp_path, interval_s):
-    trainer, events = diverging(tmp_path, interval_s)
+def ended(folder, interval_s=0.0):
+    """Train such a run to its end; return the trainer and its events."""
+    trainer, events = diverging(folder, interval_s)
     trainer.train()
     end(trainer)
+    return trainer, events
+
+
+@pytest.fixture(scope="module")
+def read_at_once(tmp_path_factory):
+    """A run whose figures are read after each step."""
+    return ended(tmp_path_factory.mktemp("at_once") / "run")
+
+
+@pytest.fixture(scope="module")
+def read_late(tmp_path_factory):
+    """A run whose figures are read at the ends of epochs."""
+    return ended(tmp_path_factory.mktemp("late") / "run", 3600.0)
+
+
+@pytest.mark.parametrize("when", ["read_at_once", pytest.param("read_late", marks=pytest.mark.slow)])
+def test_the_ladder_is_taken_from_the_last_state_whose_loss_was_as_it_should_be(when, request):
+    trainer, events = request.getfixturevalue(when)
     (recovered,) = of(events, Recovered)
     assert recovered.action.startswith(f"learning rate {RATE} → {RATE / 2}, back to step 4:")
     assert (trainer.state.step, trainer.context.job.config.training.lr) == (30, RATE / 2)
@@ -123,10 +141,8 @@ def test_the_ladder_is_taken_from_the_last_state_whose_loss_was_as_it_should_be(
     assert "far too high" in found.detail
 
 
-def test_it_is_an_alert_with_advice_and_told_when_it_is_over(tmp_path):
-    trainer, events = diverging(tmp_path)
-    trainer.train()
-    end(trainer)
+def test_it_is_an_alert_with_advice_and_told_when_it_is_over(read_at_once):
+    _, events = read_at_once
     on, over = of(events, Alert)
     assert (on.code, on.over, over.code, over.over) == ("diverging", False, "diverging", True)
     assert on.step == 5 + ALERT_AFTER

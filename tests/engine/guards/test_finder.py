@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from mptui.events import Recovered
 from tests.engine.blots import CLASSES, Scene
 from tests.engine.guards.sick import bits, limit_memory
 from tests.engine.small import build_trainer, config, end, of, small_net
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 BATCH = 24
 LIMITS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17, 19, 20, 21, 23, 26]
@@ -38,7 +41,7 @@ def found(folder, limit, **more):
 
 @pytest.mark.parametrize(
     "limit",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each not in {1, 2, 3, 10, 19, 26})) for each in LIMITS],
+    [each if each in {1, 3, 19} else slow(each) for each in LIMITS],
 )
 def test_it_finds_the_limit_less_a_tenth(tmp_path, limit):
     assert found(tmp_path, limit) == max(min(limit, 2), limit * 9 // 10)
@@ -81,7 +84,7 @@ def test_where_nothing_fits_the_run_does_not_start(tmp_path):
     assert events == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", [slow("fp32"), slow("bf16"), "fp16"])
 def test_looking_leaves_every_bit_where_it_was(tmp_path, precision):
     def state(trainer):
         return (

@@ -157,10 +157,11 @@ def test_out_of_memory_at_fifty_random_steps(undisturbed_run, tmp_path, seed):
 
 def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path):
     """With BatchNorm and dropout: bit-identical to a run with such small batches from the start."""
-    asked, _ = build(tmp_path / "asked", small_net(dropout=0.5), memory={"micro_batch": 4})
+    once = {"epochs": 1}
+    asked, _ = build(tmp_path / "asked", small_net(dropout=0.5), memory={"micro_batch": 4}, training=once)
     finish(asked)
     for phase in ("forward", "backward"):
-        trainer, events = build(tmp_path / phase, small_net(dropout=0.5))
+        trainer, events = build(tmp_path / phase, small_net(dropout=0.5), training=once)
         fail(trainer, phase, 0, 4)
         finish(trainer)
         assert bits(trainer) == bits(asked), phase
@@ -413,7 +414,7 @@ def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):
         finish(trainer)
 
 
-@pytest.mark.parametrize("asked", [None, 2, "auto"])
+@pytest.mark.parametrize("asked", [None, 2, pytest.param("auto", marks=pytest.mark.slow)])
 def test_an_odd_batch_in_pairs_trains_batch_norm(tmp_path, asked):
     """Of the last 5 samples one is left, which is computed beside another and counts once."""
     norm = torch.nn.BatchNorm2d(8)
@@ -474,7 +475,7 @@ def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
 @pytest.mark.parametrize(("size", "cuts"), [(5, ["5 → 3"]), (7, ["7 → 4", "4 → 2"]), (3, ["3 → 2", "2 → 1"])])
 def test_a_limit_is_halved_and_rounded_up(tmp_path, size, cuts):
     trainer, events = build_trainer(
-        config(training={"batch_size": size, "epochs": 1}), tmp_path, model=group_net()
+        config(training={"batch_size": size, "epochs": 1}), tmp_path, model=group_net(), train=2 * size
     )
     limit_memory(trainer, lambda: {5: 3, 7: 2, 3: 1}[size])
     finish(trainer)

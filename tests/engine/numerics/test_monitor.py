@@ -44,7 +44,14 @@ def run(folder, mode, *, precision="fp32", model=None, **tables):
 
 
 @pytest.mark.usefixtures("_every_step")
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param("fp32", marks=pytest.mark.slow),
+        pytest.param("bf16", marks=pytest.mark.slow),
+        "fp16",
+    ],
+)
 def test_looking_changes_no_bit_of_the_run(tmp_path, precision):
     events, weights = run(tmp_path / "a", "full", precision=precision, model=small_net(dropout=0.2))
     unseen, others = run(tmp_path / "b", "off", precision=precision, model=small_net(dropout=0.2))
