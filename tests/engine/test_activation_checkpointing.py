@@ -96,7 +96,7 @@ def test_the_numerics_monitor_counts_each_value_once(tmp_path):
     for checkpointed in (False, True):
         guards = {"numerics": "full"}
         trainer, events = trainer_of(
-            tmp_path / str(checkpointed), "unet", checkpointed, "fp16", guards=guards
+            tmp_path / str(checkpointed), "unet", checkpointed, "fp16", train=24, guards=guards
         )
         trainer.train()
         end(trainer)

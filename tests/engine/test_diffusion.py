@@ -33,7 +33,7 @@ def learnt(request, tmp_path_factory):
     """The events of a run that learns."""
     folder = tmp_path_factory.mktemp("learnt")
     net = diffusion_net()
-    return trained(folder, precision=request.param, net=net, epochs=5, lr=5e-3, ema_decay=0.999, train=64)[1]
+    return trained(folder, precision=request.param, net=net, epochs=4, lr=1e-2, ema_decay=0.99, train=40)[1]
 
 
 def test_it_learns_to_tell_the_noise(learnt):

@@ -297,7 +297,7 @@ def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze, mon
 def test_the_largest_batch_fits_and_one_more_does_not():
     def counted(batch):
         return footprint(
-            run_config("unet", 32, batch), "segmentation", device="cpu", precision="fp32", classes=10
+            run_config("small_cnn", 32, batch), "classification", device="cpu", precision="fp32", classes=10
         )
 
     free = counted(300).total

@@ -21,7 +21,7 @@ ADAMW = {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "ema_decay": 0.8
 def build(folder, model=None, **training):
     tables = {"training": ADAMW | training, "speed": {"fused": training.pop("fused", True)}}
     tables["training"].pop("fused", None)
-    return build_trainer(config(**tables), folder, model=model or small_net())
+    return build_trainer(config(**tables), folder, model=model or small_net(), train=24)
 
 
 def bits(model):
@@ -51,7 +51,7 @@ def trained(trainer):
 def test_frozen_weights_and_statistics_keep_their_bits_over_a_resume(tmp_path, freeze, layers, fused):
     before = bits(small_net())
     trainer, events = build(tmp_path, freeze=freeze, fused=fused)
-    events.then = lambda event: trainer.context.mailbox.stop(None) if event.step == 7 else None
+    events.then = lambda event: trainer.context.mailbox.stop(None) if event.step == 5 else None
     with pytest.raises(Stopped):
         trainer.train()
     end(trainer)
@@ -80,7 +80,7 @@ def test_the_backbone_is_frozen_for_the_first_epochs_only(tmp_path):
     trainer.train()
     end(trainer)
     (thawed,) = of(events, LayersThawed)
-    assert (thawed.step, thawed.trained) == (10, thawed.parameters)
+    assert (thawed.step, thawed.trained) == (6, thawed.parameters)
     assert seen == {1: (HEAD, set()), 2: (HEAD, HEAD), 3: (ALL, HEAD)}
     after = bits(trainer.context.model)
     assert all(after[name] != start[name] for name in start)
@@ -93,7 +93,7 @@ def test_adamw_counts_the_steps_of_thawed_weights_from_the_thaw(tmp_path):
         end(trainer)
     assert losses(fused[1]) == pytest.approx(losses(plain[1]), rel=1e-3)
     state = snapshots.take(fused[0].state).tensors["optimizer"]
-    assert {name: int(state[f"step/{name}"]) for name in ALL} == {n: 15 if n in HEAD else 10 for n in ALL}
+    assert {name: int(state[f"step/{name}"]) for name in ALL} == {n: 9 if n in HEAD else 6 for n in ALL}
 
 
 def test_a_run_that_goes_back_before_the_thaw_repeats_its_steps_bit_for_bit(tmp_path):
@@ -130,7 +130,7 @@ def test_other_settings_thaw_a_run_and_keep_the_state_of_the_head(tmp_path):
     trainer.train()
     end(trainer)
     assert trained(trainer) == ALL
-    assert len(losses(events)) == 15
+    assert len(losses(events)) == 9
 
 
 def test_compiled_code_is_made_anew_at_a_thaw(tmp_path):

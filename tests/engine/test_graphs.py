@@ -172,7 +172,9 @@ def test_graphs_add_no_launch_to_a_step_of_one_batch(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("replayed")
-@pytest.mark.parametrize("how", [{"training": {"accumulate": 2}}, {"memory": {"micro_batch": 4}}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{"training": {"accumulate": 2}}, slow({"memory": {"micro_batch": 4}})], ids=str
+)
 def test_gradients_that_add_up_are_kept_where_graphs_do_not_write(tmp_path, how):
     trainer, _ = build_trainer(
         config(speed={"compile": "default"}, **how),

@@ -3,21 +3,46 @@
 import os
 
 import pytest
+import torch
 
 from mptui.config.resolve import resolve
 from mptui.config.schema import RunConfig
 from mptui.engine.memory.ledger import footprint, kept_within
 from mptui.engine.memory.tape import no_storage
 from mptui.errors import ConfigError
+from mptui.registry.models import MODELS, ModelSpec
 from tests.engine.real_memory import really_alive
 
 GIB = 1 << 30
 
 
+class Block(torch.nn.Module):
+    """A part that activation checkpointing recomputes."""
+
+    def __init__(self, inputs, norm):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(inputs, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8) if norm == "batch" else torch.nn.GroupNorm(2, 8)
+
+    def forward(self, images):
+        return torch.relu(self.norm(self.conv(images)))
+
+
+def of_two_blocks(num_classes, side, norm):
+    """Return a network of masks."""
+    return torch.nn.Sequential(Block(3, norm), Block(8, norm), torch.nn.Conv2d(8, num_classes, 1))
+
+
+@pytest.fixture(autouse=True)
+def _of_two_blocks(monkeypatch):
+    spec = ModelSpec(task="segmentation", build=of_two_blocks, settings=("norm",))
+    monkeypatch.setitem(MODELS, "of_two_blocks", spec)
+
+
 def small(norm="batch", **memory):
     return RunConfig.model_validate(
         {
-            "model": {"name": "unet", "width": 8, "depth": 1, "norm": norm},
+            "model": {"name": "of_two_blocks", "norm": norm},
             "training": {"batch_size": 64},
             "data": {"image_size": 64},
             "memory": memory,

@@ -12,7 +12,7 @@ from mptui.engine.epochs import validate
 from mptui.engine.reporting.reporter import AppliedMetrics
 from mptui.events import EpochFinished
 from mptui.tasks.classification import Accuracy
-from tests.engine.blots import CLASSES, SIDE, Blot, Scene
+from tests.engine.blots import CLASSES, Blot, Scene
 from tests.engine.guards.sick import poison
 from tests.engine.small import NoiseNet, build_trainer, config, end, of, until_stopped
 
@@ -128,9 +128,16 @@ def epoch_sums(trainer, events):
     return states
 
 
-@pytest.mark.parametrize("most", [1 << 20, 40], ids=["kept until the end of the step", "counted apart"])
-@pytest.mark.parametrize(("kind", "pixels"), [(Blot, 1), (Scene, SIDE**2)])
-def test_a_refused_window_adds_nothing_to_the_training_metrics(tmp_path, monkeypatch, kind, pixels, most):
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        (Blot, 40),  # counted apart
+        (Scene, 1 << 20),  # kept until the end of the step
+        pytest.param(Blot, 1 << 20, marks=pytest.mark.slow),
+        pytest.param(Scene, 40, marks=pytest.mark.slow),
+    ],
+)
+def test_a_refused_window_adds_nothing_to_the_training_metrics(tmp_path, monkeypatch, kind, most):
     monkeypatch.setattr("mptui.engine.reporting.reporter.MOST_NUMBERS", most)
     run = config(training={"epochs": 1, "batch_size": 4, "accumulate": 2, "lr": 1e-9})
 

@@ -13,7 +13,7 @@ from mptui.engine.mailbox import Stopped
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
 from tests.engine.resuming import assert_the_same, bits, each_step
-from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of, small_net
+from tests.engine.small import NoiseNet, build_trainer, config, end, losses, of, small_net
 
 CASES: dict[str, dict[str, Any]] = {
     "sgd": {},
@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "schedule free": {"training": {"optimizer": "adamw_schedule_free", "warmup_epochs": 0.5, "lr": 0.01}},
     "muon": {"training": {"optimizer": "muon", "lr": 0.01}},
     "average": {"training": {"ema_decay": 0.8}},
-    "accumulate": {"training": {"accumulate": 3, "batch_size": 4, "epochs": 3}},
+    "accumulate": {"training": {"accumulate": 3, "batch_size": 4}},
     "warm-up and step": {
         "training": {"warmup_epochs": 0.5, "schedule": "step", "step_epochs": 1, "clip_grad_norm": 0.1}
     },
@@ -37,8 +37,8 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"optimizer": "adamw", "lr": 0.01, "freeze": 1, "layer_decay": 0.7},
         "speed": {"fused": False},
     },
-    "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
-    "from memory": {"training": {"epochs": 3}},
+    "max_steps": {"training": {"epochs": 9, "max_steps": 5}},
+    "from memory": {},
     "diffusion": {
         "training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4, "epochs": 1}
     },
@@ -49,7 +49,7 @@ NO_OTHER_STATE = {"adamw not fused", "lion", "muon", "thawed, schedule free"}
 
 def build(folder, case, workers=0, dropout=0.0, device="cpu"):
     precision = "fp16" if case == "fp16" else "fp32"
-    model = small_net(dropout=dropout) if case != "diffusion" else diffusion_net()
+    model = small_net(dropout=dropout) if case != "diffusion" else NoiseNet()
     run = config(**CASES[case])
     cache: CacheMode = "ram" if case == "from memory" else "off"
     task: str | None = "diffusion" if case == "diffusion" else None

@@ -97,6 +97,12 @@ def test_a_network_with_versions_of_its_layers_takes_weights_without_them(tmp_pa
     assert_same(model, source)
 
 
+def test_images_are_between_minus_1_and_1_for_networks_of_google_that_normalise_again():
+    found = zoo.pretrained(pretrained("googlenet"))
+    assert (found.mean, found.std) == ((0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.mark.slow
 def test_a_network_that_normalises_again_gets_images_that_are_normalised_once():
     config = pretrained("googlenet")
     source = made("googlenet", aux_logits=True, init_weights=False, transform_input=True).eval()

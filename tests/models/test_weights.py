@@ -25,8 +25,20 @@ def assert_same(model, other, *, but=()):
         assert torch.equal(tensor, theirs[name]) != name.startswith(tuple(but)), name
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pth", "pt"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    [
+        ("", "pt"),
+        ("module.", "safetensors"),
+        ("_orig_mod.", "pth"),
+        ("module._orig_mod.", "safetensors"),
+        *(
+            pytest.param(prefix, suffix, marks=pytest.mark.slow)
+            for prefix in ("", "module.", "_orig_mod.", "module._orig_mod.")
+            for suffix in ("safetensors", "pth", "pt")
+        ),
+    ],
+)
 def test_weights_come_back_whatever_wrapped_the_network(tmp_path, suffix, prefix):
     source = small_unet(seed=1)
     state = {prefix + name: tensor for name, tensor in source.state_dict().items()}

@@ -39,7 +39,7 @@ def test_the_names_are_the_classifiers_and_the_unets():
 
 def classifiers():
     """All classifiers; but for the first of most families, among the slow tests: some have 600 layers."""
-    families = set()
+    families: set[str] = set()
     for name in MODELS:
         if MODELS[name].task == CLASSIFICATION:
             family = name.partition("_")[0].rstrip("0123456789")

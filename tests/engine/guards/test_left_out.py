@@ -113,6 +113,7 @@ def test_bad_batches_at_many_random_steps(tmp_path, precision, optimizer, fused,
 PLAIN: dict[str, Any] = {"precision": "fp16", "optimizer": "sgd", "fused": True, "accumulate": 1}
 
 
+@pytest.mark.slow
 def test_many_in_a_row_are_no_divergence_while_their_images_are_to_blame(tmp_path):
     bad = windows(1, 4)[5:12]
     injected, _ = assert_as_left_out(tmp_path, bad, **PLAIN)
@@ -124,6 +125,7 @@ def test_rows_that_are_read_late_change_nothing(tmp_path):
     late, _ = assert_as_left_out(tmp_path / "late", bad, interval_s=3600.0, **PLAIN)
     soon, _ = trained(tmp_path / "soon", bad=bad, without=False, **PLAIN)
     assert bits(late) == bits(soon)
+    assert late.state.step == soon.state.step == len(windows(1, 4))  # many in a row are no divergence
 
 
 def test_dropout_goes_on_as_if_the_batch_had_never_been(tmp_path):

@@ -207,7 +207,7 @@ def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
 
 def test_batch_norm_is_said_to_see_the_difference(tmp_path):
     for model, codes in ((small_net(), ["batchnorm_split"]), (group_net(), [])):
-        trainer, events = build(tmp_path, model, training={"epochs": 1})
+        trainer, events = build(tmp_path, model, training={"max_steps": 2})
         limit_memory(trainer, lambda: 2)
         finish(trainer)
         assert [w.code for w in of(events, Warned)] == codes
