@@ -1,10 +1,14 @@
-"""What CONTRIBUTING.md names is there: each file, and each name of the code."""
+"""What CONTRIBUTING.md and docs/failures.md name is there: each file, and each name of the code."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_LINES = [*enumerate((ROOT / "CONTRIBUTING.md").read_text().splitlines(), 1)]
+_LINES = [
+    (f"{name}:{number}", line)
+    for name in ("CONTRIBUTING.md", "docs/failures.md")
+    for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
+]
 _ELSEWHERE = {"nn.Module", "torch.optim.Optimizer", "multiprocessing", "dev", "if"}
 """Names of torch and Python, and of pyproject.toml."""
 _EXAMPLES = {"seconds_idle", "still_s", "on_progress", "tell", "images_BCHW"}
@@ -28,8 +32,8 @@ def folders_of(line):
 
 def test_each_path_is_there():
     missing = [
-        f"line {number}: {word}"
-        for number, line in _LINES
+        f"{place}: {word}"
+        for place, line in _LINES
         for word in filter(is_path, quoted(line))
         if not any((folder / word).exists() for folder in folders_of(line))
     ]
