@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptui.events import Event, Step, Validated, Warned, finite_json, to_record
@@ -50,6 +50,7 @@ def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
 any_event = st.one_of([of_kind(spec.event) for spec in EVENTS.values()])
 
 
+@settings(max_examples=50)
 @given(any_event)
 def test_an_event_comes_back_as_it_was(event):
     line = json.dumps(to_record(event), allow_nan=False)
@@ -57,6 +58,7 @@ def test_an_event_comes_back_as_it_was(event):
     assert repr(event_of(json.loads(line))) == repr(event)
 
 
+@settings(max_examples=20)
 @given(any_event)
 def test_a_record_begins_with_what_all_events_have(event):
     record = to_record(event)
@@ -86,6 +88,7 @@ any_json = st.recursive(
 )
 
 
+@settings(max_examples=60)
 @given(any_event, any_json, st.data())
 def test_a_garbled_field_gives_an_event_of_the_right_types_or_none(event, value, data):
     record = to_record(event)

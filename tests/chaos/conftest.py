@@ -4,10 +4,11 @@ import pytest
 
 from mptui.lab.selftest import outcome_of
 from tests.chaos.runs import UNET, trained
+from tests.decoders import forked_decoders
 from tests.program import server
 from tests.runs.conftest import chance
 
-__all__ = ["chance"]
+__all__ = ["chance", "forked_decoders"]
 
 
 @pytest.fixture(scope="session")

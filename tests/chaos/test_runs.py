@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_told_and_the_run_ends_the_same(
 
 @pytest.mark.program
 def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, tmp_path):
-    case = LONG.but(data__workers=1, data__cache='"off"', guards__hang_minutes=0.02)
+    case = LONG.but(data__workers=1, data__cache='"off"', guards__hang_minutes=0.01)
     child = started(fork_server, case, tmp_path, "run")
     run = tmp_path / "run"
     wait_for(child, run, stepped(2))

@@ -87,7 +87,12 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+FAST = {"warming up", "validating", "inside a window"}
+
+
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=() if phase in FAST else pytest.mark.slow) for phase in PHASES]
+)
 def test_a_stop_is_seen_in_every_phase(tmp_path, phase):
     stops(PHASES[phase][0], tmp_path, PHASES[phase][1])
 
@@ -159,6 +164,7 @@ def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(tmp_path, undis
 
 
 @pytest.mark.program
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_server, tmp_path):
     child = started(fork_server, LONG, tmp_path, "run")
     wait_for(child, tmp_path / "run", stepped(2))
@@ -174,6 +180,7 @@ def test_a_second_interrupt_ends_at_once_and_the_older_checkpoint_is_whole(fork_
 
 
 @pytest.mark.program
+@pytest.mark.slow
 def test_an_interrupt_that_reaches_all_processes_is_one_request(tmp_path):
     """As of a batch system, by two ways: to each process of the job, and passed on by its parent."""
     run = tmp_path / "run"

@@ -90,7 +90,9 @@ def resumed_and_killed(server, folder):
     assert other.wait(LIMIT_S) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("by_another", [resumed_and_ended, resumed_and_killed])
+@pytest.mark.parametrize(
+    "by_another", [resumed_and_ended, pytest.param(resumed_and_killed, marks=pytest.mark.slow)]
+)
 def test_a_process_that_wakes_leaves_the_run_to_who_took_it(fork_server, tmp_path, by_another):
     run = tmp_path / "run"
     sleeper = started(fork_server, LONG, tmp_path, "run", output=tmp_path / "sleeper.out")
@@ -120,9 +122,7 @@ PLACES = {
 
 
 FAST = {
-    ("summary.json at the start", resumed_and_killed),
     ("a checkpoint's state", resumed_and_ended),
-    ("the folder, before an older checkpoint goes", resumed_and_ended),
     ("index.json", resumed_and_ended),
 }
 CASES = [

@@ -67,7 +67,7 @@ def test_the_same_as_a_document(pets, capsys):
     assert document["sides"] == {"smallest": 16, "median": 16, "largest": 16}
 
 
-@pytest.mark.parametrize("place", ["", "elsewhere"])
+@pytest.mark.parametrize("place", [pytest.param("", marks=pytest.mark.slow), "elsewhere"])
 def test_the_list_that_it_writes_is_read_as_the_same_set(pets, roads, place, tmp_path, capsys):
     budget = ("--set", "data.bad_sample_budget=0.5")
     out = tmp_path / place / "list.csv"

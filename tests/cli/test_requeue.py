@@ -85,7 +85,7 @@ def test_a_stop_by_a_person_is_final(scontrol, tmp_path):
     assert (run.returncode, scontrol.exists()) == (0, False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow)])
 def test_a_signal_that_comes_after_the_end_changes_no_exit_code(number):
     late = f"atexit.register(os.kill, os.getpid(), {int(number)})"
     script = f"import atexit, os; from mptui.cli.main import main; {late}; main()"

@@ -224,7 +224,7 @@ def test_masks_are_learnt_by_a_unet(tmp_path):
 def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
     class_folders(tmp_path / "data", {".": 24})
     ended = mptui(
-        *("run", "--data", tmp_path / "data", "--epochs", 2, "--runs-dir", tmp_path / "runs", "--json"),
+        *("run", "--data", tmp_path / "data", "--epochs", 1, "--runs-dir", tmp_path / "runs", "--json"),
         *("--set", "model.width=8", "--set", "model.depth=1", "--set", "data.image_size=16"),
         *("--set", "sampling.count=2", "--set", "sampling.steps=2"),
     )

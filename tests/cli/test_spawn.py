@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -32,6 +33,7 @@ if os.getpid() == parent and moment == "after":
     os.kill(parent, number)
 sys.exit(code)
 """
+slow = partial(pytest.param, marks=pytest.mark.slow)
 FORWARDED = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
 
 
@@ -45,7 +47,7 @@ def begun(number, moment):
     )
 
 
-@pytest.mark.parametrize("number", FORWARDED)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, *map(slow, FORWARDED[2:])])
 def test_a_signal_as_the_process_of_the_run_begins_goes_to_that_process(number):
     ended = begun(number, "between")
     if number == signal.SIGINT:  # Python's own handler raises in the process of the run
@@ -55,7 +57,7 @@ def test_a_signal_as_the_process_of_the_run_begins_goes_to_that_process(number):
         assert (ended.returncode, ended.stderr) == (128 + number, "")
 
 
-@pytest.mark.parametrize("number", FORWARDED)
+@pytest.mark.parametrize("number", [signal.SIGTERM, *map(slow, FORWARDED[1:])])
 def test_a_signal_after_the_end_of_the_run_leaves_its_exit_code(number):
     ended = begun(number, "after")
     assert (ended.returncode, ended.stderr) == (3, "")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.cli.test_detach import ENDLESS, SMALL, look_until
 from tests.program import DEADLINE_S, run_to_end, server
 
 pytestmark = pytest.mark.program
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 MPTUI = f"{sys.executable} -m mptui"
 COMMAND = ("run", "--runs-dir", ".", "--name", "run")
@@ -52,7 +54,11 @@ def epochs(run):
 
 @pytest.mark.parametrize(
     ("reader", "number", "code"),
-    [("tee log", signal.SIGHUP, 143), ("tee log", signal.SIGINT, 130), ("head -1", None, 143)],
+    [
+        ("tee log", signal.SIGHUP, 143),
+        slow("tee log", signal.SIGINT, 130),
+        slow("head -1", None, 143),
+    ],
 )
 def test_a_run_outlives_the_reader_of_its_pipe(tmp_path, reader, number, code):
     run = tmp_path / "run"
@@ -87,7 +93,7 @@ def needs_no_stream(code, complaint, run):
     assert records[-1]["event"] == "run_finished"
 
 
-@pytest.mark.parametrize("closed", ["stderr", "stdin,stdout,stderr"])
+@pytest.mark.parametrize("closed", [slow("stderr"), "stdin,stdout,stderr"])
 def test_a_run_needs_no_standard_streams(tmp_path, closed):
     ended = run_to_end(closed, *COMMAND, environ=SHORT, folder=tmp_path, call=WITHOUT)
     needs_no_stream(ended.returncode, ended.stderr, tmp_path / "run")
@@ -105,7 +111,7 @@ def test_a_reader_that_has_read_enough_ends_a_command_as_by_its_signal(tmp_path)
     assert (ended.returncode, ended.stderr) in {(141, ""), (0, "")}  # 0: written before the reader has gone
 
 
-@pytest.mark.parametrize("command", ["runs", "profiles list --json", "detect"])
+@pytest.mark.parametrize("command", ["runs", slow("profiles list --json"), slow("detect")])
 @pytest.mark.parametrize(("where", "expected"), [("/dev/full", 7), ("&-", 0)])
 def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command, where, expected):
     (tmp_path / "one").mkdir()

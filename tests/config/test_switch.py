@@ -10,7 +10,10 @@ from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task",
+    ["classification", *(pytest.param(t, marks=pytest.mark.slow) for t in TASKS if t != "classification")],
+)
 def test_every_built_in_profile_switches_to_every_other(task):
     configs = {
         info.name: resolve(info.name, task=task, flags={}, sets=(), environ={}).config

@@ -201,7 +201,7 @@ def loader(split: Any, form: PixelFormat, **settings: Any) -> Loader:
     return Loader(split, **{**chosen, **settings})
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("channels_last", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cache", ["off", "ram", "device"])
 @pytest.mark.parametrize(
     "form", [PixelFormat(13, "uint16"), PixelFormat(3, "float32"), PixelFormat(1, "uint8")]
@@ -223,7 +223,9 @@ def test_the_bits_of_a_file_reach_the_device(
                     assert np.array_equal(masks.numpy(), data.mask_values)
 
 
-@pytest.mark.parametrize("form", [PixelFormat(5, "uint16"), PixelFormat(2, "float32")])
+@pytest.mark.parametrize(
+    "form", [pytest.param(PixelFormat(5, "uint16"), marks=pytest.mark.slow), PixelFormat(2, "float32")]
+)
 def test_random_views_are_the_same_with_any_cache(tmp_path: Path, form: PixelFormat) -> None:
     data = stored_images(tmp_path, form)
 

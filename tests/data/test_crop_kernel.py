@@ -36,7 +36,11 @@ def boxes(seed, count):
 @pytest.mark.filterwarnings("ignore:invalid value")  # in lanes beyond a view, which are not stored
 @pytest.mark.parametrize(
     ("bands", "dtype", "interpolation"),
-    [(3, np.uint8, "bilinear"), (2, np.uint16, "bilinear"), (1, np.float32, "bicubic")],
+    [
+        (3, np.uint8, "bilinear"),
+        pytest.param(2, np.uint16, "bilinear", marks=pytest.mark.slow),
+        (1, np.float32, "bicubic"),
+    ],
 )
 def test_the_kernel_cuts_what_products_cut(cut_views, bands, dtype, interpolation):
     values = np.random.default_rng(1).integers(0, 256, (int(SIZES.prod(axis=1).sum()), bands))

@@ -36,7 +36,7 @@ def test_any_number_of_workers_gives_the_same_bits(make: Callable[..., Loader]) 
     assert_same(found[2], found[0])
 
 
-@pytest.mark.parametrize("cache", ["off", "device", "ram"])
+@pytest.mark.parametrize("cache", ["off", "device", pytest.param("ram", marks=pytest.mark.slow)])
 def test_an_epoch_goes_on_from_any_sample_with_any_batch_size(cache: str) -> None:
     with loader(cache=cache) as it, loader(cache=cache, batch_size=5, workers=1) as other:
         images, targets, indices = joined(batches(it, epoch=3))

@@ -124,6 +124,7 @@ def test_fixed_views_are_the_same_in_every_mode(
     assert torch.equal(views_of(mixed, mode, **asked)[0], views_of(mixed, "off", **asked)[0])
 
 
+@pytest.mark.slow
 def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path, views_of: ViewsOf) -> None:
     """For images twice as wide as high: how often crops show the outer quarters, and their sharpness."""
     figures = {
@@ -137,7 +138,9 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
         assert sharp == pytest.approx(sharpness, rel=0.05), mode  # prepared JPEGs are 3 % less sharp
 
 
-@pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU"])
+@pytest.mark.parametrize(
+    "mode", ["off", "ram", "device", pytest.param("device, as on a GPU", marks=pytest.mark.slow)]
+)
 def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
     wide_photos: Path, views_of: ViewsOf, mode: str
 ) -> None:
@@ -150,6 +153,7 @@ def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
     assert 0.4 < narrow < 0.85  # most crops lie inside one half
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path, views_of: ViewsOf) -> None:
     """Two classes of photos that differ only at their ends: the same accuracy, well above chance."""
     root = tmp_path / "ends"
@@ -192,6 +196,7 @@ def test_a_bicubic_crop_of_black_and_white_stays_between_them() -> None:
     assert (found.min(), found.max()) == (0, 255)
 
 
+@pytest.mark.slow
 def test_a_centre_square_would_have_been_noticed() -> None:
     """Negative control: the same figures for images cropped to their middle."""
 

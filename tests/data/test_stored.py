@@ -102,7 +102,7 @@ def test_files_are_read_in_the_first_epoch_alone(files: list[Path], workers: int
 
 
 @pytest.mark.parametrize("settings", [{"train": False}, {"augment": False}])
-@pytest.mark.parametrize("make", [loader, segmentation])
+@pytest.mark.parametrize("make", [loader, pytest.param(segmentation, marks=pytest.mark.slow)])
 def test_where_nothing_is_random_the_bits_are_those_of_no_cache(
     make: Callable[..., Loader], settings: dict[str, Any]
 ) -> None:

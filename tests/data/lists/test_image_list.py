@@ -273,7 +273,9 @@ def test_two_files_of_one_name_are_refused(folder):
         opened(write(folder / "list.csv", ("id", "label"), *ROWS))
 
 
-@pytest.mark.parametrize("place", ["", pytest.param("images", marks=pytest.mark.slow), "images/more"])
+@pytest.mark.parametrize(
+    "place", [*(pytest.param(place, marks=pytest.mark.slow) for place in ("", "images")), "images/more"]
+)
 def test_a_list_in_a_folder_of_images_is_offered_and_trains(tmp_path, place, capsys):
     for number in range(6):
         save(tmp_path / place / f"{number}.png", number)

@@ -141,7 +141,12 @@ def files_in(folder):
     return {str(file) for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("first", LAYOUTS)
+FAST = {images_alone, splits_of_images, images_and_masks, masks_beside}
+
+
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=() if first in FAST else pytest.mark.slow) for first in LAYOUTS]
+)
 def test_of_two_layouts_none_is_read_without_a_word(tmp_path, trees, first):
     seen = 0
     for second in LAYOUTS:

@@ -1,9 +1,13 @@
 """Only a run's own folder is written to: another program's folder stays as it is."""
 
+from functools import partial
+
 import pytest
 
 from tests.program import run_to_end
 from tests.runs.ours.tiny import contents, mptui
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_a_folder_of_another_program_is_no_run_to_go_on_with(foreign, toml):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("how", [("--nproc-per-node", "2"), ("--isolate",), ("--detach",)])
+@pytest.mark.parametrize("how", [("--nproc-per-node", "2"), *map(slow, [("--isolate",), ("--detach",)])])
 def test_nor_is_it_for_other_processes(foreign, how):
     leaves_alone(run_to_end, foreign, *how)
 
