@@ -30,6 +30,8 @@ _TIERS = ("screen", "program", "slow", "chaos", "gpu")
 _NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 """Environment variable by which typer has other flags for completion."""
 _MANY_MODULES = 100
+_OBJECTS_BEFORE_A_SEARCH = (10_000, 20, 10)
+"""Thresholds of the search for garbage, which takes an eighth of the time of a screen by those of Python."""
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
 
@@ -51,6 +53,7 @@ def pytest_collection_finish(session):
     small_cnn.register()  # before processes are forked
     program.import_for(session.items)
     gc.freeze()
+    gc.set_threshold(*_OBJECTS_BEFORE_A_SEARCH)
     gc.enable()
     Frozen.modules = len(sys.modules)
 
