@@ -411,12 +411,14 @@ def _refuse_idle(
         source = sources[key]
         words = f"{key} = {shown(value_of(config, key))} ({source})"
         is_of_file, is_recorded = source.startswith("profile "), _file_of(source) == f"profile {_RECORDED}"
-        if is_of_file and (ours or _of_a_like_task(source, task) or (is_recorded and scope.said)):
+        is_meant_for_others = ours or _of_a_like_task(source, task) or (is_recorded and scope.said)
+        if is_of_file and is_meant_for_others:
             continue
         is_late = now is not None and key not in now
         is_shared = is_of_file or source in VARIABLES  # with other runs of the file or of the shell
         is_for_others = scope.said or (is_shared and _is_overridden(scope, source, sources))
-        if is_recorded or source in SET_BEFORE or is_late or is_for_others:
+        is_earlier = is_recorded or source in SET_BEFORE
+        if is_earlier or is_late or is_for_others:
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
         else:
             faults.append(f"{words}: {scope.refusal(training)}")

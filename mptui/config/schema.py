@@ -521,9 +521,9 @@ class RunConfig(Table):
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
             )
-        if (self.model.vae or self.model.name == "vae") and not all(
-            value in {None, 0.5} for values in (self.data.mean, self.data.std) for value in values or ()
-        ):
+        has_vae = bool(self.model.vae) or self.model.name == "vae"
+        normalization = [*(self.data.mean or ()), *(self.data.std or ())]
+        if has_vae and not all(value in {None, 0.5} for value in normalization):
             faults.append("data.mean and data.std with a VAE: its pixels are in -1..1; leave them out")
         means, stds = self.data.mean or [0.0], self.data.std or [1.0]
         if max(map(abs, means)) > _LARGEST * min(stds) or min(stds) * _LARGEST < 1:

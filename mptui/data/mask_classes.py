@@ -312,7 +312,8 @@ def _refuse_two_codings(surveys: Sequence[MaskSurvey], values: list[int]) -> Non
     small = sum(1 in survey.codes and _VOID not in survey.codes for survey in surveys)
     large = sum(_VOID in survey.codes and 1 not in survey.codes for survey in surveys)
     both = sum(1 in survey.codes and _VOID in survey.codes for survey in surveys)
-    if values == [0, 1, _VOID] and small and large and not both:
+    each_has_one = small and large and not both
+    if values == [0, 1, _VOID] and each_has_one:
         raise TwoReadingsError(
             f"{small} masks are of the values 0 and 1, {large} of 0 and {_VOID}",
             {

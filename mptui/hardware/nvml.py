@@ -458,7 +458,8 @@ def unseen_gpus(
         for gpu in report.gpus
         if gpu.mig and not gpu.slices
     ]
-    if visible_devices is not None and not hides_all(visible_devices) and report.gpus and not seen:
+    should_show_some = visible_devices is not None and not hides_all(visible_devices)
+    if should_show_some and report.gpus and not seen:
         here = ", ".join(str(gpu.index) for gpu in report.gpus)
         faults.append(
             f"{VISIBLE}={visible_devices} names no GPU of this machine, which has {here}: change or unset it."

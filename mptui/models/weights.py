@@ -214,7 +214,8 @@ def _fitting(weights: State, model: nn.Module, path: Path, key: str | None) -> t
     fitting = [prefix for prefix, count in counts.items() if count == max(counts.values())]
     if key is not None and any(name.startswith(f"{key}.") for name in weights):
         fitting = [f"{key}."]
-    if "" in fitting or not fitting or (key is None and 2 * counts[fitting[0]] < len(own)):
+    fit_as_they_are = "" in fitting or not fitting
+    if fit_as_they_are or (key is None and 2 * counts[fitting[0]] < len(own)):
         return weights, []
     averaged = [prefix for prefix in fitting if _AVERAGED.search(prefix)]
     taken = [prefix for prefix in fitting if prefix not in averaged] or averaged

@@ -397,7 +397,8 @@ def rank_flags(ctx: typer.Context, without: Collection[str] = OURS) -> list[str]
     words = []
     for option in ctx.command.params:
         value = ctx.params.get(str(option.name))
-        if option.name in without or value is None or (value is False and not option.secondary_opts):
+        is_off = value is False and not option.secondary_opts
+        if option.name in without or value is None or is_off:
             continue
         if isinstance(value, bool):
             words.append((option.opts if value else option.secondary_opts)[0])

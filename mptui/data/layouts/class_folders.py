@@ -193,7 +193,8 @@ def _by_inner_folders(path: str, halves: Iterable[dict[str, FolderFiles]], setti
         nested = [(name, files) for name, files in half.items() if files.inner and not files.direct]
         flat = [name for name, files in half.items() if files.direct]
         shared = Counter(inner for _, files in nested for inner in files.inner)
-        if flat or len(nested) < 2 or max(shared.values()) > 1 or len(shared) == len(nested):
+        is_one_level = bool(flat) or len(nested) < 2
+        if is_one_level or max(shared.values()) > 1 or len(shared) == len(nested):
             continue
         if all(
             len(name) == 1 and all(each.startswith(name) for each in files.inner) for name, files in nested

@@ -365,7 +365,8 @@ def refuse_several_labels(table: TextTable, place: int) -> None:
         parts = Counter(part for label in labels for part in _parts(label, sign))
         of_joined = {part for label in joined for part in _parts(label, sign)}
         shared = sum(parts[part] > 1 for part in of_joined)
-        if not joined or shared < _SHARED * len(of_joined) or (sign == " " and len(labels) <= len(parts)):
+        are_names = sign == " " and len(labels) <= len(parts)  # of several words
+        if not joined or shared < _SHARED * len(of_joined) or are_names:
             continue
         raise TwoReadingsError(
             f"{clean_name(table.path)}: its column {clean_name(table.header[place])} can hold one label or"

@@ -103,7 +103,8 @@ class SpeedAdvice(Hook):
         if taken is not None and not taken.offer.of_validation:
             saves = taken.offer.remedy.key.startswith("checkpoint.")
             rate = verdict.speed.rate
-            if rate is None or verdict.speed.seconds < taken.seconds or (saves and not verdict.saving.known):
+            is_early = verdict.speed.seconds < taken.seconds or (saves and not verdict.saving.known)
+            if rate is None or is_early:
                 return
             self._tell_outcome(taken, rate)
         if (found := verdict.remedy(self._advice_context(context.job.train_loader))) is not None:

@@ -816,7 +816,9 @@ class AblationRun:
         """Return the time limit of a first step; None if there is nothing to compare with."""
         first = self.rows[0]
         incomparable = any(row.variant.settings.get(k) != first.variant.settings.get(k) for k in _SLOW_STARTS)
-        if row is first or incomparable or not first.rounds or first.rounds[0].first_step_s is None:
+        if row is first or incomparable:
+            return None
+        if not first.rounds or first.rounds[0].first_step_s is None:
             return None
         return max(_SLOW_STEP_S, _SLOW_STEP * first.rounds[0].first_step_s)
 

@@ -210,7 +210,9 @@ def forked_from(summary: Mapping[str, Any]) -> tuple[str, int, str | None] | Non
     if not isinstance(forked, dict):
         return None
     name, step, known = forked.get("run"), forked.get("step"), forked.get("id")
-    if not isinstance(name, str) or not isinstance(step, int) or name in {"", ".", ".."} or os.sep in name:
+    if not isinstance(name, str) or not isinstance(step, int):
+        return None
+    if name in {"", ".", ".."} or os.sep in name:  # the name of no run
         return None
     return name, step, known if isinstance(known, str) else None
 

@@ -166,12 +166,8 @@ def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset
     keeps_head = not all(map(torch.equal, head_parameters(model), random))
     learned = learned_by_weights(path)
     known = None if learned is None else tuple(learned.classes)
-    if (
-        keeps_head
-        and dataset.kind is not SampleKind.IMAGE
-        and not config.model.class_conditional
-        and known != dataset.classes
-    ):
+    predicts_classes = dataset.kind is not SampleKind.IMAGE and not config.model.class_conditional
+    if keeps_head and predicts_classes and known != dataset.classes:
         whose = "whose names are not known" if known is None else f"which were others: {some(known)}"
         told.append(f"{clean(path.name)}: its head for {len(dataset.classes)} classes is kept, {whose}")
     return told
@@ -453,7 +449,9 @@ def check_single_samples(
     limit = micro_batch if isinstance(micro_batch, int) else None
     synchronized = training.sync_batch_norm and processes > 1
     alone = fewest_at_once(count, training.batch_size, processes, limit) == 1
-    if not alone or synchronized or not has_batch_norm(model) or _trains_on_one(model, task, config):
+    if not alone or synchronized:
+        return
+    if not has_batch_norm(model) or _trains_on_one(model, task, config):
         return
     if training.batch_size < 2 * processes:
         shared = f" over {processes} processes" if processes > 1 else ""

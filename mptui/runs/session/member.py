@@ -346,7 +346,8 @@ def _check_max_steps(trainer: Trainer, before: RunConfig, lengths: list[str]) ->
     """
     training, steps_per_epoch = trainer.context.job.config.training, trainer.context.parts.steps_per_epoch
     limit, had = training.max_steps, before.training.epochs
-    if lengths == [EPOCHS] and limit is not None and had < training.epochs and limit <= had * steps_per_epoch:
+    is_longer = lengths == [EPOCHS] and had < training.epochs
+    if is_longer and limit is not None and limit <= had * steps_per_epoch:
         raise ConfigError(
             f"{EPOCHS} = {training.epochs}: {MAX_STEPS} = {limit} ends this run in epoch "
             f"{-(-limit // steps_per_epoch)}",

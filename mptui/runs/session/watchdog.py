@@ -103,10 +103,11 @@ class Watchdog:
         if position != self._position:
             self._position = position
             self._progressed()
-        still_s = self._clock() - self._since
-        if self._limit_s() and not self._reported and self._phase not in OFF and still_s > self._allowed_s():
+        seconds_idle = self._clock() - self._since
+        is_watched = self._limit_s() > 0 and self._phase not in OFF
+        if is_watched and not self._reported and seconds_idle > self._allowed_s():
             self._reported = True
-            self._dump(still_s)
+            self._dump(seconds_idle)
 
     def _allowed_s(self) -> float:
         return max(self._limit_s() * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
@@ -115,8 +116,8 @@ class Watchdog:
         self._since = self._clock()
         self._reported = False
 
-    def _dump(self, still_s: float) -> None:
-        what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
+    def _dump(self, seconds_idle: float) -> None:
+        what = f"no progress for {seconds_idle:.0f} s ({self._phase}, after step {self._step:,})"
         what = "; ".join([what, *self.late()])
         names = self.reading()
         files = ", ".join(clean_name(name, 300) for name in names[:_NAMES_SHOWN])
