@@ -54,8 +54,7 @@ class PathTable(Sequence[str]):
             ValueError: The arrays don't fit each other.
         """
         table = cls(())
-        cover_text = len(ends) > 0 and ends[0] == 0 and ends[-1] == len(text)
-        if not cover_text or (np.diff(ends) < 0).any():
+        if not len(ends) or ends[0] != 0 or ends[-1] != len(text) or (np.diff(ends) < 0).any():
             raise ValueError("ends outside the text")
         table._text = text.tobytes()
         table._ends = array("q", ends.astype(np.int64).tobytes())
