@@ -475,7 +475,7 @@ class Compiler:
         """Prepare for batches of another size, whose code is not proven; CUDA graphs leave their memory."""
         self._calls.clear()
         if self.static_shapes:
-            torch._dynamo.reset()
+            torch.compiler.reset()
 
     def end(self, *, ran: bool = True) -> None:
         """Record that a step has succeeded, and what it compiled, if compiled code `ran` in it."""
@@ -489,7 +489,7 @@ class Compiler:
         """Run eagerly from the next forward pass on."""
         if self.active:
             self._model._compiled_call_impl = None
-            torch._dynamo.reset()
+            torch.compiler.reset()
         self.active = self.undecided = False
         self._began = None
         self._calls.clear()

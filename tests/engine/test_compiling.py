@@ -276,7 +276,7 @@ def graphs(monkeypatch):
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **_: compile_(model, backend=backend))
     yield small_net, counted
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 class OfTwo(torch.nn.Module):

@@ -68,7 +68,7 @@ def codes(events):
 @pytest.fixture(autouse=True)
 def _no_code_of_others():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -12,7 +12,7 @@ from datetime import timedelta
 from statistics import median, median_low
 from typing import NamedTuple
 
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from mptui import text as fmt
 from mptui.errors import RankError
