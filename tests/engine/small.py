@@ -107,7 +107,7 @@ def build_trainer(
     precision: str = "fp32",
     model: torch.nn.Module | None = None,
     train: int = 40,
-    val: int = 16,
+    val: int = 8,
     kind: type[Blot] = Blot,
     workers: int = 0,
     force_compile: bool = False,

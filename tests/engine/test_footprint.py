@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from timm.layers import DropPath
 from timm.models.convnext import ConvNeXt
 
 from mptui.config.schema import RunConfig
@@ -54,6 +55,28 @@ def engine_under_a_log(monkeypatch):
 
 
 SNR = {"min_snr_gamma": 5.0}
+
+
+class Residual(torch.nn.Module):
+    """A block whose path is dropped now and then."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.GroupNorm(1, 8)
+        self.drop = DropPath(0.1)
+
+    def forward(self, images):
+        return images + self.drop(torch.nn.functional.gelu(self.norm(self.conv(images))))
+
+
+def residual(num_classes, side):
+    """Return a network of two residual blocks."""
+    pool = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), Residual(), Residual(), *pool, torch.nn.Linear(8, num_classes)
+    )
+
+
 SMALL_CONVNEXT = ModelSpec(
     task="classification",
     build=lambda num_classes, side: ConvNeXt(
@@ -73,13 +96,15 @@ SMALL_CONVNEXT = ModelSpec(
         slow("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR, True),
         # its rates of dropped paths are computed
         slow("timm/convnext_atto", "classification", 32, [3], {}, False),
-        ("small_convnext", "classification", 32, [3], {}, True),
+        slow("small_convnext", "classification", 32, [3], {}, True),
+        ("residual", "classification", 32, [3], {}, True),
     ],
 )
 def test_the_peak_is_that_of_a_real_step_to_the_byte(
     model, task, side, batches, training, checkpointed, monkeypatch
 ):
     monkeypatch.setitem(MODELS, "small_convnext", SMALL_CONVNEXT)
+    monkeypatch.setitem(MODELS, "residual", ModelSpec(task="classification", build=residual))
     for batch in batches:
         config = run_config(model, side, batch, {"activation_checkpointing": checkpointed}, **training)
         assert tensors_of_a_step(config, task, "fp32") == really_alive(config, task, None)
@@ -103,7 +128,7 @@ def test_it_is_that_of_a_step_with_the_classes_of_the_data(model, task, classes)
 
 
 @pytest.mark.usefixtures("engine_under_a_log")
-@pytest.mark.parametrize(("layers", "bidirectional"), [slow(1, False), (2, True)])
+@pytest.mark.parametrize(("layers", "bidirectional"), [slow(1, False), (1, True), slow(2, True)])
 def test_recurrent_layers_keep_a_workspace(monkeypatch, layers, bidirectional):
     spec = ModelSpec(
         task="classification",
@@ -267,11 +292,11 @@ def test_the_parts_are_those_of_the_peak_and_gradients_are_there_once_batches_ad
 
 
 class DeepCnn(SmallCnn):
-    """`small_cnn` with six blocks."""
+    """`small_cnn` with more layers."""
 
     def __init__(self, num_classes):
         super().__init__(num_classes)
-        more = [layer for _ in range(4) for layer in (torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU())]
+        more = [layer for _ in range(2) for layer in (torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU())]
         self.layer2 = torch.nn.Sequential(*self.layer2, *more)  # the last module is the head
 
 

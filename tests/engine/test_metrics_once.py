@@ -111,7 +111,7 @@ def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, prec
 
 
 def test_a_validation_whose_outputs_are_not_finite_is_told_as_such(tmp_path):
-    trainer, _ = build_trainer(config(), tmp_path, model=NoiseNet(), task="diffusion")
+    trainer, _ = build_trainer(config(), tmp_path, model=NoiseNet(), task="diffusion", val=16)
     poison(trainer.context.job.val_loader, {(0, 8)})
     assert math.isnan(validate(trainer.context).metrics["r2"])
     end(trainer)

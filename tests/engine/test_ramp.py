@@ -1,6 +1,6 @@
 """Changes of learning rate or batch during a run: the ramp, its resume, and additional epochs."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from mptui.engine.optim.schedule import (
     schedule_of,
     schedule_progress,
 )
+from mptui.engine.trainer import Trainer
 from mptui.events import Event, PresetSwitched, Step
 from tests.engine.resuming import assert_the_same, each_step
 from tests.engine.small import build_trainer, config, end, of
@@ -144,12 +145,41 @@ def switching(trainer, events, also=lambda event: None):
     events.then = then
 
 
-def test_stopped_in_the_middle_of_a_ramp_it_ends_with_the_same_bits(tmp_path):
-    trainer, events = trainer_of(tmp_path / "whole", SMALL)
-    switching(trainer, events)
+@dataclass
+class Switched:
+    """A run that was switched, and what was seen of it."""
+
+    trainer: Trainer
+    events: list[Event]
+    told: PresetSwitched
+    momentum: dict[str, float]
+    """Norm of the momentum before and after the switch, by the kind of the event that told it."""
+    weights: dict[int, torch.Tensor]
+    """All weights by step."""
+
+
+@pytest.fixture(scope="module")
+def switched(tmp_path_factory):
+    trainer, events = trainer_of(tmp_path_factory.mktemp("switched") / "whole", SMALL)
+    momentum, weights = {}, {}
+
+    def note(event):
+        if isinstance(event, (Step, PresetSwitched)) and event.step == AT:
+            state = trainer.context.parts.optimizer.state.values()
+            momentum[event.kind] = sum(float(s["momentum_buffer"].square().sum()) for s in state) ** 0.5
+        if isinstance(event, Step):
+            weights[event.step] = torch.cat(
+                [p.detach().flatten() for p in trainer.context.model.parameters()]
+            )
+
+    switching(trainer, events, note)
     trainer.train()
     end(trainer)
-    told = of(events, PresetSwitched)[0]
+    return Switched(trainer, events, of(events, PresetSwitched)[0], momentum, weights)
+
+
+def test_stopped_in_the_middle_of_a_ramp_it_ends_with_the_same_bits(tmp_path, switched):
+    told = switched.told
     assert told.batch == [2, 8]
     assert told.lr[1] > 20 * told.lr[0]
     assert told.ramp_steps >= 4
@@ -179,38 +209,16 @@ def test_stopped_in_the_middle_of_a_ramp_it_ends_with_the_same_bits(tmp_path):
         history += heard
         end(each)
     assert stops == due
-    assert_the_same((trainer, events), (resumed, history))
+    assert_the_same((switched.trainer, switched.events), (resumed, history))
 
 
-def test_momentum_of_the_past_is_not_multiplied_by_the_new_rate(tmp_path):
-    trainer, events = trainer_of(tmp_path, SMALL)
-    norms = {}
-
-    def note(event):
-        if isinstance(event, (Step, PresetSwitched)) and event.step == AT:
-            state = trainer.context.parts.optimizer.state.values()
-            norms[event.kind] = sum(float(s["momentum_buffer"].square().sum()) for s in state) ** 0.5
-
-    switching(trainer, events, note)
-    trainer.train()
-    end(trainer)
-    told = of(events, PresetSwitched)[0]
-    assert norms["preset_switched"] * told.lr[1] == pytest.approx(norms["step"] * told.lr[0], rel=1e-3)
+def test_momentum_of_the_past_is_not_multiplied_by_the_new_rate(switched):
+    norms, rates = switched.momentum, switched.told.lr
+    assert norms["preset_switched"] * rates[1] == pytest.approx(norms["step"] * rates[0], rel=1e-3)
 
 
-def test_a_much_larger_rate_does_not_throw_the_weights_off(tmp_path):
-    trainer, events = trainer_of(tmp_path, SMALL)
-    weights = {}
-
-    def note(event):
-        if isinstance(event, Step):
-            weights[event.step] = torch.cat(
-                [p.detach().flatten() for p in trainer.context.model.parameters()]
-            )
-
-    switching(trainer, events, note)
-    trainer.train()
-    end(trainer)
+def test_a_much_larger_rate_does_not_throw_the_weights_off(switched):
+    weights = switched.weights
     moved = {step: float((weights[step] - weights[step - 1]).norm()) for step in range(2, AT + 4)}
     assert moved[AT + 1] < 3 * moved[AT]  # the rate is 25 times as high
 

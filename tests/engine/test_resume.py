@@ -43,8 +43,8 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4, "epochs": 1}
     },
 }
-NO_OTHER_STATE = {"adamw not fused", "lion", "muon", "thawed, schedule free"}
-"""The parts of their states are those of the others: in the slow suite."""
+NO_OTHER_STATE = {"sgd", "adamw not fused", "lion", "muon", "thawed, schedule free", "from memory"}
+"""The parts of their states are those of the others, or they are stopped below: in the slow suite."""
 
 
 def build(folder, case, workers=0, dropout=0.0, device="cpu"):

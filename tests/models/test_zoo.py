@@ -92,22 +92,33 @@ def test_the_smallest_size_is_the_smallest_that_works(name):
 
 @pytest.mark.parametrize(
     ("name", "side"),
-    [("swin_t", 40), slow("swin_v2_t", 64), slow("maxvit_t", 224), ("vit_b_32", 64), slow("vit_h_14", 28)],
+    [
+        slow("swin_t", 40),
+        slow("swin_v2_t", 64),
+        slow("maxvit_t", 224),
+        ("vit_b_32", 64),
+        slow("vit_h_14", 28),
+    ],
 )
 def test_transformers_take_the_sizes_they_can(name, side):
     with torch.device("meta"):
         assert classifier(name, side)(torch.zeros(2, 3, side, side)).shape == (2, CLASSES)
 
 
-@pytest.mark.parametrize(
-    ("name", "side", "use"),
-    [("inception_v3", 64, "75"), ("vit_b_16", 72, "64"), ("vit_b_32", 8, "32"), ("maxvit_t", 256, "224")],
-)
-def test_a_size_that_cannot_work_is_refused_with_one_that_can(name, side, use):
+REFUSED = [("inception_v3", 64, "75"), ("vit_b_16", 72, "64"), ("vit_b_32", 8, "32")]
+REFUSED_LARGE = ("maxvit_t", 256, "224")
+
+
+@pytest.mark.parametrize(("name", "side", "use"), [*REFUSED, REFUSED_LARGE])
+def test_a_size_that_cannot_work_is_refused_with_one_that_may(name, side, use):
     with pytest.raises(ConfigError) as error:
         classifier(name, side)
     assert str(side) in error.value.message
     assert f"data.image_size={use}" in error.value.hint
+
+
+@pytest.mark.parametrize(("name", "side", "use"), [*REFUSED, slow(*REFUSED_LARGE)])
+def test_the_size_that_a_refusal_names_can_be_built(name, side, use):
     with torch.device("meta"):
         classifier(name, int(use))
 

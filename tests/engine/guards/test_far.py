@@ -179,7 +179,7 @@ def test_a_healthy_run_has_no_alert(tmp_path):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_validation_whose_loss_is_not_finite_is_never_the_best(tmp_path, value):
-    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path)
+    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path, val=16)
     poison(trainer.context.job.val_loader, {(0, 8)}, value)
     trainer.train()
     end(trainer)
@@ -192,7 +192,7 @@ def test_a_validation_whose_loss_is_not_finite_is_never_the_best(tmp_path, value
 
 
 def test_a_validation_whose_loss_is_finite_and_huge_is_never_the_best(tmp_path):
-    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path)
+    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path, val=16)
     poison(trainer.context.job.val_loader, {(0, 0), (0, 8)}, -1e12)
     trainer.train()
     end(trainer)

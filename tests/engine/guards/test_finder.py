@@ -24,7 +24,7 @@ LIMITS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17, 19, 20, 21, 23, 26]
 
 def build(folder, micro_batch="auto", **more):
     run = config(
-        training={"batch_size": BATCH, "ema_decay": 0.9, "lr": 0.01},
+        training={"batch_size": BATCH, "epochs": 1, "ema_decay": 0.9, "lr": 0.01},
         memory={"micro_batch": micro_batch},
     )
     return build_trainer(run, folder, train=2 * BATCH, **more)

@@ -242,7 +242,7 @@ def test_the_rest_is_summed_up(tmp_path):
 
 @pytest.mark.usefixtures("_once")
 def test_a_compiled_network_is_looked_at_eagerly_and_stays_compiled(tmp_path, monkeypatch):
-    trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path)
+    trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path, val=16)
     calls = []
 
     def compiled(images_BCHW):
