@@ -3,6 +3,7 @@
 import os
 from contextlib import asynccontextmanager
 
+import pytest
 import torch
 
 from mptui.cli.main import app as command_line
@@ -13,6 +14,7 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.store.journal import read_journal
 from mptui.tui.app import MptuiApp
+from mptui.tui.screens import picker as picker_screen
 from mptui.tui.screens.picker import PickerScreen
 from tests.hardware.machines import H200
 
@@ -41,11 +43,17 @@ def dry_run(capsys, *arguments):
 async def picker(tmp_path):
     """Show the picker with empty user folders; yields (app, pilot, its screen)."""
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
-    screen = PickerScreen(H200, environ=environ)
+    screen, count = PickerScreen(H200, environ=environ), picker_screen.fits
+
+    def of_the_picked_profile(runs, *others):
+        return count({name: run for name, run in runs.items() if name == screen.picked.profile}, *others)
+
     app = MptuiApp(screen)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
-        yield app, pilot, screen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picker_screen, "fits", of_the_picked_profile)  # to count all takes a second
+        async with app.run_test(size=(120, 36)) as pilot:
+            await pilot.pause()
+            yield app, pilot, screen
 
 
 def trained(run, settings, *, epochs, resume=False):
