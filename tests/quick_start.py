@@ -3,12 +3,15 @@
 import inspect
 import sys
 import traceback
+from functools import partial
 
 import typer
 
 from mptui.cli import main
+from mptui.cli.train import host
 from mptui.engine.checkpoint import saver
-from mptui.runs.session import watchdog
+from mptui.hardware.sampler import DeviceSampler
+from mptui.runs.session import member, session, watchdog
 
 
 def frames(_context=1):
@@ -24,6 +27,8 @@ def frames(_context=1):
 main.app = typer.main.get_command(main.app)  # type: ignore[assignment]
 # torch's elastic agent looks up its callers, for which Python reads the sources of all: a second
 inspect.stack = frames
-# a disk that a test has filled has room again at the next try, and a test waits for what a pulse tells
+# what a test waits for: the next try of a disk that has room again, a signal that is seen, a sample, a pulse
 saver.RETRY_S = (0.1, saver.RETRY_S[1])
+host.POLL_S = member.POLL_S = 0.1
+session.DeviceSampler = partial(DeviceSampler, interval_s=0.4)  # type: ignore[assignment, attr-defined]
 watchdog.PULSE_S = 0.2

@@ -43,7 +43,7 @@ def dry_run(capsys, *arguments):
 async def picker(tmp_path):
     """Show the picker with empty user folders; yields (app, pilot, its screen)."""
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
-    screen, count = PickerScreen(H200, environ=environ), picker_screen.fits
+    screen, count = PickerScreen(H200, environ=environ), vars(picker_screen)["fits"]
 
     def of_the_picked_profile(runs, *others):
         return count({name: run for name, run in runs.items() if name == screen.picked.profile}, *others)
