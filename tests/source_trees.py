@@ -3,17 +3,16 @@
 import ast
 import gc
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import mptui
 
 
-def source_trees(words: Iterable[str]) -> dict[str, ast.Module]:
-    """Return the modules with one of the words in their text: path, relative to the package, and tree."""
+def source_trees(pattern: str) -> dict[str, ast.Module]:
+    """Return the modules in whose text the pattern is found: path, relative to the package, and tree."""
     root = Path(mptui.__file__).parent
-    has_one = re.compile(rf"\b(?:{'|'.join(sorted(words))})\b").search
+    has_one = re.compile(pattern).search
     return {str(path.relative_to(root)): _tree(path) for path in root.rglob("*.py") if has_one(_text(path))}
 
 

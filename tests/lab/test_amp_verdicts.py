@@ -1,6 +1,7 @@
 """`check-amp` on networks whose sick layer is known: the verdict, and the layer that is put into fp32."""
 
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from mptui.engine.mailbox import Mailbox
 from mptui.lab.measure.amp import PrecisionChecker
 from tests.engine.numerics.networks import Gain
 from tests.lab.trials import bench
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SAFE, CANT_TELL = "safe", "can't tell"
 
@@ -158,7 +161,7 @@ NETWORKS = {
     ),
     "noise": (lambda: network(mid=conv(), sine=By(lambda x: torch.sin(x.float() * 400))), CANT_TELL, None),
 }
-FEW = ("attention by hand", "a sum that stops", "no gradient in noise", "noise")
+FEW = (slow("attention by hand"), "a sum that stops", slow("no gradient in noise"), "noise")
 
 
 def wrong_verdicts(tmp_path, name):
@@ -183,12 +186,12 @@ def checker_of(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "precision", "layer", "where", "operation"),
     [
-        ("attention by hand", "fp16", "attn", "forward", "bmm"),
-        pytest.param("large sum", "fp16", "total", "forward", "sum", marks=pytest.mark.slow),
-        pytest.param("positions", "bf16", "pos", "forward", "sin", marks=pytest.mark.slow),
-        ("many ones", "bf16", "ones", "forward", "sub"),
-        ("gain too small", "fp16", "gain", "forward", "mul"),
-        pytest.param("a tenth of the gradient", "bf16", "weak", "backward", "mul", marks=pytest.mark.slow),
+        slow("attention by hand", "fp16", "attn", "forward", "bmm"),
+        slow("large sum", "fp16", "total", "forward", "sum"),
+        slow("positions", "bf16", "pos", "forward", "sin"),
+        slow("many ones", "bf16", "ones", "forward", "sub"),
+        slow("gain too small", "fp16", "gain", "forward", "mul"),
+        slow("a tenth of the gradient", "bf16", "weak", "backward", "mul"),
         ("no gradient in noise", "bf16", "dead", "backward", "mul"),
     ],
 )
@@ -200,9 +203,7 @@ def test_the_first_operation_that_differs_is_the_sick_one(tmp_path, name, precis
     assert f"{operation} of {layer} in the {where} pass, operation {found.number} of " in found.words()
 
 
-@pytest.mark.parametrize(
-    "name", ["healthy", "dropout", pytest.param("small gradients", marks=pytest.mark.slow), "noise"]
-)
+@pytest.mark.parametrize("name", [slow("healthy"), slow("dropout"), slow("small gradients"), "noise"])
 def test_of_a_healthy_network_no_operation_differs(tmp_path, name):
     checker = checker_of(tmp_path, name)
     assert checker.first_difference("bf16") is None

@@ -96,6 +96,7 @@ def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
         PrecisionChecker(bench(tmp_path, model), Mailbox())
 
 
+@pytest.mark.slow
 def test_a_network_that_turns_at_any_rounding_is_neither_blamed_on_bf16_nor_called_safe(tmp_path):
     """Many layers on a tiny batch: rounding just the images turns the gradients, also in fp32."""
     torch.manual_seed(1)

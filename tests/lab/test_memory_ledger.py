@@ -11,7 +11,7 @@ from mptui.cli.main import app
 from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
-from mptui.lab.measure.memory import CARDS, PARTS, card_device
+from mptui.lab.measure.memory import CARDS, PARTS, card_device, count_classes
 from mptui.runs.planning.plan import Request, plan_run
 
 SETTINGS = (
@@ -104,10 +104,12 @@ def test_the_classes_are_those_of_the_data_and_a_limit_splits_the_batch_by_them(
     assert masks["micro_batch"] < assumed["micro_batch"]
 
 
-def test_classes_are_assumed_where_the_data_can_not_be_read(capsys):
-    gone = limited(capsys, "--task", "segmentation", "--data", "oxford-pets")
-    assert gone["classes"] == 10
-    assert gone["classes_assumed"].startswith("the data can't be read: ")
+def test_classes_are_assumed_where_the_data_can_not_be_read():
+    flags = {"model.task": ("--task", "segmentation"), "data.name": ("--data", "oxford-pets")}
+    gone = count_classes(plan_run(Request(sets=SETTINGS, flags=flags)), lambda *_: None)
+    assert gone.number == 10
+    assert gone.assumed is not None
+    assert gone.assumed.startswith("the data can't be read: ")
 
 
 @pytest.mark.slow
@@ -127,7 +129,7 @@ def test_a_rank_of_eight_has_less(capsys):
 
 
 def test_in_fp32_16_bits_are_a_lever(capsys):
-    told = document(capsys, *UNSHARDED, "--precision", "fp32")
+    told = document(capsys, *AVERAGED, *UNSHARDED, "--precision", "fp32")
     assert told["levers"][0]["total"] == told["formats"]["bf16"]["total"]
 
 

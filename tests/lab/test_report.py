@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from mptui.runs.view.history import History
 from tests.tui.events import GIB, START, demo, finished, step_event
 from tests.tui.test_numerics import looked
 from tests.tui.test_runs_screen import a_run
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 LARGEST = 3_000_000
 
@@ -157,7 +160,7 @@ def test_a_curve_of_one_value_is_in_the_middle_of_its_chart():
     assert 'data-low="0.25" data-high="0.75"' in shown
 
 
-@pytest.mark.parametrize("others", [(), ("other",)])
+@pytest.mark.parametrize("others", [(), slow(("other",))])
 def test_a_spike_does_not_flatten_a_chart_and_is_told(tmp_path, others):
     events = demo()[:400]
     at, found = next((n, each) for n, each in enumerate(events) if n > 200 and isinstance(each, Step))

@@ -6,7 +6,7 @@ import pytest
 
 from mptui.lab.measure.core import ROUNDS, SampleSpan, ratio, rounds_text, total
 
-TRIALS = 400
+TRIALS = 200
 
 
 def quiet(chance, spread):

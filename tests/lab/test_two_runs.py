@@ -1,6 +1,7 @@
 """`runs compare --where` on runs whose difference is known: the operation at which their steps part."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from mptui.lab.measure.two_runs import parting_place
 from mptui.registry.own_code import load
 from mptui.runs.listing.rows import compare
 from mptui.runs.planning.plan import Request, plan_run
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 NET = """
 from torch import nn
@@ -87,9 +90,9 @@ def told(runs, place):
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        ({}, "neither settings nor versions differ"),
+        slow({}, "neither settings nor versions differ"),
         ({"training.lr": 0.05, "logging.tensorboard": True}, "training.lr 0.1 and 0.05"),
-        ({"training.batch_size": 4}, "training.batch_size 8 and 4"),
+        slow({"training.batch_size": 4}, "training.batch_size 8 and 4"),
     ],
 )
 def test_what_acts_outside_of_a_step_changes_no_bit_of_it_and_is_named(runs, second, why):
@@ -106,9 +109,9 @@ def test_what_acts_outside_of_a_step_changes_no_bit_of_it_and_is_named(runs, sec
 @pytest.mark.parametrize(
     ("both", "second"),
     [
-        ({}, {"precision.mode": "bf16"}),
+        slow({}, {"precision.mode": "bf16"}),
         ({"precision.mode": "bf16"}, {"precision.mode": "fp16"}),
-        ({"speed.channels_last": False}, {"speed.channels_last": True}),
+        slow({"speed.channels_last": False}, {"speed.channels_last": True}),
     ],
 )
 def test_another_format_or_layout_is_rounding(runs, both, second):
@@ -139,6 +142,7 @@ def test_in_networks_of_all_tasks_rounding_is_called_rounding(runs, name, size, 
     assert place.rounding is None
 
 
+@pytest.mark.slow
 def test_a_setting_that_another_task_has_is_not_asked_for(runs):
     place = place_of(runs({"training.lr": 0.2}, **{"model.name": "unet", "model.width": 2, "model.depth": 1}))
     assert (place.bits, place.rounding, place.passed_over) == (None, None, 0)
@@ -154,8 +158,8 @@ WEIGHTS = {"training.class_weights": [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]}
     ("both", "second", "words", "unmatched"),
     [
         ({}, {"model.name": "parted_net:Net"}, MUL, ""),
-        ({"precision.mode": "bf16"}, {"model.name": "parted_net:Net"}, MUL, ""),
-        ({}, WEIGHTS, "nll_loss_forward of the loss in the forward pass", ""),
+        slow({"precision.mode": "bf16"}, {"model.name": "parted_net:Net"}, MUL, ""),
+        slow({}, WEIGHTS, "nll_loss_forward of the loss in the forward pass", ""),
         (
             {"precision.mode": "bf16"},
             MIX,

@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store import journal as store_journal
 from mptui.runs.store.directory import SUMMARY, claim, write_json
 from mptui.runs.store.journal import NAME, Journal
+from tests.program import Program
 
 DEADLINE_S = 60
 
@@ -181,23 +181,26 @@ def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach, monkeypat
     assert steps(events) == [0, 1]
 
 
+def own():
+    """Own a run until the end of the process, in a fork."""
+    _kept = claim(Path(sys.argv[1]))
+    print(flush=True)
+    signal.pause()
+
+
+@pytest.mark.program
 def test_a_run_that_is_gone_without_a_word_has_crashed(path, attach):
     path.mkdir()
     journal = Journal(path)
     journal.write(Warned(time=1.0, step=7, code="", message=""))
-    code = (
-        "import pathlib, sys; from mptui.runs.store.directory import claim; "
-        "claim(pathlib.Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
-    )
-    arguments = [sys.executable, "-c", code, str(path)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        source = attach()
-        events = until(source, seen(7))
-        assert not source.finished
-        process.send_signal(signal.SIGKILL)
-        events += until(source, ended)
+    process = Program(path, call=f"{__name__}:own")
+    process.stdout.readline()
+    source = attach()
+    events = until(source, seen(7))
+    assert not source.finished
+    process.kill()
+    process.communicate()
+    events += until(source, ended)
     crashed = events[-1]
     assert isinstance(crashed, RunFinished)
     assert (crashed.status, crashed.step, crashed.time) == ("crashed", 7, 1.0)

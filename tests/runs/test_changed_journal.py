@@ -1,6 +1,7 @@
 """A journal that another program changes while its run goes is continued, and the change is told."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,8 @@ from mptui.runs.store import journal
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import UNET, session_of
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def cut(path):
@@ -36,14 +39,14 @@ def edited(path):
     ("change", "told"),
     [
         (cut, "bytes fewer"),
-        (emptied, "all earlier events are lost"),
+        slow(emptied, "all earlier events are lost"),
         (removed, "all earlier events are lost"),
         (edited, "the same length"),
     ],
 )
 def test_a_journal_that_is_changed_during_a_run_is_told(tmp_path, change, told):
     run = tmp_path / "run"
-    session = session_of(run, UNET | {"training.epochs": 3})
+    session = session_of(run, UNET | {"training.epochs": 1})
     heard = session.listen()
     session.mailbox.post(Command("pause"))
     session.start()
@@ -62,6 +65,6 @@ def test_a_journal_that_is_changed_during_a_run_is_told(tmp_path, change, told):
         (warning,) = [event for event in told_events if isinstance(event, Warned) and event.code == "journal"]
         assert told in warning.message
         assert str(run / journal.NAME) in warning.message
-    assert [event.step for event in kept if isinstance(event, Step)][-1] == 12
+    assert [event.step for event in kept if isinstance(event, Step)][-1] == 4
     _, position = read_index(run)
     assert position == (run / journal.NAME).stat().st_size

@@ -64,7 +64,7 @@ def test_nothing_is_claimed_before_there_are_enough_steps_and_values(chance, ste
 
 def test_a_loss_is_compared_from_eight_places_on_and_noise_is_no_difference(chance):
     parent = run_of(chance, steps=range(1, 1000))
-    told = [difference(parent, fork_of(chance, steps=n), SINCE).loss for n in range(STEPS, STEPS + 400, 20)]
+    told = [difference(parent, fork_of(chance, steps=n), SINCE).loss for n in range(STEPS, STEPS + 400, 50)]
     assert difference(parent, fork_of(chance, steps=15 * 50, every=50), SINCE).loss is None
     assert sum(loss != 0 for loss in told) <= 1
 

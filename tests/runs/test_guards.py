@@ -101,6 +101,7 @@ def test_a_run_that_can_not_be_mended_leaves_a_report(ended, monkeypatch):
     assert [r["problem"] for r in of(journal, "recovered")] == ["divergence"]
 
 
+@pytest.mark.slow
 def test_out_of_memory_that_can_not_be_mended_has_its_code(ended, monkeypatch):
     def without_memory(*args, **kwargs):
         model = build(*args, **kwargs)

@@ -1,10 +1,13 @@
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 
 from mptui.runs.view.history import History
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def filled(count, value=lambda i: 1.0, capacity=64):
@@ -74,7 +77,7 @@ def test_tail_gives_the_latest_values():
 
 
 @pytest.mark.parametrize("resumed", [0, 1, 500, 1_999, 2_000, 90_000, 99_999])
-@pytest.mark.parametrize("steps", [2_000, 100_000])
+@pytest.mark.parametrize("steps", [2_000, slow(100_000)])
 def test_steps_that_are_taken_again_are_there_once_as_they_were_the_last_time(steps, resumed):
     history = History()
     for step in range(1, steps + 1):

@@ -1,6 +1,7 @@
 """What a network has learned from is known from its checkpoint, whatever becomes of the data afterwards."""
 
 import shutil
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from mptui.runs.store.directory import read_json
 from tests.data.images import class_folders
 from tests.made.runs import QUIET, moved
 from tests.toys.training import bits
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SMALL: dict[str, Any] = {
     "model": "small_cnn",
@@ -132,7 +135,7 @@ class MaskedDigits(Digits):
         return image, np.full((32, 32), label, np.uint8)
 
 
-@pytest.mark.parametrize(("data", "model"), [(Digits, "small_cnn"), (MaskedDigits, "unet")])
+@pytest.mark.parametrize(("data", "model"), [(Digits, "small_cnn"), slow(MaskedDigits, "unet")])
 def test_the_same_classes_in_another_order_keep_their_outputs(tmp_path, monkeypatch, data, model):
     settings = {**SMALL, "model": model, **({"model.width": 2, "model.depth": 1} if model == "unet" else {})}
     for name in ("plain", "moved"):

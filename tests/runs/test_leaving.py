@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -19,6 +20,8 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import LIMIT_S, UNET, ended, session_of
 from tests.program import Program
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SETTINGS = {
     **{key: value for key, value in UNET.items() if key != "training.warmup_epochs"},
@@ -90,7 +93,7 @@ def whole(tmp_path_factory):
     return done.run
 
 
-@pytest.mark.parametrize("phase", ["training", "evaluating"])
+@pytest.mark.parametrize("phase", [slow("training"), "evaluating"])
 def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_path, whole, compiler, phase):
     compiler.slow = {phase}
     stopped = session(tmp_path, "stopped")

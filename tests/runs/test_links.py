@@ -1,7 +1,8 @@
 """A run directory from an untrusted source: its symbolic links are not followed."""
 
+import os
+import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from mptui.io.own_files import mark_run
 from mptui.runs.remote import control
 from mptui.runs.store.directory import claim
 from tests.odd_files import KINDS, put
+from tests.program import run_to_end
 
 FILES = (
     *("run.toml", "environment.json", "events.jsonl", "summary.json", "index.json", "lock.json"),
@@ -75,13 +77,16 @@ def folders(base):
     return sorted(base.iterdir())
 
 
+def listen_and_die():
+    """Listen for a run, and be killed, in a fork."""
+    _kept = control.listen(Path(sys.argv[1]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.program
 def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatch):
     run, base = place
-    code = (
-        "import os, pathlib, signal, sys; from mptui.runs.remote.control import listen; "
-        "listen(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(run)], check=False)
+    run_to_end(run, call=f"{__name__}:listen_and_die")
     (left,) = folders(base)
     living = control.listen(run)  # its predecessor may be about to listen
     assert len(folders(base)) == 2

@@ -146,35 +146,40 @@ def room_for_three() -> str:
 
 SCALER = "precision.grad_scaler"
 CHANGES = {
-    "training.batch_size": Change("4"),
-    "training.accumulate": Change("2"),
+    "training.batch_size": Change("4", slow=True),
+    "training.accumulate": Change("2", slow=True),
     "training.lr": Change("0.02"),
-    "training.lr_scaling": Change("sqrt", "scaled"),
-    "training.lr_batch_size": Change("32", "scaled"),
-    "training.layer_decay": Change("0.5"),
+    "training.lr_scaling": Change("sqrt", "scaled", slow=True),
+    "training.lr_batch_size": Change("32", "scaled", slow=True),
+    "training.layer_decay": Change("0.5", slow=True),
     "training.head_lr_scale": Change("3"),
-    "training.momentum": Change("0.5"),
-    "training.nesterov": Change("true"),
+    "training.momentum": Change("0.5", slow=True),
+    "training.nesterov": Change("true", slow=True),
     "training.weight_decay": Change("0.1"),
-    "training.betas": Change("[0.5, 0.9]", "adamw"),
-    "training.eps": Change("0.1", "adamw"),
-    "training.clip_grad_norm": Change("0.001"),
+    "training.betas": Change("[0.5, 0.9]", "adamw", slow=True),
+    "training.eps": Change("0.1", "adamw", slow=True),
+    "training.clip_grad_norm": Change("0.001", slow=True),
     "training.freeze": Change("backbone"),
     "training.loss": Change("dice"),
-    "training.class_weights": Change("[1.0, 4.0, 1.0, 1.0]"),
+    "training.class_weights": Change("[1.0, 4.0, 1.0, 1.0]", slow=True),
     "training.label_smoothing": Change("0.3", "classes", slow=True),
     "training.early_stopping_patience": Change(
-        "1", "still", lambda *runs: [len(ran.of(EpochFinished)) for ran in runs] == [2, 4]
+        "1", "still", lambda *runs: [len(ran.of(EpochFinished)) for ran in runs] == [2, 4], slow=True
     ),
     "precision.mode": Change("bf16"),
-    "precision.fp32_layers": Change('["*"]', "bf16"),
+    "precision.fp32_layers": Change('["*"]', "bf16", slow=True),
     "precision.matmul": Change(
         "medium",
         acts=lambda *runs: [[*dict.fromkeys(ran.matmul)] for ran in runs] == [["high", "medium"], ["high"]],
+        slow=True,
     ),
     f"{SCALER}.init_scale": Change("64.0", "fp16", lambda changed, _: factors(changed) == [1, 4, 1, 1]),
-    f"{SCALER}.growth_factor": Change("4.0", "growing", lambda changed, _: factors(changed) == [2, 4, 4, 4]),
-    f"{SCALER}.growth_interval": Change("9", "growing", lambda changed, _: factors(changed) == [2, 1, 1, 1]),
+    f"{SCALER}.growth_factor": Change(
+        "4.0", "growing", lambda changed, _: factors(changed) == [2, 4, 4, 4], slow=True
+    ),
+    f"{SCALER}.growth_interval": Change(
+        "9", "growing", lambda changed, _: factors(changed) == [2, 1, 1, 1], slow=True
+    ),
     f"{SCALER}.backoff_factor": Change(
         "0.25", "overflowing", lambda changed, _: factors(changed) == [0.5, 0.25, 0.25, 0.25]
     ),
@@ -222,7 +227,10 @@ CHANGES = {
         slow=True,
     ),
     "checkpoint.every_minutes": Change(
-        "1e-9", acts=lambda *runs: [saves(ran, "time") > 0 for ran in runs] == [True, False], by_session=True
+        "1e-9",
+        acts=lambda *runs: [saves(ran, "time") > 0 for ran in runs] == [True, False],
+        by_session=True,
+        slow=True,
     ),
     "checkpoint.keep": Change(
         "all",
@@ -256,20 +264,24 @@ CHANGES = {
     "guards.detect_anomaly": Change(
         "true", acts=fails(RuntimeError, "returned nan values"), fault=faults.nan_gradient(), slow=True
     ),
-    "guards.check_batches": Change("true", acts=fails(DivergedError), fault=faults.nan_outputs(1)),
+    "guards.check_batches": Change("true", acts=fails(DivergedError), fault=faults.nan_outputs(1), slow=True),
     "guards.numerics": Change(
-        "full", acts=lambda *runs: [ran.of(Numerics) != [] for ran in runs] == [True, False]
+        "full", acts=lambda *runs: [ran.of(Numerics) != [] for ran in runs] == [True, False], slow=True
     ),
     "guards.hang_minutes": Change(
         "1e-4", "stuck", lambda changed, _: STACKS in changed.files, by_session=True, slow=True
     ),
     "logging.pictures": Change(
-        "3", acts=lambda *runs: ["predictions" in ran.files for ran in runs] == [True, False], by_session=True
+        "3",
+        acts=lambda *runs: ["predictions" in ran.files for ran in runs] == [True, False],
+        by_session=True,
+        slow=True,
     ),
     "logging.step_interval_s": Change(
         "3600.0",
         acts=lambda changed, unchanged: len(changed.of(Step)) < len(unchanged.of(Step)),
         by_session=True,
+        slow=True,
     ),
 }
 

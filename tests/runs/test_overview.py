@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -12,6 +12,8 @@ from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned,
 from mptui.runs.store import journal
 from mptui.runs.store.journal import NAME, parsed, read_journal
 from tests.tui.events import beginning, training
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_a_short_journal_is_read_line_by_line(tmp_path):
     assert read(path) == list(read_journal(tmp_path))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-7, 300.0, 1e19])
+@pytest.mark.parametrize("scale", [1.0, slow(1e-7), slow(300.0), slow(1e19)])
 def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_blocks, scale):
     events, path = run_of(scale), written(tmp_path, scale)
     seen = []

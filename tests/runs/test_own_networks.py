@@ -1,6 +1,7 @@
 """A person's network is trained as a plain loop trains it, whatever it does with its own parts."""
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from mptui import resume, train
 from mptui.engine.checkpoint.files import read_newest
 from tests.made.runs import QUIET
 from tests.toys.training import bits
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SMALL: dict[str, Any] = {
     "data.image_size": 16,
@@ -78,7 +81,7 @@ def trained(network, **settings):
     return read_newest(run.directory / "checkpoints")[0].tensors, run.final
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels_last", [slow(False), True])
 def test_a_network_that_exchanges_the_memory_of_its_weights_is_trained(channels_last):
     layout = {"speed.channels_last": channels_last, "epochs": 2}
     (tensors, final), (expected, expected_final) = trained(Exchanging, **layout), trained(Net, **layout)

@@ -7,7 +7,7 @@ from mptui.runs.store import past as store_past
 from mptui.runs.store.journal import NAME
 from mptui.runs.store.past import completed, folded_until, lines_until
 from mptui.runs.view.run_view import RunView
-from tests.tui.events import START, demo, run_started, step_event
+from tests.tui.events import START, demo, demo_source, run_started, step_event
 
 
 def written(folder, events):
@@ -21,6 +21,10 @@ def folded(events):
     for event in events:
         view.handle(event)
     return view
+
+
+def view_of_demo():
+    return demo_source().view
 
 
 def test_the_search_finds_the_same_lines_as_reading_all(tmp_path, monkeypatch):
@@ -52,7 +56,7 @@ def test_a_line_longer_than_a_block_and_a_torn_end_are_no_obstacle(tmp_path, mon
 def test_the_view_of_a_moment_has_what_the_run_had_then(tmp_path, monkeypatch, searched):
     monkeypatch.setattr(store_past, "SEARCHED", searched)
     events = demo()
-    run, now = written(tmp_path, events), folded(events)
+    run, now = written(tmp_path, events), view_of_demo()
     moment = now.timeline.moment_at(9000)
     past = completed(folded_until(run, moment), now, moment)
     assert past.latest is not None

@@ -92,7 +92,7 @@ def test_who_else_holds_the_memory_of_the_gpu_is_told(monkeypatch, driver, proce
 
 
 def test_full_memory_is_told_with_the_setting_that_would_be_enough():
-    settings = {"model.name": "unet", "model.width": 4, "model.depth": 1, "data.image_size": 64}
+    settings = {"model.name": "small_cnn", "data.image_size": 64}
     flags = {key: ("test", value) for key, value in {**settings, "hardware.device": "cpu"}.items()}
     plan = plan_run(Request("stable", flags, (), os.environ))
     parts = plan.config.memory.model_copy(update={"micro_batch": 1})

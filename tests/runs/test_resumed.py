@@ -22,37 +22,35 @@ from tests.made.runs import LIMIT_S, UNET, ended, session_of, trained
 
 
 def test_a_run_that_is_done_keeps_its_figures_and_made_longer_its_rate_goes_on_in_the_longer_schedule(
-    tmp_path,
+    done, tmp_path
 ):
-    run = tmp_path / "run"
-
     def figures(epochs):
-        session = trained(run, UNET | {"training.epochs": epochs}, resume=run.is_dir())
+        session, run = done(**{"training.epochs": epochs})
         assert session.result.exit_code == 0, session.result.bug
         return read_summary(run), [event.lr for event in read_journal(run) if isinstance(event, Step)]
 
-    first, _ = figures(epochs=2)
-    again, rates = figures(epochs=2)
-    assert len(rates) == 8
+    first = read_summary(tmp_path / "run")
+    again, rates = figures(epochs=1)
+    assert len(rates) == 4
     assert first["best"]["value"] is not None
     for name in ("epochs", "optimizer_steps", "samples_seen", "final", "best", "samples_per_second"):
         assert again[name] == first[name]
 
-    summary, rates = figures(epochs=6)
-    assert (summary["epochs"], summary["optimizer_steps"]) == (6, 24)
+    summary, rates = figures(epochs=3)
+    assert (summary["epochs"], summary["optimizer_steps"]) == (3, 12)
     assert summary["best"]["value"] is not None
-    longer = rates[8:]
+    longer = rates[4:]
     top = longer.index(max(longer))  # it rises to the longer schedule's in a ramp
     assert longer[: top + 1] == sorted(longer[: top + 1])
     assert longer[top:] == sorted(longer[top:], reverse=True)
-    assert longer[0] > rates[7]
+    assert longer[0] > rates[3]
     assert longer[-1] > 0
 
 
 def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
     """As after minutes of being stopped, when a process's lock looks abandoned to another machine."""
     monkeypatch.setattr(files, "WRITTEN_EVERY_S", 3600.0)
-    monkeypatch.setattr(watchdog, "PULSE_S", 0.1)
+    monkeypatch.setattr(watchdog, "PULSE_S", 0.01)
     run = tmp_path / "run"
     session = session_of(run, UNET | {"training.epochs": 100_000})
     heard = session.listen()
@@ -146,7 +144,9 @@ ENDS: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end", [end if end == "by epochs" else pytest.param(end, marks=pytest.mark.slow) for end in ENDS]
+)
 def test_another_length_is_refused_with_what_holds_the_run(tmp_path, end):
     had, asked, holds = ENDS[end]
     run = tmp_path / "run"

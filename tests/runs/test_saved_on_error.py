@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from mptui.runs.store.directory import CHECKPOINTS, create_run, read_summary
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
 from tests.made.runs import QUIET
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -116,11 +119,11 @@ def test_workers_that_the_system_kills_end_the_run_by_their_cause_and_with_its_s
 @pytest.mark.parametrize(
     "clean_up",
     [
-        "mptui.runs.session.session.note_figures",
+        slow("mptui.runs.session.session.note_figures"),
         "mptui.data.reading.Pool.cancel",
-        "mptui.data.loader.Loader.close",
-        "mptui.engine.checkpoint.saver.Saver.close",
-        "mptui.engine.context.TrainContext.save",
+        slow("mptui.data.loader.Loader.close"),
+        slow("mptui.engine.checkpoint.saver.Saver.close"),
+        slow("mptui.engine.context.TrainContext.save"),
     ],
 )
 def test_a_clean_up_that_fails_does_not_hide_the_cause(trained, pictures, tmp_path, clean_up, monkeypatch):
@@ -152,14 +155,21 @@ def no_mapping(*_, **__):
     raise OSError(12, "Cannot allocate memory")
 
 
-@pytest.mark.parametrize("fail", [full_host, no_allocation, no_mapping])
+PLACES = (
+    "mptui.runs.planning.find_data.open_dataset",
+    "mptui.runs.planning.build.build",
+    "mptui.engine.epochs.snapshots.take",
+    "mptui.engine.epochs.evaluate",
+)
+FAILS = (full_host, no_allocation, no_mapping)
+
+
 @pytest.mark.parametrize(
-    "place",
+    ("place", "fail"),
     [
-        "mptui.runs.planning.find_data.open_dataset",
-        "mptui.runs.planning.build.build",
-        "mptui.engine.epochs.snapshots.take",
-        "mptui.engine.epochs.evaluate",
+        pytest.param(place, fail, marks=() if number % len(FAILS) == kind else pytest.mark.slow)
+        for number, place in enumerate(PLACES)
+        for kind, fail in enumerate(FAILS)
     ],
 )
 def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, place, fail, monkeypatch):

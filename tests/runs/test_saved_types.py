@@ -1,5 +1,6 @@
 """The state of a person's network is saved whatever its types are, or refused before the first step."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from mptui.errors import OwnCodeError
 from mptui.lab.use.trained import open_trained
 from tests.made.runs import QUIET
 from tests.toys.training import bits
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SMALL: dict[str, Any] = {
     "data.image_size": 16,
@@ -84,7 +87,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("network", [Complex, Small, Eighth, Expanded, Noted])
+@pytest.mark.parametrize("network", [Complex, slow(Small), slow(Eighth), slow(Expanded), Noted])
 def test_a_state_of_any_type_is_saved_resumed_and_used(tmp_path, network):
     settings = {**SMALL, "training.ema_decay": 0.9}
     whole = train(network, name="whole", epochs=2, **settings).directory

@@ -1,6 +1,7 @@
 """The end of a session: it emits no events afterwards, and is reached whatever fails before."""
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,8 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.store.files import Records
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import LIMIT_S, UNET, ended, session_of
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 SMALL = UNET | {"training.max_steps": 1}
 
@@ -71,9 +74,9 @@ def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("environ", "status"),
     [
-        ({}, "failed"),
+        slow({}, "failed"),
         ({"TORCHELASTIC_RUN_ID": "mptui-7"}, "running"),
-        ({"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "2"}, "running"),
+        slow({"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "2"}, "running"),
         ({"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "2"}, "failed"),
     ],
     ids=["alone", "of a launcher", "of torchrun", "of torchrun, for the last time"],

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mptui.events import Event, Paused, PhaseChanged, Resumed, RunFinished
 from mptui.runs.view.history import HAPPENINGS, SLICES, STATES, Timeline
 from mptui.runs.view.run_view import RunView
-from tests.tui.events import START, demo, device_sample, run_started, step_event
+from tests.tui.events import START, demo_source, device_sample, run_started, step_event
 
 
 def folded(*events):
@@ -16,6 +16,10 @@ def folded(*events):
     for event in events:
         view.handle(event)
     return view
+
+
+def view_of_demo():
+    return demo_source().view
 
 
 def seconds_of(timeline, width=SLICES):
@@ -81,7 +85,7 @@ def test_time_between_a_kill_and_its_resume_takes_no_columns(chance):
 
 
 def test_a_moment_keeps_its_place_while_the_run_goes_on(chance):
-    view = folded(*demo())
+    view = view_of_demo()
     timeline = view.timeline
     moment = timeline.moment_in(70, 100)
     assert timeline.column_of(moment, 100) == 70
@@ -108,7 +112,7 @@ def test_the_moment_of_a_step_is_when_it_was_reached_last(chance):
 
 
 def test_device_precision_and_scale_have_their_columns(chance):
-    view = folded(*demo())
+    view = view_of_demo()
     columns = view.timeline.columns(60)
     assert set(columns.precision) == {"", "fp16"} or set(columns.precision) == {"fp16"}
     assert 0.9 < columns.busy[-1] < 1.0
@@ -141,7 +145,7 @@ def test_odd_times_and_numbers_leave_it_whole(chance):
     ],
 )
 def test_a_damaged_timeline_is_refused(change):
-    saved = folded(*demo()).timeline.saved()
+    saved = view_of_demo().timeline.saved()
     assert Timeline.loaded(saved).saved() == saved
     with pytest.raises(ValueError, match=r"timeline|slices|reshape|base64|buffer|data"):
         Timeline.loaded(dataclasses.replace(saved, **change))
@@ -161,14 +165,14 @@ def jumping(chance, seconds):
     return events
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_the_parts_of_a_run_are_its_seconds_whatever_the_clock_of_the_wall_says(chance, seconds):
     view = folded(*jumping(chance, seconds))
     assert sum(seconds_of(view.timeline).values()) == pytest.approx(seconds)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_late_events_of_an_older_journal_add_no_time(chance, seconds):
     """It has no other clock: an event of an earlier time is no beginning of time that was counted."""

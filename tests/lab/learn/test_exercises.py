@@ -14,6 +14,9 @@ from mptui.lab.learn.formats import LearnChoices, text_of
 from mptui.lab.learn.runs import AT_STEP, DOUBLINGS, FORMAT_STEPS, STEPS, TOO_HIGH, SmallRun
 from mptui.runs.planning.plan import Request
 
+SMALL = {"model__name": "small_cnn"}
+"""Trains in half the time that the network of the exercises takes."""
+
 
 def request(**flags):
     settings = {"hardware.device": "cpu", **{key.replace("__", "."): value for key, value in flags.items()}}
@@ -78,7 +81,7 @@ def test_what_a_scale_loses_is_what_a_cast_loses():
 
 def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
     seen = []
-    lesson = learn("overflow", lambda lesson: seen.append(len(lesson.document["steps"])), model__depth=1)
+    lesson = learn("overflow", lambda lesson: seen.append(len(lesson.document["steps"])), **SMALL)
     assert seen == list(range(1, STEPS + 1))
     steps, skipped = lesson.document["steps"], lesson.document["skipped_steps"]
     first = skipped[0]
@@ -95,7 +98,7 @@ def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
 
 
 def test_the_skipped_step_poisons_the_statistics_of_the_plain_loop_only():
-    found = learn("batchnorm", model__depth=1).document
+    found = learn("batchnorm", **SMALL).document
     ours, plain = found["mptui"], found["plain"]
     assert (plain["skipped"], ours["skipped"]) == (1, 1)
     assert plain["finite_weights"]
@@ -113,12 +116,12 @@ def test_a_network_without_batch_norm_is_refused():
 
 @pytest.fixture(scope="module")
 def training():
-    return learn("training", model__depth=1)
+    return learn("training", **SMALL)
 
 
 def test_the_same_training_in_each_format_begins_as_torchs_own(training):
     runs = training.document["runs"]
-    with SmallRun(request(model__depth=1), {"precision.mode": "fp32"}) as small:
+    with SmallRun(request(**SMALL), {"precision.mode": "fp32"}) as small:
         (batch,) = small.batches(1)
         for name, run in runs.items():
             assert len(run["losses"]) == FORMAT_STEPS
@@ -147,12 +150,12 @@ def rules_of(device, precision, **flags):
 
 def test_autocast_is_that_of_torch():
     """Beside a real pass on the CPU; the GPU's rules are those of torch's documentation."""
-    rules = {(rule["operation"], rule["where"]): rule["calls"] for rule in rules_of("cpu", "bf16")}
-    with SmallRun(request()) as run:
+    rules = {(rule["operation"], rule["where"]): rule["calls"] for rule in rules_of("cpu", "bf16", **SMALL)}
+    with SmallRun(request(**SMALL)) as run:
         convolutions: list[torch.dtype] = []
         norms: list[torch.dtype] = []
         for module in run.job.model.modules():
-            if isinstance(module, (torch.nn.Conv2d, torch.nn.ConvTranspose2d, torch.nn.BatchNorm2d)):
+            if isinstance(module, torch.nn.Conv2d | torch.nn.BatchNorm2d):
                 kept = norms if isinstance(module, torch.nn.BatchNorm2d) else convolutions
                 module.register_forward_hook(lambda m, i, o, kept=kept: kept.append(o.dtype) or None)
         (batch,) = run.batches(1)

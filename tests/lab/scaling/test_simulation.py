@@ -24,7 +24,7 @@ from mptui.models.zoo import build, parameter_count
 RANKS = 8
 CONFIG = RunConfig.model_validate(
     {
-        "model": {"name": "unet", "width": 8, "depth": 1},
+        "model": {"name": "small_cnn"},
         "training": {"batch_size": 16, "optimizer": "adamw"},
         "data": {"image_size": 32},
     }
@@ -33,7 +33,7 @@ CONFIG = RunConfig.model_validate(
 
 @pytest.fixture(scope="module")
 def simulation():
-    return Simulation(CONFIG, "segmentation", device="cpu", precision="fp32", classes=10, step_s=0.1)
+    return Simulation(CONFIG, "classification", device="cpu", precision="fp32", classes=10, step_s=0.1)
 
 
 class Collectives(TorchDispatchMode):
@@ -56,7 +56,7 @@ def test_collectives_and_shards_are_those_of_fully_shard(simulation):
     try:
         mesh = init_device_mesh("cpu", (RANKS,))
         with FakeTensorMode(allow_non_fake_inputs=True), Collectives() as seen:
-            network = build(CONFIG.model, num_classes=10, task="segmentation", side=32)
+            network = build(CONFIG.model, num_classes=10, task="classification", side=32)
             for block in blocks_of(network):
                 fully_shard(block, mesh=mesh)
             fully_shard(network, mesh=mesh)
@@ -74,7 +74,7 @@ def test_collectives_and_shards_are_those_of_fully_shard(simulation):
 
 def test_buckets_hold_each_gradient_once_in_the_order_of_the_backward_pass(simulation):
     with torch.device("meta"):
-        weights = parameter_count(build(CONFIG.model, num_classes=10, task="segmentation", side=32))
+        weights = parameter_count(build(CONFIG.model, num_classes=10, task="classification", side=32))
     buckets = simulation.trace.buckets
     assert sum(bucket.size for bucket in buckets) == 4 * weights
     ready = [bucket.ready for bucket in buckets]

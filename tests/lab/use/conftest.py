@@ -84,7 +84,7 @@ def latent_generator(vae_folder, pictures, tmp_path_factory):
 @pytest.fixture(scope="session")
 def class_generator(tmp_path_factory, pictures):
     """A diffusion model of the classes of `pictures`, which has hardly learnt."""
-    settings = class_generator_settings(pictures, epochs=2)
+    settings = class_generator_settings(pictures, epochs=1)
     return train(tmp_path_factory.mktemp("runs") / "class_generator", settings)
 
 

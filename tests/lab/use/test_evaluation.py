@@ -1,6 +1,7 @@
 """An evaluation repeats the run's own figures to the bit, and names samples."""
 
 import shutil
+from functools import partial
 
 import pytest
 from PIL import Image
@@ -13,6 +14,8 @@ from mptui.runs.store.directory import read_summary
 from tests.data.situations.pictures import pairs
 from tests.lab.use.runs import class_pictures, train
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
 HERE = {"data.workers": ("--workers", 0)}
 
 
@@ -23,9 +26,7 @@ def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
     return evaluate_run(trained, given or {}, listed=5, on_progress=ignore, note=told.append)
 
 
-@pytest.mark.parametrize(
-    "run", ["classifier", "segmenter", "generator", pytest.param("class_generator", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("run", ["classifier", slow("segmenter"), slow("generator"), slow("class_generator")])
 def test_it_equals_the_figures_of_the_run_to_the_bit(run, request):
     run = request.getfixturevalue(run)
     summary = read_summary(run)

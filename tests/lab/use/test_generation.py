@@ -44,6 +44,7 @@ def test_the_same_seed_makes_the_same_images_in_any_number(tmp_path, generator):
         assert not np.array_equal(made(trained, tmp_path / "other", **other)[0][0], few[0])
 
 
+@pytest.mark.slow
 def test_a_seed_trains_the_same_network_on_1_and_3_workers_and_it_makes_the_same_images(tmp_path):
     grids, images = [], []
     for number, workers in enumerate((1, 3)):

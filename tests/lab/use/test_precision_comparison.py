@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,8 @@ from mptui.lab.use import precisions as compared
 from mptui.lab.use.evaluate import evaluate_run
 from mptui.lab.use.precisions import compare_precisions, precision_names
 from mptui.lab.use.trained import open_trained
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 has_torchao = importlib.util.find_spec("torchao") is not None
 
@@ -35,7 +38,7 @@ def rows_of(run, *names):
     return trained, {row.precision: row for row in found.rows}
 
 
-@pytest.mark.parametrize("run", ["classifier", "segmenter", "generator"])
+@pytest.mark.parametrize("run", ["classifier", slow("segmenter"), slow("generator")])
 def test_each_precision_is_measured_on_the_validation_set(run, request):
     run = request.getfixturevalue(run)
     trained, rows = rows_of(run, "fp32", "fp16", "bf16")
@@ -62,7 +65,7 @@ def test_sixteen_bit_weights_give_the_results_of_autocast(segmenter):
 @pytest.mark.skipif(not has_torchao, reason="torchao is not installed")
 @pytest.mark.parametrize(
     "run",
-    ["classifier", *(pytest.param(run, marks=pytest.mark.slow) for run in ("segmenter", "generator"))],
+    ["classifier", slow("segmenter"), slow("generator")],
 )
 def test_int8_has_a_quarter_of_the_weights_and_about_the_same_results(run, request, caplog):
     _, rows = rows_of(request.getfixturevalue(run), "int8", "fp32")
