@@ -14,7 +14,7 @@ from mptui.registry.tasks import CLASSIFICATION
 CLASSES = 7
 slow = partial(pytest.param, marks=pytest.mark.slow)
 UNETS = {"unet", "diffusion_unet"}
-LARGE = {"densenet", "efficientnet", "maxvit", "regnet"}
+LARGE = {"densenet", "efficientnet", "maxvit", "mnasnet", "mobilenet", "regnet", "resnext", "wide"}
 """Families whose first network takes long to build."""
 
 
