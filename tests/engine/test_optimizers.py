@@ -212,8 +212,13 @@ def test_what_it_does_not_take_is_refused(settings, fault):
 
 
 def test_bytes_of_state_count_matrices_as_the_optimizer_keeps_them():
-    assert {name: OPTIMIZERS[name].state_of(100, 60) for name in ("sgd", "adamw", "muon")} == {
-        "sgd": 100 * 4,
-        "adamw": 100 * 8,
+    one, two = 100 * 4, 100 * 8
+    assert {name: spec.state_of(100, 60) for name, spec in OPTIMIZERS.items()} == {
+        "sgd": one,
+        "sgd_schedule_free": one,
+        "lion": one,
+        "adam": two,
+        "adamw": two,
+        "adamw_schedule_free": two,
         "muon": 40 * 8 + 60 * 4,
     }

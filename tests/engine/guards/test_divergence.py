@@ -46,13 +46,13 @@ def test_without_bf16_the_layer_gets_fp32_for_itself(tmp_path):
 
 def test_the_ladder_is_climbed_in_order_as_one_layer_after_another_overflows(tmp_path):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), Gain(1e5), Gain(3.0), *gain_net()[2:])
-    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 3, "lr": 0.01})
+    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 2, "lr": 0.01})
     # the second multiplies in the dtype of its input from the first, so one fp32 layer is enough
     assert moves(events) == ['layer "1" in fp32']
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 1), Gain(1e5), torch.nn.Conv2d(8, 8, 1), *gain_net()[2:]
     )
-    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 3, "lr": 0.01})
+    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 2, "lr": 0.01})
     assert moves(events) == ['layer "1" in fp32', 'layer "2" in fp32']
     assert_finite(trainer, events)
 
@@ -62,7 +62,7 @@ def test_a_rate_that_is_too_high_is_halved(tmp_path):
         tmp_path,
         small_net(norm=False),
         precision="fp32",
-        training={"epochs": 4, "lr": 60.0},
+        training={"epochs": 3, "lr": 60.0},
         guards={"max_recoveries": 30},
     )
     assert moves(events)[:2] == ["learning rate 60 → 30", "learning rate 30 → 15"]
@@ -89,7 +89,7 @@ def test_a_streak_of_skips_lowers_the_scale_first(tmp_path):
     trainer, events = trained(
         tmp_path,
         torch.nn.Sequential(gain_net(1.0), Steep(2.0**8)),
-        training={"lr": 1e-12, "epochs": 3},
+        training={"lr": 1e-12, "epochs": 2},
         # it falls too slowly to get there by itself
         precision_table={"grad_scaler": {"init_scale": 2.0**24, "backoff_factor": 0.99}},
         guards={"max_skipped_streak": 4},
