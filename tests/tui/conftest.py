@@ -1,6 +1,7 @@
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from textual._compositor import Compositor
 from textual.css.stylesheet import Stylesheet
 
 from mptui.errors import MptuiError
+from mptui.hardware.sampler import DeviceSampler
 from mptui.registry.models import find_model
 from mptui.registry.names import BUILT_IN
 from mptui.tui import work
@@ -60,18 +62,23 @@ def _styles_are_parsed_once():
 SOON_S = 1 / 50
 """Seconds: a timer that is due later, such as that of a poll, is not waited for."""
 
+LONGEST_S = 1 / 5
+"""Seconds that timers are waited for in all: that of a screen goes on once its program has ended."""
+
 
 async def _quiet(min_sleep: float = 0, max_sleep: float = 1) -> None:
     """Wait, for at most `max_sleep` seconds, until nothing is left to do in the event loop, now or soon."""
     loop: Any = asyncio.get_running_loop()
     end = loop.time() + max_sleep
+    waited_s = 0.0
     while (now := loop.time()) < end:
         await asyncio.sleep(0)
         if loop._ready:
             continue
         due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=end)
-        if due > now + SOON_S:
+        if due > now + SOON_S or waited_s > LONGEST_S:
             return
+        waited_s += max(0.0, due - now)
         await asyncio.sleep(due - now)
 
 
@@ -160,6 +167,13 @@ def recorded(monkeypatch, _looked_at_here):
         return resnet18_footprint(config) if known else count(config, task, **device)
 
     monkeypatch.setattr(ledger, "footprint", from_record)
+
+
+@pytest.fixture
+def often_sampled(monkeypatch):
+    """Sample devices, and read the samples, often: a change of a device is not waited for."""
+    monkeypatch.setattr("mptui.hardware.sampler.DeviceSampler", partial(DeviceSampler, interval_s=0.05))
+    monkeypatch.setattr("mptui.tui.screens.detection.READINGS_PER_SECOND", 10)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -18,12 +16,6 @@ from mptui.tui.terminal.graphics import needs_ascii, to_ascii
 from mptui.tui.terminal.process import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import DEADLINE_S, frame, live
-
-
-def test_the_app_imports_no_torch():
-    code = "import sys, mptui.tui.app; print({'torch', 'torchvision'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_without_a_terminal_the_headless_command_is_named():

@@ -36,8 +36,8 @@ def two_cards(driver):
 
 def test_what_the_first_frame_needs_leaves_out_what_is_slow():
     code = (
-        "import sys, mptui.tui.cockpit; "
-        "print({'torch', 'numpy', 'pydantic', 'pynvml', 'psutil'} & sys.modules.keys())"
+        "import sys, mptui.tui.app, mptui.tui.cockpit; "
+        "print({'torch', 'torchvision', 'numpy', 'pydantic', 'pynvml', 'psutil'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -81,6 +81,7 @@ async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards)
         await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
 
 
+@pytest.mark.usefixtures("often_sampled")
 async def test_the_recommendation_follows_the_load(two_cards):
     async with cockpit((120, 36)) as (app, pilot, _):
         await until(app, pilot, "2.0/140")

@@ -113,6 +113,7 @@ async def test_what_is_noted_of_the_machine_gives_way_to_the_rows(driver, monkey
         await until(app, pilot, "hides 1 of 9 GPUs")
 
 
+@pytest.mark.usefixtures("often_sampled")
 async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
     async with cockpit((140, 45)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")

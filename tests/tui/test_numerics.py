@@ -1,5 +1,7 @@
 """The numerics screen: the worst layer first, its exponents with the ranges of formats, the advice."""
 
+import pytest
+
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
 from mptui.runs.view.words import numerics_advice
 from mptui.tui.keys import heard_on
@@ -52,10 +54,17 @@ def looked(**changes) -> Numerics:
     return Numerics(**{**values, **changes})
 
 
-async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(stage):
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(80, 24), (60, 16), (200, 60)],
+        pytest.param([(80, 24), (120, 36), (60, 16), (200, 60)], marks=pytest.mark.slow),
+    ],
+)
+async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(stage, sizes):
     async with stage.live(demo_source(looked()), (80, 24)) as (app, pilot):
         await pilot.press("n")
-        for width, height in ((80, 24), (60, 16), (200, 60)):
+        for width, height in sizes:
             await pilot.resize_terminal(width, height)
             await pilot.pause()
             text = frame(app)

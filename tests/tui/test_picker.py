@@ -22,13 +22,14 @@ from tests.tui.frames import frame
 from tests.tui.pickers import footprint_of, go_to, write
 
 
+@pytest.mark.parametrize("digits", ["592", pytest.param("512346789", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("uncounted")
-async def test_profiles_have_digits_and_are_told_in_words_and_in_values(picker, environ):
+async def test_profiles_have_digits_and_are_told_in_words_and_in_values(picker, environ, digits):
     names = [info.name for info in list_profiles(environ)]
     assert names[:4] == ["fast", "stable", "memory-limited", "debug"]
     async with picker(environ) as (app, pilot, screen):
         first = frame(app)
-        for digit in "592":
+        for digit in digits:
             await pilot.press(digit)
             assert screen.picked.profile == names[int(digit) - 1]
         text = frame(app)

@@ -109,29 +109,28 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(picker, environ, tmp_p
             await pilot.pause(0.03)
 
 
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("uncounted")
-async def test_all_that_is_known_of_the_data_is_read_in_its_field(picker, environ, tmp_path):
+async def test_all_that_is_known_of_the_data_is_read_in_its_field(picker, environ, tmp_path, size):
     class_folders(tmp_path / "train", {"frogs": 3, "ships": 40, "snakes": 1})
     class_folders(tmp_path / "val", {"frogs": 3, "ships": 40, "snakes": 1})
     (tmp_path / "train" / "ships" / "notes.txt").write_text("none")
-    async with picker(environ) as (app, pilot, screen):
+    async with picker(environ, size) as (app, pilot, screen):
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "44 train · 44 val · 3 classes")
-        for size in ((80, 24), (140, 45)):
-            await pilot.resize_terminal(*size)
-            screen.query_one("#data", Input).focus()
-            await until(app, pilot, "Left out: 1")
-            text = " ".join(frame(app).split())
-            for part in (
-                *("unbalanced classes", "training.primary_metric=balanced_accuracy", "validation images"),
-                *("split: folders train and val", "Classes: 3: frogs 3, ships 40, snakes 1", "16 px"),
-            ):
-                assert part in text, size
-            assert all(finding.rpartition(" ")[2] in text for finding in screen._preview.findings)
-            assert len(screen._preview.findings) > 1
-            screen.query_one("#profiles").focus()
-            while "Left out" in frame(app):
-                await pilot.pause(0.03)
+        screen.query_one("#data", Input).focus()
+        await until(app, pilot, "Left out: 1")
+        text = " ".join(frame(app).split())
+        for part in (
+            *("unbalanced classes", "training.primary_metric=balanced_accuracy", "validation images"),
+            *("split: folders train and val", "Classes: 3: frogs 3, ships 40, snakes 1", "16 px"),
+        ):
+            assert part in text
+        assert all(finding.rpartition(" ")[2] in text for finding in screen._preview.findings)
+        assert len(screen._preview.findings) > 1
+        screen.query_one("#profiles").focus()
+        while "Left out" in frame(app):
+            await pilot.pause(0.03)
 
 
 DROPPED = {

@@ -123,12 +123,14 @@ async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(stage
 
 async def test_what_is_not_there_is_said(stage, tmp_path):
     async with stage.live(source(tmp_path)) as (app, pilot):
+        live = app.screen
         assert "no pictures yet" in await opened(app, pilot)
-    async with stage.live(source(tmp_path, made("predictions/epoch-0003-step-9.png"))) as (app, pilot):
+        await pilot.press("i")
+        live.follow(source(tmp_path, made("predictions/epoch-0003-step-9.png")))
         assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
-    shown = written(tmp_path)
-    (tmp_path / "predictions" / "epoch-0003-step-9.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
-    async with stage.live(shown) as (app, pilot):
+        await pilot.press("i")
+        live.follow(written(tmp_path))
+        (tmp_path / "predictions" / "epoch-0003-step-9.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
         assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
 
 

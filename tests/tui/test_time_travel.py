@@ -31,15 +31,15 @@ def source(run):
     return made
 
 
-async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source):
+LANES_BY_SIZE = [((60, 16), 0), ((80, 24), 1), ((100, 24), 0), ((100, 30), 1), ((140, 45), LANES)]
+
+
+@pytest.mark.parametrize(
+    "lanes", [[((80, 24), 1), ((140, 45), LANES)], pytest.param(LANES_BY_SIZE, marks=pytest.mark.slow)]
+)
+async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source, lanes):
     async with stage.live(source, (60, 16)) as (app, pilot):
-        for size, height in (
-            ((60, 16), 0),
-            ((80, 24), 1),
-            ((100, 24), 0),
-            ((100, 30), 1),
-            ((140, 45), LANES),
-        ):
+        for size, height in lanes:
             await pilot.resize_terminal(*size)
             await pilot.pause()
             assert app.screen.query_one(Ribbon).size.height == height
