@@ -159,6 +159,7 @@ def test_a_torch_that_can_not_be_imported_is_told_by_its_first_failure(broken_to
 
 
 @pytest.mark.program
+@pytest.mark.slow
 def test_devices_are_listed_where_torch_can_not_be_imported(broken_torch):
     ended = fresh(MAIN, "detect", environ=broken_torch)
     assert ended.returncode == 0

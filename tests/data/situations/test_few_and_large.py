@@ -34,7 +34,7 @@ def test_a_very_large_picture_is_named_and_left_out_by_the_budget(tmp_path):
         (tmp_path / name).mkdir()
         for number in range(5):
             Image.new("RGB", (40, 30), (90, 9, 9)).save(tmp_path / name / f"{number}.png")
-    Image.new("L", (8000, 8000)).save(tmp_path / "a" / "mosaic.png")
+    Image.new("1", (8000, 8000)).save(tmp_path / "a" / "mosaic.png")
     with pytest.raises(DataError, match=r"mosaic\.png: 8000x8000 pixels is too large") as caught:
         opened(tmp_path, SampleKind.CLASS)
     assert "data.bad_sample_budget" in caught.value.hint
