@@ -176,6 +176,7 @@ def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes
     assert bf16.fp32_layers == ["body"]
 
 
+@pytest.mark.slow
 def test_networks_of_mptui_have_no_findings(checked):
     flags = {
         "model.name": "unet",

@@ -181,7 +181,7 @@ CHANGES = {
         "9", "growing", lambda changed, _: factors(changed) == [2, 1, 1, 1], slow=True
     ),
     f"{SCALER}.backoff_factor": Change(
-        "0.25", "overflowing", lambda changed, _: factors(changed) == [0.5, 0.25, 0.25, 0.25]
+        "0.25", "overflowing", lambda changed, _: factors(changed) == [0.5, 0.25, 0.25, 0.25], slow=True
     ),
     f"{SCALER}.min_scale": Change(
         str(2.0**56), "overflowing", lambda *runs: [ran.scales[-1] for ran in runs] == [2.0**56, 2.0**52]

@@ -28,7 +28,8 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("cache", [pytest.param("off", marks=pytest.mark.slow), "ram"])
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["off", "ram"])
 def test_images_small_enough_to_be_kept_as_they_are_train_to_the_same_figures(tmp_path, cache):
     masks = [stripes(0, 255) if index % 3 else stripes(255, 255, 0) for index in range(20)]
     pairs(tmp_path / "data", masks)

@@ -39,6 +39,7 @@ def test_it_equals_the_figures_of_the_run_to_the_bit(run, request):
     assert best.recorded == {"val_loss": best.result.loss, **best.result.metrics}
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_sample_is_that_of_a_set_of_it_alone(classifier, segmenter):
     for run, samples in ((classifier, 6), (segmenter, 8)):
         found = evaluated(run, flags={"training.batch_size": ("--batch-size", 1)})

@@ -54,6 +54,7 @@ def test_each_precision_is_measured_on_the_validation_set(run, request):
     assert rows["fp16"].weight_bytes == rows["bf16"].weight_bytes < 0.75 * rows["fp32"].weight_bytes
 
 
+@pytest.mark.slow
 def test_sixteen_bit_weights_give_the_results_of_autocast(segmenter):
     _, rows = rows_of(segmenter, "bf16")
     under_autocast = open_trained(segmenter, flags={"precision.mode": ("--precision", "bf16")}, note=ignore)

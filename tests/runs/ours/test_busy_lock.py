@@ -90,7 +90,9 @@ def warnings(events):
     return [each.message for each in events if isinstance(each, Warned) and each.code == "disk"]
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["completed", "stopped"])
+@pytest.mark.parametrize(
+    "stopped", [pytest.param(False, marks=pytest.mark.slow), True], ids=["completed", "stopped"]
+)
 def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
     session, seen, holder = hold_up(stopped)
     began = time.monotonic()
