@@ -74,7 +74,7 @@ def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
             speed={"compile": mode},
         )
         trainer, events = build_trainer(
-            run, tmp_path / mode, train=64, force_compile=mode != "off", device=torch.device("cuda")
+            run, tmp_path / mode, train=64, val=16, force_compile=mode != "off", device=torch.device("cuda")
         )
         thread = threading.Thread(target=trainer.train)
         thread.start()

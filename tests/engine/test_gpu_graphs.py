@@ -34,6 +34,7 @@ def build(folder, run, model=None, *, compiled=True, **more):
     model = small_net() if model is None else model
     if not compiled:
         run = run.model_copy(update={"speed": run.speed.model_copy(update={"compile": "off"})})
+    more = {"val": 16, **more}  # a validation of several batches replays its graph
     return build_trainer(run, folder, model=model.to(GPU), device=GPU, force_compile=compiled, **more)
 
 
