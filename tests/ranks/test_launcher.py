@@ -140,7 +140,7 @@ def test_an_error_that_a_restart_would_meet_again_ends_the_group_at_once(run):
     assert not (run / "ranks" / "0.before.log").exists()
 
 
-@pytest.mark.parametrize("saves", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("saves", [True, False])
 def test_a_bug_is_not_met_again_and_again_unless_the_run_gets_further(run, saves):
     """The second start meets it without a save in between; a third one is not made."""
     (run / "checkpoints").mkdir()
