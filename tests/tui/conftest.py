@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from textual._compositor import Compositor
+from textual._context import active_app
 from textual.css.stylesheet import Stylesheet
 
 from mptui.errors import MptuiError
@@ -62,23 +63,19 @@ def _styles_are_parsed_once():
 SOON_S = 1 / 50
 """Seconds: a timer that is due later, such as that of a poll, is not waited for."""
 
-LONGEST_S = 1 / 5
-"""Seconds that timers are waited for in all: that of a screen goes on once its program has ended."""
-
 
 async def _quiet(min_sleep: float = 0, max_sleep: float = 1) -> None:
     """Wait, for at most `max_sleep` seconds, until nothing is left to do in the event loop, now or soon."""
     loop: Any = asyncio.get_running_loop()
     end = loop.time() + max_sleep
-    waited_s = 0.0
+    app = active_app.get(None)
     while (now := loop.time()) < end:
         await asyncio.sleep(0)
         if loop._ready:
             continue
         due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=end)
-        if due > now + SOON_S or waited_s > LONGEST_S:
+        if due > now + SOON_S or (app is not None and app._exit):  # whose timer of drawing goes on
             return
-        waited_s += max(0.0, due - now)
         await asyncio.sleep(due - now)
 
 

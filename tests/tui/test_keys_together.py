@@ -32,8 +32,7 @@ async def test_a_question_that_takes_a_while_gets_the_next_key(tmp_path):
     a_run(tmp_path, "parent", journal=demo_journal())
     async with Shown(tmp_path) as (app, pilot, started):
         send(app, "f", "2", "enter")
-        while not started:
-            await pilot.pause(0.03)
+        await until(app, pilot, "steps of the fork")
     assert started[0].resumed == tmp_path / "parent-fork"
     assert (tmp_path / "parent-fork").exists()
 
