@@ -29,6 +29,8 @@ CONFIG = RunConfig.model_validate(
         "data": {"image_size": 32},
     }
 )
+BLOCKS = RunConfig.model_validate(CONFIG.model_dump() | {"model": {"name": "unet", "width": 8, "depth": 1}})
+"""A network of blocks, which are sharded each for itself."""
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,12 @@ class Collectives(TorchDispatchMode):
 
 
 @pytest.mark.slow
-def test_collectives_and_shards_are_those_of_fully_shard(simulation):
+def test_collectives_and_shards_are_those_of_fully_shard():
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     try:
         mesh = init_device_mesh("cpu", (RANKS,))
         with FakeTensorMode(allow_non_fake_inputs=True), Collectives() as seen:
-            network = build(CONFIG.model, num_classes=10, task="classification", side=32)
+            network = build(BLOCKS.model, num_classes=10, task="segmentation", side=32)
             for block in blocks_of(network):
                 fully_shard(block, mesh=mesh)
             fully_shard(network, mesh=mesh)
@@ -65,6 +67,7 @@ def test_collectives_and_shards_are_those_of_fully_shard(simulation):
     finally:
         dist.destroy_process_group()
     sizes = [size for each in seen.sizes.values() for size in each]
+    simulation = Simulation(BLOCKS, "segmentation", device="cpu", precision="fp32", classes=10, step_s=0.1)
     found = simulation.sharded(Link(RANKS, 1e9, 0))
     assert (found.collectives, found.collective_bytes) == (len(sizes), sum(sizes))
     buffers = sum(buffer.nbytes for buffer in network.buffers())
