@@ -14,8 +14,6 @@ from mptui.lab.measure.core import MeasureError, Measurer, SampleSpan, ShortRunR
 from tests.forks import FORKING
 from tests.program import Program
 
-pytestmark = pytest.mark.slow
-
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
 SETS = ["model.width=4", "model.depth=1", "data.image_size=16", "data.samples=8", "speed.compile=off"]
@@ -31,6 +29,7 @@ def places(tmp_path, monkeypatch):
     return os.environ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)]
 )
@@ -69,6 +68,7 @@ def measured_until(monkeypatch, runs):
     monkeypatch.setattr(Measurer, "measure", measure)
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_stays_as_the_profile_has_it_and_the_rest_trains(places, tmp_path, monkeypatch):
     measured_until(monkeypatch, 10**6)
     sets = [*FLAGS, *(part for given in SETS[:-1] for part in ("--set", given))]
@@ -93,6 +93,7 @@ def test_what_was_not_measured_stays_as_the_profile_has_it_and_the_rest_trains(p
     assert json.loads(ended.stdout)["optimizer_steps"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 3])
 def test_a_time_too_short_to_measure_anything_saves_nothing(places, tmp_path, monkeypatch, runs):
     measured_until(monkeypatch, runs)
@@ -120,6 +121,7 @@ def test_a_profile_that_is_there_is_told_before_anything_is_measured(places, tmp
     assert path.read_text() == 'description = "mine"\n'
 
 
+@pytest.mark.slow
 def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_path, monkeypatch):
     def measure(self, request, settings, effort):
         return ShortRunResult(
@@ -141,6 +143,7 @@ def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_pat
     assert {each.name for each in tmp_path.iterdir()} == {"printed.toml"}
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_start_ends_with_its_code(places, monkeypatch):
     def measure(self, request, settings, effort):
         raise MeasureError("out of memory", 5)

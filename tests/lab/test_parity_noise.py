@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mptui.data.batch import Batch
+from mptui.lab.measure import noise
 from mptui.lab.measure.noise import TOLERANCE, SumsByImage, between_seeds, difference
 from mptui.tasks.classification import Classification
 from mptui.tasks.segmentation import Segmentation
@@ -122,6 +123,27 @@ def test_the_values_of_an_accuracy_are_its_right_images():
         sums.add(outputs, batch)
     assert sums.values("acc1") == pytest.approx((logits.argmax(1) == targets).double().numpy())
     assert sums.values("f1").size == 0
+
+
+def test_of_many_images_with_large_sums_groups_are_kept(monkeypatch):
+    monkeypatch.setattr(noise, "UNITS", 4)
+    torch.manual_seed(0)
+    targets = torch.randint(0, 9, (10, 4, 4))
+    predicted = torch.where(torch.rand(10, 4, 4) < 0.8, targets, 0)
+    outputs = torch.nn.functional.one_hot(predicted, 9).movedim(-1, 1).float()
+    task = Segmentation(tuple("abcdefghi"))
+
+    def overlap(rows):
+        metrics = task.metrics(torch.device("cpu"))
+        batch, chosen = images_of(outputs[rows], targets[rows])
+        metrics.update(chosen, batch)
+        return metrics.compute()["iou"]
+
+    sums = SumsByImage(task, torch.device("cpu"))
+    batch, _ = images_of(outputs, targets)
+    sums.add(outputs, batch)
+    without = [overlap([row for row in range(10) if row % 4 != group]) for group in range(4)]
+    assert sums.values("iou") == pytest.approx(4 * overlap(range(10)) - 3 * np.array(without))
 
 
 def test_the_values_of_an_overlap_vary_as_it_does_between_sets_of_images():

@@ -222,6 +222,8 @@ async def test_a_run_is_opened_and_left_again(shown, three):
         await until(app, pilot, "╭─ loss")
         await pilot.press("escape")
         await until(app, pilot, "3 runs")
+        await pilot.press("r")
+        await until(app, pilot, f"resume it by: mptui resume {three / 'hour'}"[:60])
         await pilot.press("enter")
         await until(app, pilot, "╭─ loss")
         await pilot.press("q")
