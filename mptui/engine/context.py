@@ -16,7 +16,7 @@ from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.micro_batches import MicroBatches, Recovery
 from mptui.engine.progress import Outcome, StepSeeds
-from mptui.engine.ranks.group import Agreement, Ranks
+from mptui.engine.ranks.group import Ranks, SyncPart
 from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.state import TrainState
 from mptui.events import Event, PhaseChanged
@@ -34,7 +34,7 @@ _REASONS = (None, "steps", "time")
 """Why a save is due (`Saver.reason_now`), by the number that stands for it."""
 
 
-class Due(Agreement):
+class Due(SyncPart):
     """Whether a report or a save is due between two steps, by the clock of rank 0.
 
     Ranks agree on it when they last met, before the step's row is recorded. That row may take the last place

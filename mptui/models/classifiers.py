@@ -8,10 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 import torchvision
-from timm.models import get_pretrained_cfg
 from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torchvision.transforms import InterpolationMode
@@ -209,8 +207,8 @@ def _special_arguments(name: str, side: int) -> dict[str, Any]:
     return {"input_size": (side, side)} if name == "maxvit_t" else {}
 
 
-# timm's image classification networks, and their published weights
-# -----------------------------------------------------------------
+# timm's image classification networks, and their published weights. timm is an extra: most have none
+# --------------------------------------------------------------------------------------------------
 
 _SAFE_FILE = "model.safetensors"
 
@@ -269,6 +267,8 @@ def build_encoder_unet(
 
 def _tried(name: str, side: int, **settings: Any) -> tuple[nn.Module, Any]:  # noqa: ANN401 - of timm
     """Build a network, and run it once on an image of `side` pixels; return it and its output."""
+    import timm
+
     config = _config(name)
     try:
         model: nn.Module = timm.create_model(_bare(name), **settings, **_size(config, side))
@@ -312,6 +312,8 @@ def _weights(name: str, path: Path, side: int, *, features_only: bool) -> Mappin
 
     timm adapts older files, and files of other projects, as it loads them into a network.
     """
+    import timm
+
     overlay = {"state_dict": dict(read_state(path))}
     load = partial(
         timm.create_model,
@@ -336,6 +338,8 @@ def _config(name: str) -> Any:  # noqa: ANN401 - of timm, which has no types
     Raises:
         ConfigError: It has no such weights.
     """
+    from timm.models import get_pretrained_cfg
+
     try:
         return get_pretrained_cfg(_bare(name), allow_unregistered=False)
     except RuntimeError as error:

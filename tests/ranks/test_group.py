@@ -7,7 +7,7 @@ import torch
 
 from mptui.engine.evaluate import summed_state
 from mptui.engine.ranks import group as ranks_group
-from mptui.engine.ranks.group import Agreement, Ranks, join
+from mptui.engine.ranks.group import Ranks, SyncPart, join
 from mptui.errors import ConfigError, RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
@@ -72,7 +72,7 @@ def test_the_first_host_of_a_list_of_slurm(nodes, host):
     assert first_host(nodes) == host
 
 
-class Lowest(Agreement):
+class Lowest(SyncPart):
     """The lowest number of all ranks, and the names of those that have less than 4."""
 
     size = 1

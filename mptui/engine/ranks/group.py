@@ -149,9 +149,10 @@ class RankStatus(IntEnum):
 # ------------------------------------------------------------------------------
 
 _MOST_NUMBERS = 16
+"""Integers that a rank can bring to a meeting; all bring as many."""
 
 
-class Agreement:
+class SyncPart:
     """One thing that all ranks do alike, by what each of them knows; see `StepSync.add`."""
 
     size = 0
@@ -175,24 +176,25 @@ class Agreement:
 class StepSync:
     """What ranks agree on each time they meet (`Ranks.sync_status`), which they do once in each step.
 
-    Invariant: all ranks add the same agreements in the same order, before they meet for the first of them. A
+    Invariant: all ranks add the same parts in the same order, before they meet for the first of them. A
     rank that fails before it has added all brings zeros for the others, and no news.
     """
 
     def __init__(self) -> None:
-        self._agreements: dict[str, Agreement] = {}
+        self._parts: dict[str, SyncPart] = {}
         self._news: list[object] = []
 
-    def add(self, name: str, agreement: Agreement) -> None:
+    def add(self, name: str, part: SyncPart) -> None:
         """Agree on it from the next meeting on; it takes the place of an earlier one of this name."""
-        self._agreements[name] = agreement
+        self._parts[name] = part
+        assert sum(each.size for each in self._parts.values()) < _MOST_NUMBERS
 
     def numbers(self) -> list[int]:
         """Return the numbers of this rank, of one length on all: whether it has news, and those of each."""
-        agreements = self._agreements.values()
-        self._news = [each.news() for each in agreements]
+        parts = self._parts.values()
+        self._news = [each.news() for each in parts]
         has_news = any(news is not None for news in self._news)
-        numbers = [int(has_news), *(number for each in agreements for number in each.numbers())]
+        numbers = [int(has_news), *(number for each in parts for number in each.numbers())]
         return numbers + [0] * (_MOST_NUMBERS - len(numbers))
 
     def on_numbers(
@@ -200,12 +202,12 @@ class StepSync:
     ) -> None:
         """Let all agree by the numbers of all ranks; news go through `exchange`, if a rank has some."""
         begin = 1
-        for each in self._agreements.values():
+        for each in self._parts.values():
             each.on_numbers([row[begin : begin + each.size] for row in rows])
             begin += each.size
         if any(row[0] for row in rows):
             told = exchange(self._news)
-            for place, each in enumerate(self._agreements.values()):
+            for place, each in enumerate(self._parts.values()):
                 if news := [row[place] for row in told if place < len(row) and row[place] is not None]:
                     each.on_news(news)
 

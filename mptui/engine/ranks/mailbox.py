@@ -5,10 +5,10 @@ from collections import deque
 from typing_extensions import override
 
 from mptui.engine.mailbox import Command, Mailbox
-from mptui.engine.ranks.group import Agreement, Ranks
+from mptui.engine.ranks.group import Ranks, SyncPart
 
 
-class RanksMailbox(Mailbox, Agreement):
+class RanksMailbox(Mailbox, SyncPart):
     """Holds the commands that all ranks agreed on when they last met (`Ranks.sync_status`).
 
     A stop and a save may be asked of any rank, by a signal; other commands come to rank 0.

@@ -16,7 +16,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
 from mptui.engine.micro_batches import Recovery, is_out_of_memory, release
 from mptui.engine.ranks.beats import KEPT, StepTimes
-from mptui.engine.ranks.group import Agreement, RankFailure, RankStatus, RetryError, as_lost
+from mptui.engine.ranks.group import RankFailure, RankStatus, RetryError, SyncPart, as_lost
 from mptui.errors import MemoryExhaustedError
 
 # Keeps all ranks at the same step: what one can't do, all repeat or end together
@@ -184,7 +184,7 @@ def _not_repeatable(error: BaseException, tied_by: str) -> BaseException:
 _PER_S = 1_000_000
 
 
-class RankTimes(Hook, Agreement):
+class RankTimes(Hook, SyncPart):
     """Gives the times of each measured step of this rank to rank 0; not active in a process that is alone.
 
     All ranks measure the same steps, one for each report, and report between the same two steps; their times
@@ -260,7 +260,7 @@ News = list[dict[int, Problem]]
 """The samples of the training and of the validation set, by index."""
 
 
-class Unreadable(Hook, Agreement):
+class Unreadable(Hook, SyncPart):
     """Tells the other ranks of samples that this one could not read; not active in a process that is alone.
 
     Rank 0 records those of all, and all fail alike where there are more than `data.bad_sample_budget`.
