@@ -5,9 +5,10 @@ from enum import Enum
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from mptui.events import Event
+if TYPE_CHECKING:  # `mptui --help` has no use for events
+    from mptui.events import Event
 
 # Names of timm's networks, read from its source: importing timm takes seconds
 # ----------------------------------------------------------------------------
@@ -97,7 +98,7 @@ resume.
 class Tracker(Protocol):
     """Receives the events of a run, in a thread of its own in a process of its own; may wait and fail."""
 
-    def log(self, event: Event, scalars: dict[str, float]) -> None:
+    def log(self, event: "Event", scalars: dict[str, float]) -> None:
         """Log the scalars of an event by name; most events have none."""
 
     def flush(self) -> Kept | None:

@@ -410,6 +410,21 @@ def test_a_change_in_a_directory_that_is_gone_is_a_fault_of_the_disk(tmp_path):
         pytest.fail("it is gone")
 
 
+def test_a_directory_that_goes_while_its_lock_is_looked_for_was_taken_by_nobody(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    mine = claim(run)
+    (run / "lock.json").unlink()
+
+    def gone():
+        run.rename(tmp_path / "away")
+        return False
+
+    with pytest.raises(FileNotFoundError), mine.change(gone):
+        pytest.fail("it has changed something")
+    mine.keep(gone)
+
+
 def test_who_takes_a_run_over_removes_what_was_left_half_written(tmp_path):
     (tmp_path / ".summary.json.7-0123abcd.partial").write_text("{")
     claim(tmp_path)

@@ -314,6 +314,8 @@ class Claim:
 
     def _take_again_alone(self, untouched: Callable[[], bool]) -> None:
         if not untouched():
+            if not self._run.is_dir():  # gone meanwhile, as from a disk that is not mounted: nobody has it
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._run))
             raise self._lost()
         try:
             self._take_alone()
