@@ -172,6 +172,27 @@ async def test_what_is_known_to_be_wrong_does_not_start_and_keys_typed_in_one_go
 
 
 @pytest.mark.usefixtures("uncounted")
+async def test_what_is_learnt_while_the_cursor_moves_leaves_it_where_it_is(environ):
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        profiles = app.screen.query_one("#profiles")
+        for learnt in (app.screen.show_learnt, app.screen.show_selection):
+            profiles.highlighted = 3
+            learnt()  # before the message of the cursor arrives
+            await pilot.pause()
+            assert (profiles.highlighted, app.screen.picked.profile) == (3, "debug")
+            profiles.highlighted = 0
+            await pilot.pause()
+        profiles.highlighted = 3
+        app.screen.show_learnt()
+        await pilot.press("enter")
+        await until(app, pilot, "space pause")
+    assert [run.request.profile for run in runs] == ["debug"]
+
+
+@pytest.mark.usefixtures("uncounted")
 async def test_what_was_picked_is_what_is_asked_for(environ):
     environ |= {"MPTUI_TRAINING_MAX_STEPS": "7"}
     async with cockpit(environ=environ) as (app, pilot, runs):

@@ -273,7 +273,7 @@ class PickerScreen(SelectionPage):
     def on_mount(self) -> None:
         """Show the selection, and start slow work."""
         self.query_one("#profiles", KeyedList).border_title = "profiles"
-        self.show_selection()
+        self._show_another()
         self._say_device()
         self.look_at_data()
 
@@ -296,14 +296,20 @@ class PickerScreen(SelectionPage):
         too_much = {name for name, fit in self._fits.items() if not (isinstance(fit, Fit) and fit.fits)}
         profiles = self.query_one("#profiles", KeyedList)
         edited = [self.picked.profile] if self.picked.edits else []
+        # the cursor stays: a key can move it before the message of that arrives
         profiles.replace(profile_options(names, faults.keys() | too_much, edited))
-        with profiles.prevent(OptionList.OptionHighlighted):
-            profiles.highlighted = names.index(self.picked.profile)
 
     def show_selection(self) -> None:
         """Resolve the selection again, and show it."""
         self._refresh_profiles()
         self._refresh()
+
+    def _show_another(self) -> None:
+        """Show the selection of a profile that was chosen without the cursor."""
+        self.show_selection()
+        profiles = self.query_one("#profiles", KeyedList)
+        with profiles.prevent(OptionList.OptionHighlighted):
+            profiles.highlighted = [info.name for info in self._profiles].index(self.picked.profile)
 
     def show_learnt(self) -> None:
         """Show what is known now of memory and data."""
@@ -376,8 +382,8 @@ class PickerScreen(SelectionPage):
     # -- selection
 
     @on(OptionList.OptionHighlighted, "#profiles")
-    def _profile_under_cursor(self, event: OptionList.OptionHighlighted) -> None:
-        self._choose(str(event.option.id))
+    def _choose_under_cursor(self) -> None:
+        self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self.picked.profile)
 
     def _choose(self, name: str) -> None:
         if name != self.picked.profile:
@@ -414,7 +420,7 @@ class PickerScreen(SelectionPage):
     def _take_in(self) -> None:
         """Read the fields: a key can arrive before the messages of earlier keys."""
         self._note_fields()
-        self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self.picked.profile)
+        self._choose_under_cursor()
         self._refresh()
 
     def _note_fields(self) -> None:
@@ -461,6 +467,7 @@ class PickerScreen(SelectionPage):
 
     def action_edit(self) -> None:
         """Edit the value under the cursor."""
+        self._take_in()
         value = self.query_one(SettingsPanel).chosen
         if value is None:
             return
@@ -483,6 +490,7 @@ class PickerScreen(SelectionPage):
 
     def action_save(self) -> None:
         """Save the settings as a profile of the user."""
+        self._take_in()
         if self._resolved is None:
             self._complain("can't be saved", self._fault)
             return
@@ -505,7 +513,7 @@ class PickerScreen(SelectionPage):
         self._profiles = list_profiles(self._environ)
         self._picks.saved_as(name)
         self.query_one(Fields).show_epochs(self.picked.epochs)
-        self.show_selection()
+        self._show_another()
         self.notify(clean(str(path)), title="saved", markup=False)
         return None
 
