@@ -48,8 +48,7 @@ class Due(SyncPart):
         self._saver = saver
         self._report = False
         self._save: str | None = None
-        if not self._is_alone:
-            state.job.ranks.sync.add("due", self)
+        state.job.ranks.agree_on("due", self)
 
     def take_report(self) -> bool:
         """Return whether a report is due now, which it then no longer is: its clock starts over."""

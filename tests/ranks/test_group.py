@@ -80,7 +80,7 @@ class Lowest(SyncPart):
 
     def __init__(self, ranks):
         self._own, self._name = 5 - 2 * ranks.rank, f"rank {ranks.rank}"
-        ranks.sync.add("lowest", self)
+        ranks.agree_on("lowest", self)
 
     def numbers(self):
         return [self._own]

@@ -153,7 +153,7 @@ _MOST_NUMBERS = 16
 
 
 class SyncPart:
-    """One thing that all ranks do alike, by what each of them knows; see `StepSync.add`."""
+    """One thing that all ranks do alike, by what each of them knows; see `Ranks.agree_on`."""
 
     size = 0
     """Integers of `numbers`."""
@@ -185,7 +185,7 @@ class StepSync:
         self._news: list[object] = []
 
     def add(self, name: str, part: SyncPart) -> None:
-        """Agree on it from the next meeting on; it takes the place of an earlier one of this name."""
+        """Add a part; it takes the place of an earlier one of this name."""
         self._parts[name] = part
         assert sum(each.size for each in self._parts.values()) < _MOST_NUMBERS
 
@@ -320,6 +320,11 @@ class Ranks:
         if status == RankStatus.FINE and worst == RankStatus.RETRY:
             raise RetryError
         return [row[1] for row in rows]
+
+    def agree_on(self, name: str, part: SyncPart) -> None:
+        """Bring `part` to each meeting from the next on; it takes the place of one of this name."""
+        if not self.is_alone:
+            self.sync.add(name, part)
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks at their next meeting that `error` ends the run; once."""

@@ -26,7 +26,7 @@ class RanksMailbox(Mailbox, SyncPart):
         self._own = own
         self._taken: list[Command] = []
         self._agreed: deque[Command] = deque()
-        ranks.sync.add("mailbox", self)
+        ranks.agree_on("mailbox", self)
 
     @property
     @override

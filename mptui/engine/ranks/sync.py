@@ -198,8 +198,8 @@ class RankTimes(Hook, SyncPart):
         self._ranks = context.ranks
         self._own: list[int] | None = None
         self._arrived: dict[int, StepTimes] = {}
+        self._ranks.agree_on("times", self)
         if self.active:
-            self._ranks.sync.add("times", self)
             self._ranks.sums_begin = context.reporter.clock.sums_begin
 
     @property
@@ -268,8 +268,7 @@ class Unreadable(Hook, SyncPart):
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
-        if self.active:
-            context.ranks.sync.add("unreadable", self)
+        context.ranks.agree_on("unreadable", self)
 
     @property
     def active(self) -> bool:
