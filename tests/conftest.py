@@ -9,6 +9,8 @@ import sys
 
 import pytest
 import typer.main
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mptui.registry import own_code
 from tests import decoders, gpus, program
@@ -36,6 +38,13 @@ _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
 
 
+# a busy machine fails nobody, and a test fails for what was changed, not by the day
+settings.register_profile(
+    "mptui", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("mptui")
+
+
 class Frozen:
     """Number of modules whose objects are left out."""
 
@@ -52,10 +61,20 @@ def pytest_collection_finish(session):
 
     small_cnn.register()  # before processes are forked
     program.import_for(session.items)
+    if any(
+        hasattr(item.function, "hypothesis") for item in session.items if isinstance(item, pytest.Function)
+    ):
+        _read_unicode_tables()
     gc.freeze()
     gc.set_threshold(*_OBJECTS_BEFORE_A_SEARCH)
     gc.enable()
     Frozen.modules = len(sys.modules)
+
+
+@settings(max_examples=1, database=None)
+@given(st.text())
+def _read_unicode_tables(_text):
+    """Let hypothesis write its tables of characters: that takes 2 s in a clean clone, of no test."""
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def configs(draw) -> RunConfig:
         return RunConfig()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(configs())
 def test_a_written_configuration_resolves_to_an_equal_one(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("dump") / "run.toml"

@@ -116,7 +116,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.dictionaries(_names, _values.filter(lambda value: value is not None), max_size=4), st.data())
 def test_any_file_gives_a_run_or_a_config_error(tmp_path_factory, values, data):
     document: dict[str, Any] = {}

@@ -17,7 +17,7 @@ def order(labels, seed=0):
     return EpochOrder(len(labels), 8, True, seed, np.array(labels))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(0, 2**32), st.integers(0, 9))
 def test_each_class_is_drawn_equally_often_and_so_is_each_of_its_samples(labels, seed, epoch):
     draws = order(labels, seed).of(epoch)

@@ -12,7 +12,7 @@ batches_and_ranks = st.integers(1, 9).flatmap(
 """A batch has a sample for each process: others are refused."""
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 60), batches_and_ranks, st.integers(1, 4))
 @example(11, (8, 2), 1)
 @example(3, (8, 8), 1)
@@ -39,7 +39,7 @@ def test_every_sample_is_read_once_and_none_alone(count, sizes, accumulate):
     assert (fewest_at_once(count, batch_size, world_size, None) == 1) == (alone > 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 60), batches_and_ranks, st.integers(1, 9))
 def test_the_fewest_in_a_pass_are_those_of_the_smallest_part(count, sizes, micro_batch):
     batch_size, world_size = sizes

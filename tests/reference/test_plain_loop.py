@@ -163,7 +163,7 @@ def validation(trainer):
     )
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(*(st.sampled_from(values) for values in CHOICES)))
 def test_a_run_is_the_plain_loop(tmp_path_factory, values):
     compare(tmp_path_factory.mktemp("run") / "checkpoints", Case(*values))

@@ -175,7 +175,7 @@ def happen(folder, acts):
     journal.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(acts=ACTS)
 def test_index_and_the_rest_of_the_journal_say_what_the_whole_journal_says(acts):
     with tempfile.TemporaryDirectory() as name:

@@ -165,14 +165,14 @@ def jumping(chance, seconds):
     return events
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_the_parts_of_a_run_are_its_seconds_whatever_the_clock_of_the_wall_says(chance, seconds):
     view = folded(*jumping(chance, seconds))
     assert sum(seconds_of(view.timeline).values()) == pytest.approx(seconds)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_late_events_of_an_older_journal_add_no_time(chance, seconds):
     """It has no other clock: an event of an earlier time is no beginning of time that was counted."""

@@ -114,7 +114,7 @@ def laid_out(tensor, layout):
 @example(shape=(32, 128, 14, 14), axis=1, place=0.5, layout="channels last")
 @example(shape=(16, 64, 32, 32), axis=3, place=0.0, layout="contiguous")  # the border that padding made
 @example(shape=(128, 64, 8, 8), axis=3, place=0.0, layout="contiguous")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_sample_sees_each_channel_row_and_column_as_often_as_it_is_there(shape, axis, place, layout):
     tensor = torch.ones(shape)
     tensor.select(axis, int(place * shape[axis])).fill_(2.0**20)
