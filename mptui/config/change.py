@@ -15,43 +15,7 @@ from mptui.errors import ConfigError
 # Switches a running run to another profile: which settings change, and which keep their values
 # ---------------------------------------------------------------------------------------------
 # Weights, optimizer state and the positions in schedule and data carry over, so the settings that they
-# depend on can't change.
-
-_SWITCHABLE_TABLES = ("precision.", "guards.", "checkpoint.", "memory.")
-_SWITCHABLE_KEYS = {
-    "training.batch_size",
-    "training.accumulate",
-    "training.clip_grad_norm",
-    "training.label_smoothing",
-    "training.loss",
-    "training.class_weights",
-    "training.freeze",
-    "training.early_stopping_patience",
-    "speed.compile",
-    "data.workers",
-    "data.prefetch",
-    "data.augment",
-    "data.sampler",
-    "data.mixup_alpha",
-    "data.cutmix_alpha",
-    "data.bad_sample_budget",
-    "logging.pictures",
-    "logging.step_interval_s",
-}
-_FIXED_KEYS = {"memory.shard"}
-# A learning rate suits one optimizer: these switch only if both profiles use the same one.
-_OPTIMIZER_KEYS = {
-    "training.lr",
-    "training.lr_scaling",
-    "training.lr_batch_size",
-    "training.layer_decay",
-    "training.head_lr_scale",
-    "training.momentum",
-    "training.nesterov",
-    "training.betas",
-    "training.eps",
-    "training.weight_decay",
-}
+# depend on can't change: the schema says beside each key whether it can (`Live`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +65,8 @@ def switched(current: RunConfig, profile: RunConfig) -> Switched:
 
 def fixed_because(key: str) -> str:
     """Return why a single setting can't change during a run; "" if it can."""
-    if _is_switchable(key) or key in _OPTIMIZER_KEYS:
-        return ""
-    return FIXED.get(key, f"a resume can change it: mptui resume RUN --set {key}=…")
+    setting = SETTINGS[key]
+    return "" if setting.live else setting.fixed or f"a resume can change it: mptui resume RUN --set {key}=…"
 
 
 def switched_setting(current: RunConfig, key: str, value: object) -> Switched:
@@ -124,11 +87,6 @@ def switched_setting(current: RunConfig, key: str, value: object) -> Switched:
     return switch
 
 
-def _is_switchable(key: str) -> bool:
-    """Whether a setting can change during a run, whatever its optimizer."""
-    return (key.startswith(_SWITCHABLE_TABLES) and key not in _FIXED_KEYS) or key in _SWITCHABLE_KEYS
-
-
 def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str, str]]:
     """Split the keys in which `profile` differs into those that can change during a run and the others."""
     same_optimizer = current.training.optimizer == profile.training.optimizer
@@ -136,7 +94,8 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
     for key in SETTINGS:
         if value_of(current, key) == value_of(profile, key):
             continue
-        if _is_switchable(key) or (same_optimizer and key in _OPTIMIZER_KEYS):
+        live = SETTINGS[key].live
+        if live is not None and (same_optimizer or not live.one_optimizer):
             wanted.append(key)
         elif not key.startswith(("model.", "data.", "hardware.", "code.")):
             kept[key] = ""
@@ -159,35 +118,10 @@ def _set(document: dict[str, object], key: str, value: object) -> None:
 
 # Checks the settings of a resume: state comes from the checkpoint, settings from the configuration
 # -------------------------------------------------------------------------------------------------
-# A setting that the state depends on can't change; all others apply from the resume on.
+# A setting that the state depends on can't change (`Fixed`); all others apply from the resume on.
 
-_WEIGHTS = "its weights fit no other network"
-_SAMPLES = "the order of its samples and its validation set depend on it"
 _FORMER = "bilinear"
 """The interpolation of runs that were made before it was recorded."""
-
-FIXED: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            *(f"model.{key}" for key in ("name", "encoder", "width", "depth", "up", "norm")),
-            "model.attention",
-            "model.class_conditional",
-        ),
-        _WEIGHTS,
-    ),
-    "model.vae_sha256": "its network has learnt the latents of this VAE",
-    "model.task": "its loss and its best epoch depend on it",
-    "data.bands": _WEIGHTS.replace("network", "images"),
-    **dict.fromkeys(("model.weights", "model.weights_key"), "it continues from its own weights"),
-    "training.primary_metric": "its best checkpoint was chosen by it",
-    "training.optimizer": "its optimizer state fits no other",
-    **dict.fromkeys(("training.noise_schedule", "training.prediction"), "its network has learnt by it"),
-    "data.interpolation": "its network learns images that were resampled so",
-    **dict.fromkeys(
-        ("training.seed", "data.name", "data.samples", "data.val_fraction", "data.split_seed"), _SAMPLES
-    ),
-}
-"""Settings that can't change at a resume -> the reason."""
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[str]:
@@ -206,9 +140,9 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
     if before.data.split_seed is now.data.split_seed is None:
         differing -= {"data.split_seed"}  # training.seed is told
     faults = [
-        f"{key} = {asked[key]}: this run has {had[key]}, and {why}"
-        for key, why in FIXED.items()
-        if key in differing
+        f"{key} = {asked[key]}: this run has {had[key]}, and {setting.fixed}"
+        for key, setting in SETTINGS.items()
+        if key in differing and setting.fixed
     ]
     if faults:
         hint = "resume without it, or start a new run with it: mptui run"

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from mptui.config.documents import Keys, read_document
-from mptui.config.schema import OneOf, RunConfig, Table
+from mptui.config.schema import Fixed, Live, OneOf, RunConfig, Table
 from mptui.registry.names import LONG_NAMES
 from mptui.registry.scope import Scope, Training, own_loss_in
 from mptui.registry.tasks import TASKS
@@ -47,6 +47,16 @@ class Setting:
     def scopes(self) -> tuple[Scope, ...]:
         """Where the key acts: in the runs that are in all of these."""
         return (*self.table.scopes, *(part for part in self.field.metadata if isinstance(part, Scope)))
+
+    @property
+    def live(self) -> Live | None:
+        """How the key changes between two steps of a run; None: it can't."""
+        return next((part for part in self.field.metadata if isinstance(part, Live)), None)
+
+    @property
+    def fixed(self) -> str:
+        """Why not even a resume can change the key; "" if it can."""
+        return next((part.why for part in self.field.metadata if isinstance(part, Fixed)), "")
 
     def idle(self, training: Training) -> Scope | None:
         """Return the scope that a run is not in, so that the key does nothing in it; None: it acts."""

@@ -51,6 +51,44 @@ class OneOf:
         return name
 
 
+# When a setting of a run that has begun can change
+# --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Annotates a key that a switch or `set` changes between two steps; others wait for a resume.
+
+    Attributes:
+        owner: The file below `mptui/` whose code reads the value anew.
+        one_optimizer: Whether its value suits one optimizer, so that a profile with another leaves it.
+    """
+
+    owner: str
+    one_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Annotates a key that not even a resume can change, and `why`: the state of a run depends on it."""
+
+    why: str
+
+
+_OF_JOB = Live("engine/job.py")
+_OF_LOADER = Live("runs/planning/build.py")
+_OF_SCALE = Live("engine/precision.py")
+_OF_SAVES = Live("engine/checkpoint/saver.py")
+_OF_DIVERGENCE = Live("engine/guards/divergence.py")
+_OF_OPTIMIZER = Live("engine/optim/optimizers.py", one_optimizer=True)
+_OF_ITS_OPTIMIZER = Live("registry/optimizers.py", one_optimizer=True)
+_OF_RATE = Live("engine/optim/schedule.py", one_optimizer=True)
+_OF_WEIGHTS = Fixed("its weights fit no other network")
+_OF_OWN_WEIGHTS = Fixed("it continues from its own weights")
+_OF_SAMPLES = Fixed("the order of its samples and its validation set depend on it")
+_OF_DIFFUSION = Fixed("its network has learnt by it")
+
+
 # The base of the schema's tables, the types of their values, and the tables that only a few rooms read
 # -----------------------------------------------------------------------------------------------------
 
@@ -83,13 +121,13 @@ class Table(BaseModel):
 class MemoryConfig(Table):
     """How a step fits into device memory."""
 
-    budget_gib: Annotated[float, Field(gt=0, le=4096)] | None = None
+    budget_gib: Annotated[Annotated[float, Field(gt=0, le=4096)] | None, Live("engine/commands.py")] = None
     """Memory in GiB that the run keeps to: activation checkpointing and `micro_batch` are chosen before the
     first step so that a tenth of it stays free, and CUDA allocates no more; unset: all of the device."""
-    micro_batch: Count | Literal["auto"] | None = None
+    micro_batch: Annotated[Count | Literal["auto"] | None, Live("engine/guards/memory.py")] = None
     """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
     the first step, with `budget_gib` by counting instead of trials."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: Annotated[bool, _OF_JOB] = False
     """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
     same result in less memory, and about a third slower."""
     shard: bool = False
@@ -100,7 +138,7 @@ class MemoryConfig(Table):
 class SpeedConfig(Table):
     """Optimizations that change results by no more than rounding."""
 
-    compile: CompileMode = "off"
+    compile: Annotated[CompileMode, _OF_JOB] = "off"
     """Mode of torch.compile, used only if the run is long enough to repay compiling (`--compile`: always)."""
     channels_last: bool | Literal["auto"] = "auto"
     """Store images and convolution weights as NHWC; auto: the faster by measurement."""
@@ -130,46 +168,51 @@ class SamplingConfig(Table):
 class CheckpointConfig(Table):
     """When checkpoints are saved, besides the end of each epoch, a new best, and a stop."""
 
-    every_steps: Count | None = None
+    every_steps: Annotated[Count | None, _OF_SAVES] = None
     """Optimizer steps between checkpoints; unset: none by steps."""
-    every_minutes: Annotated[float, Field(gt=0)] | None = 10.0
+    every_minutes: Annotated[Annotated[float, Field(gt=0)] | None, _OF_SAVES] = 10.0
     """Minutes between checkpoints; unset: none by time."""
-    keep: Count | Literal["all"] = 2
+    keep: Annotated[Count | Literal["all"], _OF_SAVES] = 2
     """Number of newest checkpoints kept on disk, besides the best; all: none is removed."""
 
 
 class GuardsConfig(Table):
     """Detection of and recovery from faults."""
 
-    on_nan: Literal["rollback", "stop", "ignore"] = "rollback"
+    on_nan: Annotated[Literal["rollback", "stop", "ignore"], _OF_DIVERGENCE] = "rollback"
     """Divergence: roll back to the last good snapshot with safer settings, stop, or only count."""
-    on_oom: Literal["split", "stop"] = "split"
+    on_oom: Annotated[Literal["split", "stop"], Live("engine/guards/memory.py")] = "split"
     """Out of memory: repeat the batch in smaller micro-batches, or stop."""
-    snapshot_every: Annotated[Count, _OF_ROLLBACK] = 500
+    snapshot_every: Annotated[Count, _OF_ROLLBACK, _OF_DIVERGENCE] = 500
     """Steps between two snapshots in memory, the states that a rollback can return to."""
-    max_recoveries: Annotated[Count, _OF_ROLLBACK] = 8
+    max_recoveries: Annotated[Count, _OF_ROLLBACK, _OF_DIVERGENCE] = 8
     """Recoveries from divergence before the run ends as diverged."""
-    max_skipped_streak: Annotated[Count, _OF_RECOVERY] = 50
+    max_skipped_streak: Annotated[Count, _OF_RECOVERY, _OF_DIVERGENCE] = 50
     """Consecutive steps with non-finite gradients after which a run counts as diverged."""
-    detect_anomaly: bool = False
+    detect_anomaly: Annotated[bool, Live("engine/progress.py")] = False
     """Autograd's anomaly detection: names the operation that produced a NaN. Slow; for debugging."""
-    check_batches: bool = False
+    check_batches: Annotated[bool, Live("engine/guards/nan_localizer.py")] = False
     """Check every batch and loss for invalid values. Synchronizes the device each step; for debugging."""
-    numerics: NumericsMode = "summary"
+    numerics: Annotated[NumericsMode, Live("engine/numerics.py")] = "summary"
     """Numerics monitor: measures overflow and underflow in 16 bits. full: all values of a sampled step;
     summary: some of them."""
-    hang_minutes: Annotated[float, Field(ge=0)] = 5.0
+    hang_minutes: Annotated[float, Field(ge=0), Live("runs/session/session.py")] = 5.0
     """Minutes without progress after which all stacks are written to stacks.txt; 0: never."""
 
 
 class LoggingConfig(Table):
     """What is recorded, and how often."""
 
-    step_interval_s: Annotated[float, Field(ge=0)] = 0.5
+    step_interval_s: Annotated[float, Field(ge=0), Live("engine/state.py")] = 0.5
     """Seconds between step events; 0: an event for each step."""
     trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
     """Experiment trackers that log the run's metrics; the settings below ask for theirs, too."""
-    pictures: Annotated[int, Field(ge=0, le=1000), of_samples(SampleKind.CLASS, SampleKind.MASK)] = 5
+    pictures: Annotated[
+        int,
+        Field(ge=0, le=1000),
+        of_samples(SampleKind.CLASS, SampleKind.MASK),
+        Live("engine/reporting/pictures.py"),
+    ] = 5
     """classification, segmentation: number of newest validations whose pictures of predictions are kept in
     `predictions/` of the run directory, besides the best; 0: none are made."""
     tensorboard: bool = False
@@ -206,28 +249,28 @@ class GradScalerConfig(Table):
 
     # bf16 falls back to fp16 on a device that lacks it
     scopes = (beside("precision.mode", "fp16", lambda mode: mode != "fp32", said=True),)
-    init_scale: Annotated[float, Field(gt=0)] = 65536.0
+    init_scale: Annotated[float, Field(gt=0), _OF_SCALE] = 65536.0
     """Initial loss scale."""
-    growth_factor: Annotated[float, Field(gt=1)] = 2.0
+    growth_factor: Annotated[float, Field(gt=1), _OF_SCALE] = 2.0
     """Factor of the loss scale after `growth_interval` consecutive steps with finite gradients."""
-    backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    backoff_factor: Annotated[float, Field(gt=0, lt=1), _OF_SCALE] = 0.5
     """Factor of the loss scale after a step with non-finite gradients."""
-    growth_interval: Count = 2000
+    growth_interval: Annotated[Count, _OF_SCALE] = 2000
     """Consecutive steps with finite gradients before the loss scale grows."""
-    min_scale: Annotated[float, Field(gt=0)] = 1.0
+    min_scale: Annotated[float, Field(gt=0), _OF_SCALE] = 1.0
     """Lower limit of the loss scale; at a scale of 0, the next step would turn all weights to NaN."""
 
 
 class PrecisionConfig(Table):
     """The number format that the network computes in."""
 
-    mode: PrecisionMode = "auto"
+    mode: Annotated[PrecisionMode, Live("runs/planning/change.py")] = "auto"
     """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
     fp32, with a warning."""
-    matmul: Literal["highest", "high", "medium"] = "high"
+    matmul: Annotated[Literal["highest", "high", "medium"], Live("engine/progress.py")] = "high"
     """fp32 matrix products and convolutions, in torch's words. highest: full fp32; high: TensorFloat-32 where
     the device supports it; medium: bfloat16 for matrix products where that is fast."""
-    fp32_layers: list[str] = Field(default=[])
+    fp32_layers: Annotated[list[str], _OF_JOB] = Field(default=[])
     """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
     grad_scaler: GradScalerConfig = GradScalerConfig()
 
@@ -252,47 +295,56 @@ _LARGEST = 1e18
 class ModelConfig(Table):
     """The network to train."""
 
-    name: str | None = None
+    name: Annotated[str | None, _OF_WEIGHTS] = None
     """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet`,
     `diffusion_unet`, `latent_diffusion`, `vae`, or your own as `package.module:function` (with --trust-code);
     unset: chosen for the data."""
-    task: Annotated[str, OneOf(TASKS, or_own=True)] | None = None
+    task: Annotated[
+        Annotated[str, OneOf(TASKS, or_own=True)] | None, Fixed("its loss and its best epoch depend on it")
+    ] = None
     """What the network learns: classification, segmentation, diffusion, reconstruction, or your own loss as
     `package.module:name` (with --trust-code); unset: that of the network and of the data."""
-    weights: Annotated[str | None, Field(examples=["pretrained"])] = None
+    weights: Annotated[str | None, Field(examples=["pretrained"]), _OF_OWN_WEIGHTS] = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights. Images are prepared as for these
     weights."""
-    weights_key: Annotated[str | None, beside("model.weights", "set", bool)] = None
+    weights_key: Annotated[str | None, beside("model.weights", "set", bool), _OF_OWN_WEIGHTS] = None
     """Key of the weights in a checkpoint of another program (`state_dict_ema`), or the prefix of their names
     (`encoder_q`); unset: the weights as they were trained, not their average."""
     encoder: Annotated[
-        str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"]), of_network("encoder")
+        str | None,
+        Field(examples=["timm/resnet34", "timm/convnext_tiny"]),
+        of_network("encoder"),
+        _OF_WEIGHTS,
     ] = None
     """unet: a network of timm (`timm/resnet34`, …) as its encoder; with `weights = "pretrained"` it has its
     published weights; unset: `depth` levels of two convolutions."""
-    width: Annotated[int, Field(ge=1, le=1024), of_network("width")] = 64
+    width: Annotated[int, Field(ge=1, le=1024), of_network("width"), _OF_WEIGHTS] = 64
     """unet: channels of the first level, doubled at each level below; with an encoder: of the decoder at a
     quarter of the resolution. diffusion_unet: channels of the first level and added at each level below;
     unset: 128, on a CPU 32. vae: of the first level, below it twice and 4 times; unset: 64, on a CPU 16."""
-    depth: Annotated[int, Field(ge=1, le=6), of_network("depth")] = 4
+    depth: Annotated[int, Field(ge=1, le=6), of_network("depth"), _OF_WEIGHTS] = 4
     """Halvings of the resolution; unset: unet 4, diffusion_unet 3, latent_diffusion 2, vae 3 (on a CPU 2)."""
-    attention: Annotated[list[Annotated[int, Field(ge=1)]] | None, of_network("attention")] = None
+    attention: Annotated[list[Annotated[int, Field(ge=1)]] | None, of_network("attention"), _OF_WEIGHTS] = (
+        None
+    )
     """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones.
     latent_diffusion: heights in latents."""
-    class_conditional: Annotated[bool, of_network("class_conditional")] = False
+    class_conditional: Annotated[bool, of_network("class_conditional"), _OF_WEIGHTS] = False
     """diffusion_unet: learn the classes of the data too, to make images of one class; needs class folders."""
     vae: Annotated[str | None, Field(examples=["vae-export"]), of_network("vae")] = None
     """latent_diffusion: folder of its VAE, as diffusers' AutoencoderKL or `mptui export --format diffusers`
     writes it: config.json and diffusion_pytorch_model.safetensors."""
     vae_precision: Annotated[Literal["fp32", "bf16", "fp16"], of_network("vae")] = "fp32"
     """latent_diffusion: number format in which the VAE encodes. 16 bits are checked on the first images."""
-    vae_sha256: Annotated[str | None, of_network("vae")] = None
+    vae_sha256: Annotated[
+        str | None, of_network("vae"), Fixed("its network has learnt the latents of this VAE")
+    ] = None
     """latent_diffusion: SHA-256 of both files of the VAE, noted when a run starts, so that it goes on with no
     other one; unset: that of `vae`."""
-    up: Annotated[Literal["transposed", "bilinear"], of_network("up")] = "transposed"
+    up: Annotated[Literal["transposed", "bilinear"], of_network("up"), _OF_WEIGHTS] = "transposed"
     """unet: upsampling in the decoder."""
-    norm: Annotated[Literal["batch", "group"], of_network("norm")] = "batch"
+    norm: Annotated[Literal["batch", "group"], of_network("norm"), _OF_WEIGHTS] = "batch"
     """unet: normalisation after each convolution."""
 
     def reads(self, task: str) -> SampleKind:
@@ -307,23 +359,23 @@ class TrainingConfig(Table):
     """Passes over the training set."""
     max_steps: Count | None = None
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
-    batch_size: Count = 64
+    batch_size: Annotated[Count, _OF_LOADER] = 64
     """Samples per micro-batch."""
-    accumulate: Count = 1
+    accumulate: Annotated[Count, _OF_JOB] = 1
     """Micro-batches per optimizer step; the gradient is averaged over all their valid items."""
-    lr: Annotated[float, Field(gt=0)] = 0.1
+    lr: Annotated[float, Field(gt=0), _OF_RATE] = 0.1
     """Peak learning rate for an effective batch of `lr_batch_size`."""
-    lr_scaling: Literal["linear", "sqrt", "off"] = "linear"
+    lr_scaling: Annotated[Literal["linear", "sqrt", "off"], _OF_RATE] = "linear"
     """Rescaling of `lr` from `lr_batch_size` to the effective batch (batch_size x accumulate)."""
-    lr_batch_size: Count | None = None
+    lr_batch_size: Annotated[Count | None, _OF_RATE] = None
     """Effective batch that `lr` was chosen for; unset: the batch in use, so `lr` is not rescaled."""
-    freeze: Count | Freeze = None
+    freeze: Annotated[Count | Freeze, Live("engine/optim/optimizers.py")] = None
     """Layers that are not trained. backbone: all but the head; a number: all but the head, in so many first
     epochs; a list: names of the network's modules, `*` matches any part; unset: none."""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    layer_decay: Annotated[float, Field(gt=0, le=1), _OF_OPTIMIZER] = 1.0
     """Factor of the learning rate from each layer to the one before it, so that layers near the input change
     less in fine-tuning; 1: one rate for all layers."""
-    head_lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    head_lr_scale: Annotated[float, Field(gt=0), _OF_OPTIMIZER] = 1.0
     """Factor of the learning rate of the head, the layer that outputs the logits."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Epochs over which the learning rate rises linearly from near 0 to its peak."""
@@ -335,40 +387,54 @@ class TrainingConfig(Table):
     """schedule = step: epochs between two decays."""
     step_gamma: Annotated[float, Field(gt=0, lt=1), _OF_STEPS] = 0.1
     """schedule = step: factor of the learning rate at each decay."""
-    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
+    optimizer: Annotated[str, OneOf(OPTIMIZERS), Fixed("its optimizer state fits no other")] = "sgd"
     """sgd: with momentum; adamw: Adam with decoupled weight decay; adam: weight decay in the gradient; muon:
     orthogonal updates for the matrices of hidden layers, as large as adamw's at the same rate, and adamw for
     the rest; lion: moves by the sign of momentum, at a tenth of adamw's rate; *_schedule_free: average the
     weights, with no decay of the rate."""
-    momentum: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, of_optimizer("momentum")] = None
+    momentum: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None,
+        of_optimizer("momentum"),
+        _OF_ITS_OPTIMIZER,
+    ] = None
     """sgd, sgd_schedule_free, muon: momentum; unset: 0.9, muon: 0.95."""
-    nesterov: Annotated[bool | None, of_optimizer("nesterov")] = None
+    nesterov: Annotated[bool | None, of_optimizer("nesterov"), _OF_ITS_OPTIMIZER] = None
     """sgd, muon: Nesterov momentum; unset: muon only."""
-    betas: Annotated[Betas | None, of_optimizer("betas")] = None
+    betas: Annotated[Betas | None, of_optimizer("betas"), _OF_ITS_OPTIMIZER] = None
     """Decay of the averages of gradients and of their squares; unset: [0.9, 0.999], lion: [0.9, 0.99]."""
-    eps: Annotated[Annotated[float, Field(gt=0)] | None, of_optimizer("eps")] = None
+    eps: Annotated[
+        Annotated[float, Field(gt=0)] | None,
+        of_optimizer("eps"),
+        _OF_ITS_OPTIMIZER,
+    ] = None
     """adamw, adam, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    weight_decay: Annotated[float, Field(ge=0), _OF_OPTIMIZER] = 1e-4
     """Weight decay; not applied to norms, biases, class tokens, position embeddings, and what a network
     names by `no_weight_decay()`."""
-    clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    clip_grad_norm: Annotated[Annotated[float, Field(gt=0)] | None, _OF_JOB] = None
     """Maximum total L2 norm of the gradients, applied after unscaling."""
     sync_batch_norm: bool = False
     """Several processes: BatchNorm normalizes by the samples of all of them; off: each by its own. CUDA."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1), of_task("label_smoothing")] = 0.0
+    label_smoothing: Annotated[
+        float, Field(ge=0, lt=1), of_task("label_smoothing"), Live("tasks/classification.py")
+    ] = 0.0
     """classification: share of the target spread over all classes; also in the validation loss."""
-    loss: Annotated[Annotated[str, OneOf(LOSSES)] | None, of_task("loss")] = None
+    loss: Annotated[Annotated[str, OneOf(LOSSES)] | None, of_task("loss"), Live("tasks/build_task.py")] = None
     """segmentation: cross_entropy_dice (unset), cross_entropy, focal, focal_dice or dice, where focal is the
     focal loss with gamma 2, and dice the soft Dice loss. classification: cross_entropy."""
     class_weights: Annotated[
-        Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None, of_task("class_weights")
+        Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None,
+        of_task("class_weights"),
+        Live("tasks/build_task.py"),
     ] = None
     """classification, segmentation: weight of each class in the loss, in the order of the classes; balanced:
     inverse to its number of training samples or pixels. The mean of a batch is divided by its weights.
     Also in the validation loss."""
-    noise_schedule: Annotated[NoiseSchedule, of_task("noise_schedule", of_loss=False)] = "cosine"
+    noise_schedule: Annotated[NoiseSchedule, of_task("noise_schedule", of_loss=False), _OF_DIFFUSION] = (
+        "cosine"
+    )
     """diffusion: noise by timestep. cosine (Nichol & Dhariwal 2021), or linear (Ho et al. 2020)."""
-    prediction: Annotated[Prediction, of_task("prediction", of_loss=False)] = "epsilon"
+    prediction: Annotated[Prediction, of_task("prediction", of_loss=False), _OF_DIFFUSION] = "epsilon"
     """diffusion: what the network predicts. epsilon: the noise; v: the velocity (Salimans & Ho 2022), a mean
     of noise and negative image by the noise level."""
     min_snr_gamma: Annotated[Annotated[float, Field(gt=0)] | None, of_task("min_snr_gamma")] = None
@@ -379,16 +445,16 @@ class TrainingConfig(Table):
     ] = None
     """diffusion with classes: fraction of samples whose class is hidden, so that the network learns images
     without one too, for classifier-free guidance (Ho & Salimans 2022); unset: 0.1."""
-    primary_metric: str | None = None
+    primary_metric: Annotated[str | None, Fixed("its best checkpoint was chosen by it")] = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
     classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
     segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2 (unset); vae: psnr (unset)."""
-    early_stopping_patience: Count | None = None
+    early_stopping_patience: Annotated[Count | None, Live("engine/epochs.py")] = None
     """Epochs without a better primary metric after which the run stops."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Decay of an exponential moving average (EMA) of the weights, lower in the first steps; validation uses
     the average."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), _OF_SAMPLES] = 0
     """Seed for weights, order and augmentation; not for the validation set: data.split_seed."""
     deterministic: bool = False
     """Bit-identical results on the same hardware and versions; slower on a GPU."""
@@ -397,7 +463,7 @@ class TrainingConfig(Table):
 class DataConfig(Table):
     """The data set, its augmentation and its loading."""
 
-    name: str | None = None
+    name: Annotated[str | None, _OF_SAMPLES] = None
     """`shapes` (built in), a torchvision set (cifar10, mnist, fashionmnist, oxford-pets, imagenette, …), or
     your own as `package.module:name` (with --trust-code)."""
     path: str | None = None
@@ -405,7 +471,7 @@ class DataConfig(Table):
     only; for a named set, the folder where it is stored."""
     download: bool = False
     """Download a named torchvision set if it is missing."""
-    samples: Annotated[Count | None, OF_BUILT_IN] = None
+    samples: Annotated[Count | None, OF_BUILT_IN, _OF_SAMPLES] = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
@@ -413,7 +479,9 @@ class DataConfig(Table):
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
-    interpolation: Interpolation | None = None
+    interpolation: Annotated[
+        Interpolation | None, Fixed("its network learns images that were resampled so")
+    ] = None
     """Filter that resamples images, antialiased; masks are resampled by nearest neighbour. Unset: that of
     pretrained weights, else bilinear."""
     crop_pct: Annotated[Annotated[float, Field(gt=0, le=1)] | None, of_samples(SampleKind.CLASS)] = None
@@ -424,7 +492,7 @@ class DataConfig(Table):
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
     crop_ratio: Annotated[Range, _OF_CROPS, _OF_VIEWS] = Field(default=[3 / 4, 4 / 3])
     """Random resized crops: smallest and largest ratio of width to height."""
-    bands: Literal["rgb", "all"] = "rgb"
+    bands: Annotated[Literal["rgb", "all"], Fixed("its weights fit no other images")] = "rgb"
     """rgb: images are read as 8-bit RGB; all: as they are stored, e.g. TIFF and PNG with all bands and bits
     (uint8, uint16, int16, float32), and normalised by the training set's own mean and std."""
     mean: Annotated[list[float], Field(min_length=1)] | None = None
@@ -432,9 +500,9 @@ class DataConfig(Table):
     unset: of pretrained weights, else ImageNet's (diffusion: 0.5); with bands = all, measured."""
     std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
-    val_fraction: Annotated[float, Field(gt=0, lt=1), OF_OTHER_DATA] = 0.2
+    val_fraction: Annotated[float, Field(gt=0, lt=1), OF_OTHER_DATA, _OF_SAMPLES] = 0.2
     """Fraction of the samples held out, per class, where the data has no validation folder."""
-    split_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = 0
+    split_seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, _OF_SAMPLES] = 0
     """Seed of the held-out samples, of the built-in images, and of what is random in validation, so that runs
     with other seeds are compared over the same images; unset: that of training.seed, as in runs of earlier
     versions."""
@@ -451,12 +519,19 @@ class DataConfig(Table):
     class_folders: Annotated[Literal["auto", "outer", "inner"], OF_FOLDERS] = "auto"
     """classification: where class folders have folders, which of the two are the classes; auto: outer ones
     if the names of inner ones repeat or images lie beside them, else refused."""
-    sampler: Annotated[Literal["uniform", "balanced"], of_samples(SampleKind.CLASS)] = "uniform"
+    sampler: Annotated[Literal["uniform", "balanced"], of_samples(SampleKind.CLASS), _OF_LOADER] = "uniform"
     """classification: samples of an epoch. uniform: each once; balanced: as many, equally many of each class,
     so that those of a small class are repeated, each time with another view."""
-    workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
+    workers: Annotated[
+        Annotated[int, Field(ge=0, le=256)] | Literal["auto"], Live("runs/planning/change.py")
+    ] = "auto"
     """Processes that load and decode images; 0: the training thread; auto: from the number of CPUs."""
-    prefetch: Annotated[int, Field(ge=1, le=64), beside("data.workers", "above 0", bool, said=True)] = 4
+    prefetch: Annotated[
+        int,
+        Field(ge=1, le=64),
+        beside("data.workers", "above 0", bool, said=True),
+        _OF_LOADER,
+    ] = 4
     """Batches prefetched by each worker."""
     cache: Literal["auto", "off", "ram", "device"] = "auto"
     """Cache of decoded images. device: all images, not yet normalised, in device memory, filled before the
@@ -467,14 +542,15 @@ class DataConfig(Table):
         Literal["default", "none"],
         of_tasks(CLASSIFICATION, SEGMENTATION, DIFFUSION),
         beside("model.vae", "none", lambda vae: vae is None),
+        _OF_LOADER,
     ] = "default"
     """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
     only a resize."""
-    mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS)] = 0.0
+    mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
-    cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS)] = 0.0
+    cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0
     """classification: CutMix with Beta(alpha, alpha); 0: off. With both, each batch uses one at random."""
-    bad_sample_budget: Fraction = 0.01
+    bad_sample_budget: Annotated[Fraction, _OF_LOADER] = 0.01
     """Largest fraction of unreadable files that a run leaves out; with more, it ends with exit code 3."""
 
     @property

@@ -1,13 +1,19 @@
+import re
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
+import mptui
 from mptui.config.change import fixed_because, switched, switched_setting
+from mptui.config.keys import SETTINGS
 from mptui.config.profiles import list_profiles
 from mptui.config.resolve import resolve
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
+
+PACKAGE = Path(mptui.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -25,6 +31,15 @@ def test_every_built_in_profile_switches_to_every_other(task):
         assert switch.changes, f"{one} to {other}"
         # a switch back is possible from these values
         switched(switch.config, configs[one])
+
+
+def test_the_owner_of_each_setting_that_changes_in_a_run_reads_it():
+    for key, setting in SETTINGS.items():
+        if setting.live is not None:
+            owner = PACKAGE / setting.live.owner
+            name = key.rpartition(".")[2]
+            assert re.search(rf"\b{name}\b", owner.read_text(encoding="utf-8")), f"{key}: not in {owner}"
+            assert not setting.fixed
 
 
 def test_what_the_run_rules_out_of_a_preset_is_kept_with_the_reason():
