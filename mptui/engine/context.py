@@ -12,6 +12,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.evaluate import ValidationResult
 from mptui.engine.guards.rollback import Rollback
+from mptui.engine.hooks import Hook
 from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.micro_batches import MicroBatches, Recovery
@@ -207,7 +208,7 @@ class TrainContext:
         self.left_epoch = True
 
     def _rows_read(self, rows: Sequence[StepRow]) -> None:
-        for rows_read in self.hooks.rows_read:
+        for rows_read in self.hooks.at(Hook.rows_read):
             rows_read(rows)
 
     def act_on_report(self) -> bool:
@@ -216,13 +217,13 @@ class TrainContext:
         Raises:
             DivergedError: The run diverged, and may not or can't recover.
         """
-        for report_due in self.hooks.report_due:
+        for report_due in self.hooks.at(Hook.report_due):
             report_due()
         return self.left_epoch
 
     def begin(self) -> None:
         """Let the hooks prepare for the next steps."""
-        for run_begins in self.hooks.run_begins:
+        for run_begins in self.hooks.at(Hook.run_begins):
             run_begins()
 
     def settle(self) -> bool:
@@ -242,7 +243,7 @@ class TrainContext:
 
     def recovery_for(self, error: Exception, phase: str, rows: int) -> Recovery | None:
         """Return a recovery from `error` for a retry of a batch of `rows` samples; None: there is none."""
-        recoveries = (failed(error, phase, rows) for failed in self.hooks.failed)
+        recoveries = (failed(error, phase, rows) for failed in self.hooks.at(Hook.failed))
         return next((recovery for recovery in recoveries if recovery is not None), None)
 
     def go_back(self) -> None:
@@ -250,16 +251,16 @@ class TrainContext:
         self.reporter.flush(wait=True)  # no row of the undone steps may arrive later
         self.rollback.go_back(self.state)
         self.leave_epoch()
-        for went_back in self.hooks.went_back:
+        for went_back in self.hooks.at(Hook.went_back):
             went_back()
 
     def take_job(self, job: Job) -> None:
         """Apply a job with other settings, with the same model, optimizer and average."""
         state = self.state
         state.given = job
-        for adapt_job in self.hooks.adapt_job:
+        for adapt_job in self.hooks.at(Hook.adapt_job):
             job = adapt_job(job)
         state.build(job, state.parts)
         self.hooks.refresh()
-        for settings_changed in self.hooks.settings_changed:
+        for settings_changed in self.hooks.at(Hook.settings_changed):
             settings_changed()

@@ -80,7 +80,7 @@ def validate(context: TrainContext) -> ValidationResult:
             check_stop=lambda: next(checks),
             in_pieces=lambda batch, compute: compute_in_pieces(context, batch, compute),
             outputs_stay=not compiler.static_shapes,
-            watch=context.hooks.batch_validated,
+            watch=context.hooks.at(Hook.batch_validated),
             ranks=context.ranks,
         )
     end_validation_batch(context)
@@ -90,7 +90,7 @@ def validate(context: TrainContext) -> ValidationResult:
 def report(context: TrainContext, measured: ValidationResult, epoch: int, *, best: bool) -> None:
     """Report the result of a validation in an epoch, from 1."""
     context.emit(measured.event(context.state.step, epoch, best=best))
-    for validated in context.hooks.validated:
+    for validated in context.hooks.at(Hook.validated):
         validated(measured, epoch, best)
 
 
@@ -175,7 +175,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
             best=is_best,
         )
     )
-    for epoch_ends in context.hooks.epoch_ends:
+    for epoch_ends in context.hooks.at(Hook.epoch_ends):
         epoch_ends()
     if over:
         state.metrics.reset()

@@ -5,7 +5,8 @@ not override are not called, nor is an inactive hook.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from inspect import isfunction
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -14,6 +15,9 @@ from mptui.engine.evaluate import ValidationResult
 from mptui.engine.job import Job
 from mptui.engine.micro_batches import Recovery
 from mptui.engine.reporting.reporter import StepRow
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Hook:
@@ -89,25 +93,9 @@ class Hook:
 class Hooks:
     """The hooks of a run by name, and for each moment the methods to call."""
 
-    run_begins: list[Callable[[], None]]
-    step_begins: list[Callable[[], None]]
-    gradients_ready: list[Callable[[], None]]
-    step_abandoned: list[Callable[[], None]]
-    step_ends: list[Callable[[], None]]
-    rows_read: list[Callable[[Sequence[StepRow]], None]]
-    report_due: list[Callable[[], None]]
-    batch_validated: list[Callable[[torch.Tensor, Batch], None]]
-    validated: list[Callable[[ValidationResult, int, bool], None]]
-    epoch_ends: list[Callable[[], None]]
-    failed: list[Callable[[Exception, str, int], Recovery | None]]
-    adapt_job: list[Callable[[Job], Job]]
-    settings_changed: list[Callable[[], None]]
-    went_back: list[Callable[[], None]]
-    run_ends: list[Callable[[], None]]
-    run_stops: list[Callable[[], None]]
-
     def __init__(self) -> None:
         self._by_name: dict[str, Hook] = {}
+        self._methods: dict[str, list[Callable[..., Any]]] = {}
         self.refresh()
 
     def __getitem__(self, name: str) -> Hook:
@@ -118,12 +106,16 @@ class Hooks:
         self._by_name[name] = hook
         self.refresh()
 
+    def at(self, moment: Callable[Concatenate[Hook, P], R]) -> list[Callable[P, R]]:
+        """Return the methods to call at a moment (`Hook.step_begins`), in the order of the hooks."""
+        return self._methods[moment.__name__]
+
     def refresh(self) -> None:
         """Rebuild the lists of methods from the active hooks."""
         acting = [hook for hook in self._by_name.values() if hook.active]
-        for moment in Hooks.__annotations__:
+        for moment in (name for name, value in vars(Hook).items() if isfunction(value)):
             own = [hook for hook in acting if getattr(type(hook), moment) is not getattr(Hook, moment)]
-            setattr(self, moment, [getattr(hook, moment) for hook in own])
+            self._methods[moment] = [getattr(hook, moment) for hook in own]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all stateful hooks, under `guards`."""

@@ -126,7 +126,7 @@ class Trainer:
             context.mailbox.early_exit.close()
             context.settle()
             context.save("stop")
-            for run_stops in context.hooks.run_stops:
+            for run_stops in context.hooks.at(Hook.run_stops):
                 run_stops()
             raise
         except RunAbandoned:
@@ -136,7 +136,7 @@ class Trainer:
             if all_know and may_save_before(error, context.ranks):
                 save_before_error(context)
             raise
-        for run_ends in context.hooks.run_ends:
+        for run_ends in context.hooks.at(Hook.run_ends):
             run_ends()
         warn_if_unscored(context)
         context.save("end")
@@ -252,7 +252,7 @@ class Trainer:
         check, overwritten = job.config.guards.check_batches, parts.compiler.static_shapes
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
         state.window_metrics.begin()
-        for step_begins in hooks.step_begins:
+        for step_begins in hooks.at(Hook.step_begins):
             step_begins()
         context.mailbox.check_stop()
         keep_grads = overwritten and context.micro_batches.are_several(window)
@@ -282,7 +282,7 @@ class Trainer:
             mark("backward")
             losses.append(loss.detach())
         losses += replica.fill_up(precision)  # what other processes have more of the window
-        for gradients_ready in hooks.gradients_ready:
+        for gradients_ready in hooks.at(Hook.gradients_ready):
             gradients_ready()
         loss = replica.total(losses)  # of the whole window
         updater.set_rate()
@@ -305,7 +305,7 @@ class Trainer:
             context.reporter.flush()
             if not context.act_on_report():
                 save_if_due(context)
-        for step_ends in context.hooks.step_ends:
+        for step_ends in context.hooks.at(Hook.step_ends):
             step_ends()
         if context.mailbox:
             while (command := context.mailbox.take()) is not None:
@@ -313,7 +313,7 @@ class Trainer:
             context.mailbox.check_stop()
 
     def _abandon_step(self) -> None:
-        for step_abandoned in self.context.hooks.step_abandoned:
+        for step_abandoned in self.context.hooks.at(Hook.step_abandoned):
             step_abandoned()
 
     def _warn_of_empty(self) -> None:
