@@ -2,6 +2,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -9,7 +10,10 @@ from mptui.hardware.advice import recommend
 from mptui.hardware.devices import describe_machine
 from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import TorchView
+from mptui.runs.listing.rows import RunList
 from mptui.tui.look import DeviceSamplers, MachineScan, scan_machine
+from mptui.tui.screens.runs import RunsScreen
+from mptui.tui.widgets.device_card import DeviceTable
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import HOST, MPS, XPU, amd, cpu
@@ -298,3 +302,63 @@ async def test_enter_while_it_still_looks_goes_on_when_it_has_looked(tmp_path):
         await until(app, pilot, "then the profiles")
         go.set()
         await until(app, pilot, "enter start")
+
+
+async def test_enter_before_another_screen_was_opened_leaves_that_one_open(tmp_path):
+    go = threading.Event()
+
+    def slow_scan(_with_torch):
+        go.wait(DEADLINE_S)
+        return scan_machine(False)
+
+    async with cockpit(scan=slow_scan) as (app, pilot, _runs):
+        app.runs = RunList(tmp_path)
+        await pilot.press("enter", "o")
+        await until(app, pilot, "no runs yet")
+        go.set()
+        while any(not worker.is_finished for worker in app.workers):
+            await pilot.pause(0.01)
+        assert isinstance(app.screen, RunsScreen)
+        await pilot.press("escape")
+        await until(app, pilot, "enter choose a profile")
+
+
+async def test_devices_found_while_another_screen_is_shown_are_sampled_once_it_is_left(two_cards):
+    go = threading.Event()
+
+    def slow_with_torch(with_torch):
+        assert not with_torch or go.wait(DEADLINE_S)
+        return scan_machine(False)
+
+    async with cockpit(scan=slow_with_torch) as (app, pilot, _runs):
+        await until(app, pilot, "2.0/140")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        go.set()
+        while any(not worker.is_finished for worker in app.workers):
+            await pilot.pause(0.01)
+        assert await stopped(pilot)
+        two_cards.gpus[0].used = 9 * GIB
+        await pilot.press("escape")
+        await until(app, pilot, "9.0/140")
+
+
+async def stopped(pilot):
+    """Wait until no device is sampled."""
+    deadline = time.monotonic() + 10
+    while any(thread.name == "device-sampler" for thread in threading.enumerate()):
+        if time.monotonic() > deadline:
+            return False
+        await pilot.pause(0.01)
+    return True
+
+
+async def test_a_click_on_a_device_that_is_gone_by_then_chooses_the_last(two_cards):
+    async with cockpit() as (app, pilot, _runs):
+        await until(app, pilot, "2.0/140")
+        del two_cards.gpus[1]
+        await pilot.press("r")
+        while any(not worker.is_finished for worker in app.workers):
+            await pilot.pause(0.01)
+        app.screen.query_one(DeviceTable).post_message(DeviceTable.Pressed(2))
+        await until(app, pilot, "▸ cpu")

@@ -9,6 +9,7 @@ from mptui.config.resolve import resolve, to_toml
 from mptui.events import Advice, Paused, PresetSwitched, Resumed
 from mptui.runs.planning.plan import Request
 from mptui.tui.keys import Keymap, heard_on
+from mptui.tui.screens.live import LiveScreen
 from tests.tui.cockpits import until
 from tests.tui.events import START, demo_source, finished
 from tests.tui.frames import frame, live, put, seen
@@ -216,6 +217,20 @@ async def test_a_question_closes_with_the_run_that_it_is_about(stage, key, left)
         assert (app.return_value == "left") == left
         assert app.screen is screen or left
     assert source.sent == []
+
+
+@pytest.mark.parametrize("key", ["q", "x"])
+async def test_a_run_that_has_ended_below_leaves_the_question_about_another_open(stage, key):
+    source = demo_source()
+    async with stage.live(demo_source(finished())) as (app, pilot):
+        below = app.screen
+        await app.push_screen(LiveScreen(source))
+        await pilot.press(key)
+        below.poll()
+        await pilot.pause()
+        await pilot.press("x")
+        assert source.sent == [("stop", None)]
+        assert not app.has_left
 
 
 async def test_advice_without_a_setting_leaves_the_offer_of_the_key(stage):

@@ -137,11 +137,13 @@ class DetectionScreen(Page):
         self._notes.update(self._noted)
         several = ("several",) if len(seen.devices) > 1 else ()
         self.query_one(KeyBar).offer("always", *several)
-        self._watch.follow(seen.devices)
+        if self.is_active:  # else on_screen_resume does
+            self._watch.follow(seen.devices)
         self._redraw()
         if self._goes_on:
             self._goes_on = False
-            self.action_choose()
+            if self.is_active:  # else the person has gone elsewhere
+                self.action_choose()
 
     def show_readings(self) -> None:
         """Show the latest samples, without waiting for a driver; the recommended device follows them."""
@@ -172,14 +174,15 @@ class DetectionScreen(Page):
     def action_step(self, by: int) -> None:
         """Choose the previous or next device."""
         if self._seen is not None:
-            self._choose(min(max(self._chosen + by, 0), len(self._seen.devices) - 1))
+            self._choose(self._seen, self._chosen + by)
 
     @on(DeviceTable.Pressed)
     def _pressed(self, event: DeviceTable.Pressed) -> None:
-        self._choose(event.number)
+        if self._seen is not None:
+            self._choose(self._seen, event.number)  # of a device that may be gone
 
-    def _choose(self, index: int) -> None:
-        self._chosen = index
+    def _choose(self, seen: MachineScan, index: int) -> None:
+        self._chosen = min(max(index, 0), len(seen.devices) - 1)
         self._redraw()
 
     def _redraw(self) -> None:

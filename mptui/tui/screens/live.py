@@ -275,6 +275,7 @@ class LiveScreen(RunPage):
         self._page = 0
         self._chosen_metrics: list[str] = []
         self._leaving = False
+        self._question: LeaveDialog | StopDialog | None = None
         self._pausing: bool | None = None
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
@@ -333,9 +334,9 @@ class LiveScreen(RunPage):
             self._close_questions()
 
     def _close_questions(self) -> None:
-        """Close questions that the end of the run has answered; quit if the user was quitting."""
-        question = self.app.screen
-        if isinstance(question, LeaveDialog | StopDialog):
+        """Close the question that the end of the run has answered; quit if the user was quitting."""
+        question = self._question
+        if question is not None and question.is_active:  # not that of the run of a screen above
             self._leaving |= isinstance(question, LeaveDialog)
             question.dismiss(None)
         elif self._leaving and self.is_current:
@@ -388,8 +389,10 @@ class LiveScreen(RunPage):
             self.action_command("stop")
         elif not self._leaving:
             words = "A checkpoint is saved first; `mptui resume` continues from it."
-            dialog = StopDialog(self._keymap, "stop the run?", words)
-            self.app.push_screen(dialog, lambda how: self.action_command("stop") if how == "stop" else None)
+            self._question = StopDialog(self._keymap, "stop the run?", words)
+            self.app.push_screen(
+                self._question, lambda how: self.action_command("stop") if how == "stop" else None
+            )
 
     def _has_ended(self) -> bool:
         return self.source.finished or self.view.finished is not None
@@ -558,8 +561,8 @@ class LiveScreen(RunPage):
             self.dismiss("left")
         else:
             hidden = frozenset() if self.source.can_detach else frozenset({"leave.detach"})
-            dialog = LeaveDialog(self._keymap, "the run is still training", hidden=hidden)
-            self.app.push_screen(dialog, self._answered)
+            self._question = LeaveDialog(self._keymap, "the run is still training", hidden=hidden)
+            self.app.push_screen(self._question, self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
         if answer == "stop":
