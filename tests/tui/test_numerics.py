@@ -134,6 +134,21 @@ async def test_arrows_choose_a_layer_and_tab_a_part(stage):
         assert "layer4.2.conv3 · gradients" in frame(app)
 
 
+async def test_a_chosen_layer_stays_chosen_when_another_sample_orders_them_anew(stage):
+    def sample(*names):
+        return looked(layers=[layer(name) for name in names])
+
+    async with stage.live(demo_source(sample("a", "b", "c")), (80, 24)) as (app, pilot):
+        await pilot.press("n", "down")
+        for names, chosen in (("bac", "b"), ("cab", "b"), ("ca", "a"), ("cd", "d"), ("ced", "d"), ("c", "c")):
+            await put_below(app, pilot, sample(*names))
+            assert f"▸ {chosen} " in frame(app)
+            assert f"{chosen} · gradients" in frame(app)
+        await pilot.press("up", "up")
+        await put_below(app, pilot, sample("e", "c"))  # nobody has chosen: it is the worst one
+        assert "e · gradients" in frame(app)
+
+
 async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen(stage):
     source = demo_source(looked())
     async with stage.live(source, (80, 24)) as (app, pilot):

@@ -133,26 +133,35 @@ def rows_of(event: Numerics | None, part: str) -> list[NumericsLayer]:
 
 
 class RiskTable(Panel):
-    """The layers by risk; one of them is chosen."""
+    """The layers by risk; the cursor stays on a chosen one as their order changes, and else on the worst."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("layers by risk", id=id)
         self.part = PARTS[0]
-        self.cursor = 0
+        self._chosen: tuple[str, str] | None = None
+        self._place = 0
 
     def turn(self) -> None:
         """Show the next part."""
         self.part = PARTS[(PARTS.index(self.part) + 1) % len(PARTS)]
-        self.cursor = 0
+        self._chosen, self._place = None, 0
 
     def move(self, rows: int, view: RunView) -> None:
         """Choose another row."""
-        self.cursor = max(0, min(self.cursor + rows, len(rows_of(view.numerics, self.part)) - 1))
+        layers = rows_of(view.numerics, self.part)
+        self._place = max(0, min(self._cursor(layers) + rows, len(layers) - 1))
+        self._chosen = _identity(layers[self._place]) if self._place else None
 
     def chosen(self, view: RunView) -> NumericsLayer | None:
         """Return the layer under the cursor."""
         rows = rows_of(view.numerics, self.part)
-        return rows[min(self.cursor, len(rows) - 1)] if rows else None
+        return rows[self._cursor(rows)] if rows else None
+
+    def _cursor(self, rows: list[NumericsLayer]) -> int:
+        """Return the place of the chosen layer; once it is not among the worst, that which it had."""
+        places = {_identity(layer): place for place, layer in enumerate(rows)}
+        self._place = 0 if self._chosen is None else places.get(self._chosen, self._place)
+        return max(0, min(self._place, len(rows) - 1))
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out a heading, the rows around the chosen one, and the number of omitted layers."""
@@ -169,13 +178,17 @@ class RiskTable(Panel):
         name = max(8, min(name, max(longest, _NAME) + 3))
         smallest = f"{'smallest':>10}" if roomy else ""
         head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{'lost':>10}"
-        room = max(1, self.content_size.height - 2)
-        first = max(0, min(self.cursor - room + 1, len(rows) - room))
+        room, cursor = max(1, self.content_size.height - 2), self._cursor(rows)
+        first = max(0, min(cursor - room + 1, len(rows) - room))
         shown = [
-            _row(layer, name, chosen=number == self.cursor, roomy=roomy)
+            _row(layer, name, chosen=number == cursor, roomy=roomy)
             for number, layer in enumerate(rows[first : first + room], first)
         ]
         return [Content.styled(head, "$quiet"), *shown, _others(event)]
+
+
+def _identity(layer: NumericsLayer) -> tuple[str, str]:
+    return layer.name, layer.part
 
 
 def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Content:
