@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from contextlib import asynccontextmanager
 from functools import cache
@@ -23,10 +24,11 @@ from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
+from mptui.tui.widgets.basics import KeyedList
 from mptui.tui.widgets.run_list import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import beginning, demo, finished, training
-from tests.tui.frames import frame, seen
+from tests.tui.frames import DEADLINE_S, frame, seen
 
 NOW = time.time()
 
@@ -250,6 +252,25 @@ async def test_marked_runs_are_compared_curves_over_each_other(shown, three, siz
         assert await seen(app, pilot, "loss · validation")
 
 
+async def test_a_figure_that_a_run_has_only_now_leaves_the_cursor_of_a_comparison_on_its_line(
+    shown, three, monkeypatch
+):
+    monkeypatch.setattr("mptui.tui.screens.compare.RENEW_S", 0.05)
+    async with shown(three) as (app, pilot):
+        await pilot.press("c")
+        await until(app, pilot, "samples_per_second")
+        await pilot.press("end")
+        lines = app.screen.query_one(KeyedList)
+        chosen, before = lines.highlighted_id, lines.option_count
+        write_json(
+            three / "hour" / SUMMARY,
+            read_summary(three / "hour") | {"memory": {"peak_allocated_bytes": 1 << 30}},
+        )
+        while lines.option_count == before:
+            await pilot.pause(0.01)
+        assert lines.highlighted_id == chosen
+
+
 async def test_at_most_eight_are_marked(shown, tmp_path):
     for number in range(9):
         a_run(tmp_path, f"run-{number}", age_s=number)
@@ -273,6 +294,48 @@ async def test_a_run_is_renamed_where_the_name_is_free(shown, three):
     assert not (three / "minute").exists()
     assert not (three / "baseline" / LOCK).exists()
     claim(three / "baseline").release()  # no lock of this program is left behind
+
+
+async def test_a_renamed_run_keeps_the_cursor_though_its_list_was_being_read_already(
+    shown, three, monkeypatch
+):
+    reading, renamed = threading.Event(), threading.Event()
+    monkeypatch.setattr("mptui.tui.screens.runs.RENEW_S", 3600)
+
+    def slow_rows(self, rows=RunList.rows):
+        found = rows(self)
+        reading.set()
+        assert renamed.wait(DEADLINE_S)
+        return found
+
+    async with shown(three) as (app, pilot):
+        await pilot.press("down", "s")
+        await until(app, pilot, "runs · name")
+        monkeypatch.setattr(RunList, "rows", slow_rows)
+        app.screen.poll()
+        while not reading.is_set():
+            await pilot.pause(0.01)
+        await pilot.press("n", *["backspace"] * 4, *"zebra", "enter")
+        renamed.set()
+        await until(app, pilot, "zebra")
+        assert listed(app) == ["day", "minute", "zebra"]
+        assert app.screen.chosen.name == "zebra"
+
+
+async def test_the_cursor_stays_where_a_run_has_gone_and_on_its_run_in_a_terminal_that_was_small(
+    shown, three
+):
+    async with shown(three) as (app, pilot):
+        await pilot.press("down", "x", "x")
+        await until(app, pilot, "2 runs")
+        assert app.screen.chosen.name == "day"
+        await pilot.resize_terminal(40, 10)
+        a_run(three, "second", age_s=1)
+        app.screen.poll()
+        await until(app, pilot, "mptui needs 60x16 cells")
+        await pilot.resize_terminal(80, 24)
+        await until(app, pilot, "second")
+        assert app.screen.chosen.name == "day"
 
 
 async def test_a_run_is_deleted_after_a_question_only(shown, three):

@@ -1,5 +1,6 @@
 """The screen of all runs: sorted, filtered, opened, compared, renamed, deleted."""
 
+from asyncio import Lock
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,7 @@ class RunsScreen(Page):
         self._order = ORDERS[0]
         self._curves = RunCurves()
         self._views = dict[Path, RunView]()
-        self._busy = False
+        self._reading = Lock()
         self._top = TopLine()
 
     def compose(self) -> ComposeResult:
@@ -81,35 +82,38 @@ class RunsScreen(Page):
         """Read the runs, again from time to time."""
         self._top.say(Content.styled(f"reading {clean(str(self._list.folder), 60)} …", "$quiet"))
         self.query_one(OptionList).focus()
-        self.renew()
-        self.set_interval(RENEW_S, self.renew)
+        self._renew()
+        self.set_interval(RENEW_S, self.poll)
 
-    def renew(self) -> None:
-        """Read the summaries that have changed, and show them; keys wait for the first ones."""
-        self.run_worker(self._renew(), group=KEYS_WAIT if self._rows is None else "rows")
+    def poll(self) -> None:
+        """Show the summaries that have changed, unless they are being read already."""
+        if self.is_current and not self._reading.locked():
+            self.run_worker(self._read(), group="rows")
 
-    async def _renew(self) -> None:
-        if self._busy or not self.is_current:
-            return
-        self._busy = True
-        try:
+    def _renew(self, follow: Path | None = None) -> None:
+        """Show what is there from now on, with the cursor on the run `follow`; keys wait for it."""
+        self.run_worker(self._read(follow), group=KEYS_WAIT)
+
+    async def _read(self, follow: Path | None = None) -> None:
+        async with self._reading:  # what is being read now may be from before a change
             rows = await in_background(self._list.rows)
-        finally:
-            self._busy = False
         if self.is_running:
             self._rows = rows
             there = {row.path for row in rows}
             self._marked = [run for run in self._marked if run in there]
-            self._show()
+            self._show(keeps_place=True)
+            if follow is not None:
+                self.query_one(RunTable).choose(follow)
 
-    def _show(self) -> None:
+    def _show(self, *, keeps_place: bool = False) -> None:
         rows = self._rows or []
         words = self.query_one("#filter", Input).value
         self._shown = chosen_rows(rows, self._order, words)
         table = self.query_one(RunTable)
         table.border_title = Content(f"runs · {self._order.name}")
         table.border_subtitle = Content(clean(f"/{words}", 60) if words else "")
-        table.show(self._shown, {run: n for n, run in enumerate(self._marked, 1)}, self._order.name)
+        marked = {run: n for n, run in enumerate(self._marked, 1)}
+        table.show(self._shown, marked, self._order.name, keeps_place=keeps_place)
         told = summary_words(rows) if rows else "no runs yet"
         if len(self._shown) < len(rows):
             told = f"{len(self._shown):,} of {told}"
@@ -219,7 +223,7 @@ class RunsScreen(Page):
             except MptuiError as error:
                 return error.message
             self._marked = [renamed if run == row.path else run for run in self._marked]
-            self.renew()
+            self._renew(follow=renamed)
             return None
 
         words = "Letters, digits, '.', '_', '+' and '-'."
@@ -291,7 +295,7 @@ class RunsScreen(Page):
                 self.notify(error.message, severity="warning", markup=False)
         if changed:
             self.notify(f"{done}: {_names(runs[:1]) if changed == 1 else f'{changed} runs'}", markup=False)
-        self.renew()
+        self._renew()
 
     def back(self) -> None:
         """Close the filter, forget the marks, or close the screen."""
@@ -310,7 +314,7 @@ class RunsScreen(Page):
 
     def on_screen_resume(self) -> None:
         """Show what has changed in the meantime."""
-        self.renew()
+        self.poll()
 
 
 def _names(runs: list[Path]) -> str:

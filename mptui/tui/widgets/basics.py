@@ -391,17 +391,26 @@ class KeyedList(OptionList, inherit_bindings=False):
             return style
         return style + _REVERSED if self.app.native_ansi_color or self.app.no_color else style
 
-    def replace(self, options: Sequence[Option]) -> None:
-        """Replace the lines; if their ids are the same, the cursor stays."""
+    def replace(self, options: Sequence[Option], *, keeps_place: bool = False) -> None:
+        """Replace the lines; the cursor stays on its line.
+
+        Args:
+            options: The lines.
+            keeps_place: Where that line is gone, stay at its place instead of going to the first one.
+        """
         if [option.id for option in options] == [option.id for option in self.options]:
             for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
                 # contents with the same text compare equal even if their styles differ
                 if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
                     self.replace_option_prompt_at_index(index, new.prompt)
             return
+        chosen, place = self.highlighted_id, self.highlighted if keeps_place else None
+        free = [n for n, each in enumerate(options) if not each.disabled]
+        same = [n for n in free if options[n].id == chosen]
+        after = [n for n in free if n >= (place or 0)]
         with self.prevent(OptionList.OptionHighlighted):
             self.set_options(options)
-            self.highlighted = next((n for n, each in enumerate(options) if not each.disabled), None)
+            self.highlighted = next(iter(same or after or free[-1:]), None)
 
     def on_resize(self) -> None:
         """Keep the cursor visible."""

@@ -226,27 +226,39 @@ class RunTable(Vertical):
     @property
     def chosen(self) -> RunRow | None:
         """The run under the cursor."""
-        at = self.query_one(KeyedList).highlighted
-        return self._rows[at] if at is not None and at < len(self._rows) else None
+        name = self.query_one(KeyedList).highlighted_id
+        return next((row for row in self._rows if row.name == name), None)
 
-    def show(self, rows: Sequence[RunRow], marked: Mapping[Path, int], order: str) -> None:
-        """Show runs, with the numbers of those that are marked."""
-        before = self.chosen
+    def show(
+        self, rows: Sequence[RunRow], marked: Mapping[Path, int], order: str, *, keeps_place: bool = False
+    ) -> None:
+        """Show runs.
+
+        Args:
+            rows: The runs.
+            marked: The numbers of those that are marked.
+            order: Title of the column by which they are sorted.
+            keeps_place: Leave the cursor at its place if its run is gone; else it goes to the first one.
+        """
         self._rows = rows
         self._marked = marked
         self._order = order
-        self._draw()
-        places = {row.path: at for at, row in enumerate(rows)}
-        if before is not None and before.path in places:
-            self.query_one(KeyedList).highlighted = places[before.path]
+        self._draw(keeps_place)
 
-    def _draw(self) -> None:
+    def choose(self, run: Path) -> None:
+        """Put the cursor on a run, if it is shown."""
+        listed = self.query_one(KeyedList)
+        if run.name in [option.id for option in listed.options]:
+            listed.highlighted = listed.get_option_index(run.name)
+
+    def _draw(self, keeps_place: bool = False) -> None:
         width = self.content_size.width - 3  # padding, and the scrollbar
         if width <= 0:
             return
         self.query_one("#headings", Static).update(heading(width, self._order))
         self.query_one(KeyedList).replace(
-            [Option(run_line(row, width, self._marked.get(row.path)), id=row.name) for row in self._rows]
+            [Option(run_line(row, width, self._marked.get(row.path)), id=row.name) for row in self._rows],
+            keeps_place=keeps_place,
         )
 
     def on_resize(self) -> None:

@@ -336,13 +336,8 @@ class SettingsPanel(Vertical):
         shown = [
             value for value in self._values if value.has(words) and (value.changed or not self._only_changed)
         ]
-        before = listed.highlighted_id
         # minus the frame, the padding of each line and the scroll bar
-        options = value_options(shown, self.size.width - 5)
-        listed.replace(options)
-        places = {option.id: place for place, option in enumerate(options)}
-        if before in places:
-            listed.highlighted = places[before]
+        listed.replace(value_options(shown, self.size.width - 5))
         listed.border_title = Content(self._title)
         parts = [f"/{clean(field.value, 40)}"] if words else []
         parts += ["changed only"] if self._only_changed else []
