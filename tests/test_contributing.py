@@ -14,6 +14,11 @@ _ELSEWHERE = {"nn.Module", "torch.optim.Optimizer", "multiprocessing", "dev", "i
 _EXAMPLES = {"seconds_idle", "still_s", "on_progress", "tell", "images_BCHW"}
 """Names that the house style gives as examples of what to write, and what not."""
 
+_GONE = (
+    "Standing|Follower|FarLoss|absolve|attend|bell|go_on|halves|hear|heard|island|leave_word|made_up|meet|obey"
+    "|patience|say|settle|take_up|told|whole"
+)
+
 
 def quoted(line):
     """Return the words of a line in backquotes."""
@@ -38,6 +43,16 @@ def test_each_path_is_there():
         if not any((folder / word).exists() for folder in folders_of(line))
     ]
     assert not missing
+
+
+def test_words_of_our_own_are_not_names_where_the_field_has_one():
+    code = {path: path.read_text() for path in ROOT.glob("mptui/**/*.py")}
+    found = [
+        f"{path}: {name}"
+        for path, text in code.items()
+        for name in re.findall(rf"^ *(?:async )?(?:def|class) ({_GONE})\b", text, re.MULTILINE)
+    ]
+    assert not found
 
 
 def test_each_name_is_defined():

@@ -135,7 +135,7 @@ def load(
         ahead=LOAD_AHEAD,
         held=1,
     )
-    with cleaned_up_by(stream.close), cleaned_up_by(transfer.settle):
+    with cleaned_up_by(stream.close), cleaned_up_by(transfer.wait_for_copies):
         while batches := stream.take(1):
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
@@ -143,7 +143,7 @@ def load(
             pixels[rows].copy_(images if finish.vae is None else finish.stored(images))
             targets[rows].copy_(found)
             indices[rows], valid_counts[rows] = batch.indices, batch.valid_counts
-            transfer.settle([batch.slot])
+            transfer.wait_for_copies([batch.slot])
             stream.release(batches)
             if on_progress is not None:
                 on_progress(rows.stop, count)
@@ -209,7 +209,7 @@ class Views:
     def __len__(self) -> int:
         return len(self.starts_B)
 
-    def part(self, part: slice) -> "Views":
+    def subset(self, part: slice) -> "Views":
         """Return some of the views."""
         return Views(
             self.starts_B[part],
@@ -335,7 +335,7 @@ def cut_by_products(
     with _without_tf32() if pixels_PC.dtype != torch.uint8 else nullcontext():
         cut_BSSC = torch.cat(
             [
-                _products(pixels_PC, chosen.part(p), boxes_B4[p], side, interpolation=interpolation)
+                _products(pixels_PC, chosen.subset(p), boxes_B4[p], side, interpolation=interpolation)
                 for p in parts
             ]
         )
@@ -671,7 +671,7 @@ class WholePass:
         if first not in self._drawn or last > self._drawn.stop:
             self._draw(first, max(last, min(first + _DRAWN_AT_ONCE, len(self.indices))))
         assert self._views is not None
-        return self._views.part(self._in_drawn(first, last))
+        return self._views.subset(self._in_drawn(first, last))
 
     def _in_drawn(self, first: int, last: int) -> slice:
         return slice(first - self._drawn.start, last - self._drawn.start)

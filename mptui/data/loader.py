@@ -321,7 +321,7 @@ class Loader:
                     load=partial(self._streamed_batch, stream, batches, places, epoch),
                     targets=partial(self._transfer.targets_of, batches, self._lead),
                 )
-                self._transfer.settle(batch.slot for batch in batches)
+                self._transfer.wait_for_copies(batch.slot for batch in batches)
                 stream.release(batches)
 
     def _reads(self, places: range, part: range) -> Sequence[int]:
@@ -349,7 +349,7 @@ class Loader:
     def _abandon(self, stream: Prefetcher | None = None) -> None:
         """End the pass in progress, if there is one; with `stream`, only that one."""
         if self._stream is not None and stream in {None, self._stream}:
-            self._transfer.settle()
+            self._transfer.wait_for_copies()
             self._stream.close()
             self._stream = None
 

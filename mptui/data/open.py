@@ -545,7 +545,7 @@ def open_files(name: str, root: Path, kind: SampleKind) -> Found:
     """
     known = NAMED[name]
     assert known.files is not None
-    train, val = _halves(name, root)
+    train, val = _splits(name, root)
     pairs = [*known.files(train), *known.files(val)]
     images = PathTable(str(path) for path, _ in pairs)
     train_rows = len(known.files(train))
@@ -569,7 +569,7 @@ def open_arrays(name: str, root: Path) -> Dataset:
     # The class names are written last: if they exist, the arrays are complete.
     arrays = (folder / f"{half}-{what}.npy" for half in ("train", "val") for what in ("images", "labels"))
     if load_json(folder / "classes.json") is None or not all(array.exists() for array in arrays):
-        _write_arrays(folder, dict(zip(("train", "val"), _halves(name, root), strict=True)))
+        _write_arrays(folder, dict(zip(("train", "val"), _splits(name, root), strict=True)))
     train, val = (
         ArraySplit(str(folder / f"{half}-images.npy"), np.load(folder / f"{half}-labels.npy"))
         for half in ("train", "val")
@@ -580,7 +580,7 @@ def open_arrays(name: str, root: Path) -> Dataset:
     return Dataset(name, SampleKind.CLASS, classes, train, val, class_counts=counts, sides=(side, side, side))
 
 
-def _halves(name: str, root: Path) -> tuple[Any, Any]:
+def _splits(name: str, root: Path) -> tuple[Any, Any]:
     from torchvision import datasets
 
     known = NAMED[name]

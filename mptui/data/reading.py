@@ -346,7 +346,7 @@ class BadSamples:
         new, self._new = self._new, {}
         return new
 
-    def hear(self, found: Mapping[int, Problem]) -> None:
+    def add_of_others(self, found: Mapping[int, Problem]) -> None:
         """Add samples that other processes of the run have found."""
         for index, problem in found.items():
             if index not in self._known:

@@ -260,7 +260,7 @@ class Transfer:
             targets.record_stream(current)
         return targets[first:]
 
-    def settle(self, slots: Iterable[int] | None = None) -> None:
+    def wait_for_copies(self, slots: Iterable[int] | None = None) -> None:
         """Wait until no copy reads `slots` (None: all), and drop unused copies."""
         for slot in list(self._events if slots is None else slots):
             self._moved.pop(slot, None)
@@ -271,7 +271,7 @@ class Transfer:
 
     def close(self) -> None:
         """Unpin the arena."""
-        self.settle()
+        self.wait_for_copies()
         self._unpin()
 
     def _forget_refusal(self) -> None:

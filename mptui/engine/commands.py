@@ -26,7 +26,7 @@ PAUSE_POLL_S = 1.0
 _NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMode)}
 
 
-def obey(context: TrainContext, command: Command) -> None:
+def execute(context: TrainContext, command: Command) -> None:
     """Execute `command`, and report its result."""
     name = command.name
     _answer(context, command, "taken")
@@ -71,7 +71,7 @@ def _pause(context: TrainContext) -> None:
             _answer(context, command, "done")
             break
         if command is not None:
-            obey(context, command)
+            execute(context, command)
     context.emit(Resumed(step=context.state.step))
     context.enter(before)
     context.reporter.restart_clock()

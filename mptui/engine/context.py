@@ -226,7 +226,7 @@ class TrainContext:
         for run_begins in self.hooks.at(Hook.run_begins):
             run_begins()
 
-    def settle(self) -> bool:
+    def read_all_rows(self) -> bool:
         """Read the rows of all steps, waiting for the device, and act on them; as `act_on_report`."""
         self.reporter.flush(wait=True)
         return self.act_on_report()

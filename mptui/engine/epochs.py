@@ -66,7 +66,7 @@ def validate(context: TrainContext) -> ValidationResult:
         context.ranks.broadcast_buffers([*context.model.buffers(), *averaged])
         context.parts.updater.buffers.refresh()
     in_place = average.in_place() if average is not None else contextlib.nullcontext()
-    with in_place, context.parts.replica.whole():
+    with in_place, context.parts.replica.full_weights():
         if average is not None and average.own_statistics:
             _recompute_statistics(context)
             context.ranks.broadcast_buffers(context.model.buffers())
@@ -143,7 +143,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
         context: Context of a run between two steps.
         started: Time at which the pass over the data began, by `time.perf_counter`.
     """
-    if context.settle():
+    if context.read_all_rows():
         return  # the epoch is not over: the run was rolled back
     state, reporter, job = context.state, context.reporter, context.job
     trained, train_metrics = reporter.epoch, state.metrics.compute()
@@ -302,7 +302,7 @@ def end_timed_step(context: TrainContext, window: Window, seconds: float) -> Non
         return
     if context.parts.compiler.note_step(seconds) and not context.left_epoch:
         context.state.cursor.sample = window.next_sample  # the step is complete, and is saved with the rest
-        if not context.settle():
+        if not context.read_all_rows():
             enter_training(context)
 
 

@@ -39,7 +39,7 @@ class MicroBatches:
             return (batch,)
         count = -(-rows // limit)
         bounds = [rows * number // count for number in range(count + 1)]
-        return [part(batch, first, last, rows=min(limit, 2)) for first, last in pairwise(bounds)]
+        return [rows_of(batch, first, last, rows=min(limit, 2)) for first, last in pairwise(bounds)]
 
     def are_several(self, window: Window) -> bool:
         """Whether a window has several micro-batches, whose gradients add up."""
@@ -55,7 +55,7 @@ class MicroBatches:
             yield last, number == window.batches
 
 
-def part(batch: Batch, first: int, last: int, *, rows: int = 1) -> Batch:
+def rows_of(batch: Batch, first: int, last: int, *, rows: int = 1) -> Batch:
     """Return the rows from `first` up to `last` of a batch, and as many of the next as make `rows`.
 
     `valid` is exact for labels. For masks it stays that of the whole batch: the exact count is only on the
@@ -90,7 +90,7 @@ def in_pieces(
     done, rows = 0, batch.images_BCHW.shape[0]
     while done < rows:
         size = limit() or rows
-        piece = batch if size >= rows else part(batch, done, done + size)
+        piece = batch if size >= rows else rows_of(batch, done, done + size)
         recover = None
         try:
             if piece.size:

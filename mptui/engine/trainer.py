@@ -9,7 +9,7 @@ from mptui.data.batch import Window
 from mptui.engine import epochs
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.saver import Saver
-from mptui.engine.commands import may_undo, obey, reason_of, undo_trial
+from mptui.engine.commands import execute, may_undo, reason_of, undo_trial
 from mptui.engine.compile import Stopwatch, outputs_of
 from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
 from mptui.engine.epochs import (
@@ -124,7 +124,7 @@ class Trainer:
             check_trained(context)
         except Stopped:
             context.mailbox.early_exit.close()
-            context.settle()
+            context.read_all_rows()
             context.save("stop")
             for run_stops in context.hooks.at(Hook.run_stops):
                 run_stops()
@@ -309,7 +309,7 @@ class Trainer:
             step_ends()
         if context.mailbox:
             while (command := context.mailbox.take()) is not None:
-                obey(context, command)
+                execute(context, command)
             context.mailbox.check_stop()
 
     def _abandon_step(self) -> None:
@@ -334,7 +334,7 @@ def save_if_due(context: TrainContext) -> None:
     if context.saver.tend():
         context.reporter.restart_clock()
     reason = context.due.take_save()
-    if reason is not None and not context.settle():
+    if reason is not None and not context.read_all_rows():
         with context.reporter.saving():
             context.saver.save(snapshots.take(context.state), reason)
 

@@ -409,14 +409,14 @@ def _is_key(name: str) -> bool:
 def _taken(name: str, key: BoundKey, chosen: Mapping[str, str]) -> BoundKey | None:
     """Return another action of this key where `key` works."""
     for other in KEYS:
-        if other.id != key.id and _meet(key.where, other.where):
+        if other.id != key.id and _overlap(key.where, other.where):
             keys = chosen.get(other.id, other.keys).split(",")
             if name in keys:
                 return other
     return None
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     """Whether keys of these two places are active at the same time."""
     return one == other or any({one, other} <= {key.where for key in heard_on(where)} for where in _WHERES)
 

@@ -21,7 +21,7 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
 
-    def settle(put: Callable[[Any], None], value: object) -> None:
+    def end(put: Callable[[Any], None], value: object) -> None:
         def now() -> None:
             if not future.done():
                 put(value)
@@ -33,9 +33,9 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-            settle(future.set_exception, error)
+            end(future.set_exception, error)
         else:
-            settle(future.set_result, result)
+            end(future.set_result, result)
 
     _threads[:] = [thread for thread in _threads if thread.is_alive()]
     thread = threading.Thread(target=run, name="mptui-background", daemon=True)

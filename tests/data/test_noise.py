@@ -10,7 +10,7 @@ from mptui.data.batch import Batch
 from mptui.data.loader import Loader
 from mptui.data.noise import Noiser, Noising, normals
 from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod, min_snr_weights
-from mptui.engine.micro_batches import part
+from mptui.engine.micro_batches import rows_of
 from mptui.registry.names import SampleKind
 from tests.data.samples import Samples
 
@@ -221,7 +221,7 @@ def test_images_are_scaled_from_minus_one_to_one():
 def test_a_piece_of_a_batch_keeps_its_noise_and_its_timesteps():
     with loader() as train:
         batch = next(b for window in train.windows(0, 1) for b in window)
-    piece: Batch = part(batch, 3, 6)
+    piece: Batch = rows_of(batch, 3, 6)
     assert piece.timesteps is not None
     assert batch.timesteps is not None
     assert torch.equal(piece.timesteps, batch.timesteps[3:6])

@@ -128,7 +128,7 @@ def test_saves_and_snapshots_wait_for_no_copy_and_keep_their_step(tmp_path, prec
         take(trainer, windows, STEPS)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    trainer.context.saver.settle()
+    trainer.context.saver.wait_until_saved()
     found, _ = read_newest(tmp_path / "checkpoints")
     kept.go_back(state)
     assert found.step == state.step == WARM_UP

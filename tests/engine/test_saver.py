@@ -152,7 +152,7 @@ def test_a_snapshot_that_is_written_gives_its_memory_back(tmp_path):
 def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
     around = Around(tmp_path)
     around.saver.offer_best(snapshot(1))
-    around.saver.settle()
+    around.saver.wait_until_saved()
     assert (tmp_path / "last").resolve().name == "step-000000001"  # there is no newer one
     around.saver._last_cost = 3600.0
     around.saver.offer_best(snapshot(2))
@@ -180,7 +180,7 @@ def test_an_undone_switch_gives_the_best_of_before_it_back(tmp_path, best_before
     if best_before is not None:
         around.saver.offer_best(snapshot(best_before))
     around.saver.save(snapshot(10), "switch")
-    around.saver.settle()
+    around.saver.wait_until_saved()
     around.saver._last_cost = 0.0
     around.saver.offer_best(snapshot(20))
     for step in range(21, 26):  # more than the unnamed ones that are kept
@@ -362,7 +362,7 @@ def test_a_save_that_nobody_asked_for_waits_twenty_times_as_long_as_the_last_one
     now += 0.5
     assert around.saver.may_save()
     around.saver.tend()
-    around.saver.settle()
+    around.saver.wait_until_saved()
     assert len(checkpoints(tmp_path)) == 2
     around.saver.close()
 

@@ -367,7 +367,7 @@ def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypa
             if isinstance(event, Step) and event.step == 7:
                 monkeypatch.setattr(saver, "_SHARE", 0)
             if isinstance(event, Step) and event.step == 8:
-                trainer.context.saver.settle()
+                trainer.context.saver.wait_until_saved()
 
         return steer
 

@@ -40,17 +40,17 @@ class FakeMachine:
         self.asked, self.level = [], 0.0
         self.losses, self.faults, self.slow = {}, {}, {}
 
-    def left(self):
+    def seconds_left(self):
         return max(0.0, self.seconds)
 
     def run(self, settings, loss, patience):
-        if not self.left():
+        if not self.seconds_left():
             raise StoppedError
         slow = next((self.slow[each] for each in settings.items() if each in self.slow), None)
         if slow is not None:
             limit = patience.run_s if patience.first_step_s is None else patience.first_step_s
-            self.seconds -= min(slow, limit, self.left())
-            if not self.left():
+            self.seconds -= min(slow, limit, self.seconds_left())
+            if not self.seconds_left():
                 raise StoppedError
             raise MeasureError("too slow", 1)
         self.seconds -= RUN_S
@@ -86,7 +86,7 @@ def search_on(machine, lines=None):
 
 
 def search_from(start, machine, tell):
-    first = machine.run(start, False, Patience(machine.left()))
+    first = machine.run(start, False, Patience(machine.seconds_left()))
     return Search(start, first, first_s=RUN_S, propose=propose, run=machine.run, clock=machine, on_line=tell)
 
 
@@ -130,7 +130,7 @@ def test_a_mode_that_takes_long_to_compile_gets_its_time_and_the_others_theirs()
         )
         return [TunedSetting("compile", str(best["compile"]), rivals, 0.3)]
 
-    first = machine.run(START, False, Patience(machine.left()))
+    first = machine.run(START, False, Patience(machine.seconds_left()))
     machine.seconds = 400.0
     search = Search(
         START, first, first_s=RUN_S, propose=modes, run=run, clock=machine, on_line=lambda line: None
@@ -151,7 +151,7 @@ def test_what_is_worth_most_comes_first_and_the_time_is_kept(seed):
     search = best_of(machine)
 
     assert search.best["precision.mode"] == "bf16"
-    assert 0 <= machine.left() <= 8 * RUN_S
+    assert 0 <= machine.seconds_left() <= 8 * RUN_S
     assert "workers" in search.untried
 
 
@@ -188,11 +188,11 @@ def test_a_rival_that_hangs_takes_no_more_than_a_few_usual_runs():
     run = machine.run
 
     def timed(settings, loss, patience):
-        before = machine.left()
+        before = machine.seconds_left()
         try:
             return run(settings, loss, patience)
         finally:
-            asked.append(before - machine.left())
+            asked.append(before - machine.seconds_left())
 
     search._run = timed
     with contextlib.suppress(StoppedError):

@@ -15,7 +15,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
-from mptui.engine.ranks.group import whole
+from mptui.engine.ranks.group import full_tensor
 from mptui.engine.ranks.mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
@@ -127,7 +127,7 @@ def train(ranks, folder, options):
 
 
 def told(trainer: Trainer, events: Recorder):
-    weights = [whole(p.detach()).flatten().double() for p in trainer.context.model.parameters()]
+    weights = [full_tensor(p.detach()).flatten().double() for p in trainer.context.model.parameters()]
     powers = [torch.cat(weights).pow(power).sum() for power in (1, 2, 3)]
     return {
         "losses": losses(events),

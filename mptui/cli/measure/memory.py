@@ -50,7 +50,7 @@ def memory(
     if budget is not None:
         room = min(room or sys.maxsize, int(budget * (1 << 30)))
     with counting(plan) as classes:
-        with _told():
+        with _if_nothing_fits():
             plan = within_budget(plan, precision=plan.precision.used, classes=classes.number, ranks=1)
         ledger = ledger_of(plan, classes, room, lambda what: typer.echo(f"counting: {what}", err=True))
     if output.as_json:
@@ -88,7 +88,7 @@ def counting(plan: "Plan") -> Iterator["ClassCount"]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _if_nothing_fits() -> Iterator[None]:
     """Say that nothing fits, and go on: the ledger shows why."""
     try:
         yield

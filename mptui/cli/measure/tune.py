@@ -78,7 +78,7 @@ def tune(
 
 def _progress(line: str, tuning: "Tuning", quiet: bool) -> None:
     if not quiet:
-        left = int(tuning.clock.left())
+        left = int(tuning.clock.seconds_left())
         typer.echo(f"{left // 60}:{left % 60:02} left  {clean(line, limit=400)}", err=True)
 
 

@@ -91,7 +91,7 @@ def _ask(run: "Path", owner: int) -> "Connection | None":
         answer = connection.answer(connection.send("stop"))
         if "error" in answer:
             raise ConnectionError(answer["error"])
-        connection.patience(POLL_S)
+        connection.set_timeout(POLL_S)
     except OSError:
         if connection is not None:
             connection.close()

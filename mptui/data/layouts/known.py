@@ -73,7 +73,7 @@ def find_in_shards(
         on_progress(done + 1, total)
         return listing, done + 1
 
-    return _told(path, files, join(path, *_each(splits, listed), kind, declared_classes(path)))
+    return _with_origin(path, files, join(path, *_each(splits, listed), kind, declared_classes(path)))
 
 
 def find_in_parquet(
@@ -99,7 +99,7 @@ def find_in_parquet(
 
     said = _labels_said(files.train[0]) if kind is SampleKind.CLASS and files.train else ()
     found = join(path, *_each(splits, listed), kind, None)
-    return _told(path, files, replace(found, warnings=(*found.warnings, *said)))
+    return _with_origin(path, files, replace(found, warnings=(*found.warnings, *said)))
 
 
 def _labels_said(file: str) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def _labels_said(file: str) -> tuple[str, ...]:
     return (f"the labels are those of the column {label}; {others} has classes, too, and is not read",)
 
 
-def _told(path: str, files: PackedFiles, found: Found) -> Found:
+def _with_origin(path: str, files: PackedFiles, found: Found) -> Found:
     """Return the list of a set with where its split comes from, and what was left out of it."""
     has_val = found.train_rows < len(found.images)
     test = files.test if files.val or not has_val else []

@@ -23,7 +23,7 @@ from mptui.engine.checkpoint.pointers import (
     place_of,
     target_of,
 )
-from mptui.engine.ranks.group import whole
+from mptui.engine.ranks.group import full_tensor
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import Alert, CheckpointSaved, Event, Recovered, finite_json
 from mptui.io.files import (
@@ -104,7 +104,7 @@ def host_copy(tensors: Mapping[str, torch.Tensor], *, kept: bool = True) -> dict
     """
     copies = {}
     for name, tensor in tensors.items():
-        all_of_it = whole(tensor.detach())
+        all_of_it = full_tensor(tensor.detach())
         if kept:
             copies[name] = all_of_it.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return copies

@@ -119,7 +119,7 @@ class Saver:
         Raises:
             DiskError: A save in progress can't be written, and the run was asked to stop.
         """
-        self.settle()
+        self.wait_until_saved()
         self._last_step = step
         self._waiting_best = None
         if is_after(self._folder, "best", step):
@@ -173,7 +173,7 @@ class Saver:
         """
         held = self._has_failed
         if held or self.idle:  # releases the memory of a finished save
-            self.settle()
+            self.wait_until_saved()
         self.write_waiting_best()
         return held
 
@@ -190,7 +190,7 @@ class Saver:
         self._take(snapshot)
         self._begin(snapshot, reason, self._taken)
         if wait:
-            self.settle()
+            self.wait_until_saved()
 
     def _take(self, snapshot: Snapshot) -> None:
         self._taken += 1
@@ -198,14 +198,14 @@ class Saver:
             self._arrivals.submit(snapshot.arrive)
 
     def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:
-        self.settle()
+        self.wait_until_saved()
         if number == self._taken:  # a deferred best is of an earlier step
             self._last_step = snapshot.step
         self._last_end = time.monotonic()
         save = _Save(snapshot, reason, number)
         self._writing = save, self._thread.submit(self._write, save)
 
-    def settle(self) -> None:
+    def wait_until_saved(self) -> None:
         """Wait for the save in progress; if it failed, hold the run until it is written.
 
         Raises:
@@ -276,7 +276,7 @@ class Saver:
         """
         try:
             self.write_waiting_best(force=True)
-            self.settle()
+            self.wait_until_saved()
         finally:
             self._thread.shutdown()
             self._arrivals.shutdown()

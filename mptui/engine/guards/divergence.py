@@ -315,7 +315,7 @@ class NanGuard(Hook):
 
     def _locate(self, place: WindowPosition) -> NanLocation:
         """Return what the first rank finds that finds something; each looks at its own samples."""
-        with self._context.parts.replica.whole():
+        with self._context.parts.replica.full_weights():
             try:
                 found = locate(self._context, place)
             except DataError as error:

@@ -70,7 +70,7 @@ class MemoryGuard(Hook):
         """
         if self._to_find:
             self._to_find = False
-            with self._context.parts.replica.whole():  # each rank tries other sizes
+            with self._context.parts.replica.full_weights():  # each rank tries other sizes
                 self._limits["training"] = find_micro_batch(self._context)
             self._warn_of_norm()
 

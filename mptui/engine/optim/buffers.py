@@ -138,7 +138,7 @@ class RevertibleBuffers:
             return
         if not self.sync:
             for part in self._parts:
-                part.settle(good)
+                part.accept_or_restore(good)
         elif good:
             self.refresh()
         else:
@@ -173,7 +173,7 @@ class _Statistics:
     def restore(self) -> None:
         torch._foreach_copy_(self._bytes, torch.split(self._accepted, self._sizes))
 
-    def settle(self, good: torch.Tensor) -> None:
+    def accept_or_restore(self, good: torch.Tensor) -> None:
         torch.where(good, torch.cat(self._bytes), self._accepted, out=self._accepted)
         self.restore()
 
@@ -202,7 +202,7 @@ class _OwnBuffers:
                     tensor.resize_(shape)
             row.write(row.accepted)
 
-    def settle(self, good: torch.Tensor) -> None:
+    def accept_or_restore(self, good: torch.Tensor) -> None:
         """Accept or restore without a sync, unless there are others now, or of other shapes."""
         before, now = self.rows, self._current()
         if [(row.names, row.shapes) for row in now] != [(row.names, row.shapes) for row in before]:

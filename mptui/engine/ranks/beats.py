@@ -113,7 +113,7 @@ class Beats:
                 told.append(f"{sign.name(rank)} has not arrived")
         return told
 
-    def heard(self) -> dict[int, tuple[str, float, DeviceSample | None]]:
+    def last_beats(self) -> dict[int, tuple[str, float, DeviceSample | None]]:
         """Return the host, the seconds since the last beat, and the device of each rank that has beaten."""
         now = self._clock()
         return {rank: (sign.host, now - sign.since, sign.device) for rank, sign in self._signs.copy().items()}
@@ -123,7 +123,7 @@ class Beats:
         with suppress(RuntimeError):
             self._store().set(self._word, words)
 
-    def word(self) -> str | None:
+    def posted_failure(self) -> str | None:
         """Return the words that a rank has left in this start of the group."""
         with suppress(RuntimeError):
             store = self._store()

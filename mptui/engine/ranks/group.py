@@ -345,9 +345,10 @@ class Ranks:
 
     def reason(self, error: MptuiError) -> MptuiError:
         """Return the error of which another rank has left word, if that is the reason for `error`."""
-        if not isinstance(error, RankError) or self.beats is None or (word := self.beats.word()) is None:
+        if not isinstance(error, RankError) or self.beats is None:
             return error
-        return RankFailure(**json.loads(word)).error()
+        posted = self.beats.posted_failure()
+        return error if posted is None else RankFailure(**json.loads(posted)).error()
 
     def gather(self, value: T) -> list[T]:
         """Return the small `value` of each rank, in the order of the ranks, by way of the hosts."""
@@ -586,7 +587,7 @@ def as_shard(own: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     )
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return all of a tensor; all ranks take part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

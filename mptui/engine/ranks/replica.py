@@ -71,7 +71,7 @@ class Replica:
     def renew(self) -> None:
         """Prepare for other steps after one that was not completed."""
 
-    def whole(self) -> contextlib.AbstractContextManager[None]:
+    def full_weights(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which this rank computes with all weights, without the others.
 
         All ranks enter it. Between two steps; gradients inside of it are dropped.
@@ -150,7 +150,7 @@ class RankReplica(Replica):
 
     @contextlib.contextmanager
     @override
-    def whole(self) -> Iterator[None]:
+    def full_weights(self) -> Iterator[None]:
         """BatchNorm normalizes by the samples of this rank."""
         for norm in self._norms:
             norm.process_group = dist.GroupMember.NON_GROUP_MEMBER
@@ -356,7 +356,7 @@ class ShardedReplica(RankReplica):
 
     @contextlib.contextmanager
     @override
-    def whole(self) -> Iterator[None]:
+    def full_weights(self) -> Iterator[None]:
         self._ranks.sync_status()
         root, modules = self._root, _sharded(self.network)
         root.set_reshard_after_forward(False)
@@ -366,7 +366,7 @@ class ShardedReplica(RankReplica):
             with lost():
                 for module in modules:
                     module.unshard()
-            with super().whole():
+            with super().full_weights():
                 yield
         finally:
             root.reset_iter_state()  # also frees the weights, and drops their gradients

@@ -58,9 +58,9 @@ class Lockstep(Hook):
 
     def windows(self, windows: Iterator[Window]) -> Iterator[Window]:
         """Yield windows with the number of valid items of all ranks."""
-        return windows if self._ranks.is_alone else self._whole(windows)
+        return windows if self._ranks.is_alone else self._counted_by_all(windows)
 
-    def _whole(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def _counted_by_all(self, windows: Iterator[Window]) -> Iterator[Window]:
         while True:
             self._stage = Stage.READING
             self._weighed = False
@@ -281,20 +281,20 @@ class Unreadable(Hook, SyncPart):
         Raises:
             DataError: There are more than the budget allows.
         """
-        for bad_samples in self._halves():
+        for bad_samples in self._both():
             bad_samples.check()
 
-    def _halves(self) -> tuple[BadSamples, BadSamples]:
+    def _both(self) -> tuple[BadSamples, BadSamples]:
         job = self._context.job
         return job.train_loader.bad_samples, job.val_loader.bad_samples
 
     @override
     def news(self) -> News | None:
-        found = [bad_samples.take_new() for bad_samples in self._halves()]
+        found = [bad_samples.take_new() for bad_samples in self._both()]
         return found if any(found) else None
 
     @override
     def on_news(self, told: list[News]) -> None:
         for of_rank in told:
-            for bad_samples, found in zip(self._halves(), of_rank, strict=True):
-                bad_samples.hear(found)
+            for bad_samples, found in zip(self._both(), of_rank, strict=True):
+                bad_samples.add_of_others(found)

@@ -457,18 +457,18 @@ class ImageGrids(Hook):
         with (
             contextlib.suppress(_StopRequestedError),
             average.in_place() if average is not None else contextlib.nullcontext(),
-            context.parts.replica.whole(),
+            context.parts.replica.full_weights(),
             in_eval_mode(context.model),
         ):
             if context.on_images is not None:
-                self._tell(context.on_images, began)
+                self._emit(context.on_images, began)
             self._last_step = context.state.step
         self._ended_at = time.perf_counter()
         self._cost_s = self._ended_at - began
         context.enter(before)
         context.reporter.restart_clock()
 
-    def _tell(self, on_images: OnImages, began: float) -> None:
+    def _emit(self, on_images: OnImages, began: float) -> None:
         pixels_NHWC = self._images()
         seconds, step, epoch = (
             time.perf_counter() - began,

@@ -13,7 +13,7 @@ import torch
 
 from mptui.data.batch import Batch
 from mptui.engine.evaluate import evaluate
-from mptui.engine.micro_batches import part
+from mptui.engine.micro_batches import rows_of
 from mptui.lab.measure.core import t_quantile
 from mptui.lab.use.evaluate import HalvingBatches, open_samples
 from mptui.lab.use.trained import open_trained
@@ -108,7 +108,7 @@ class SumsByImage:
         """Add the images of a batch. Never syncs."""
         for row in range(batch.size):
             self._metrics.reset()
-            self._metrics.update(outputs[row : row + 1], part(batch, row, row + 1))
+            self._metrics.update(outputs[row : row + 1], rows_of(batch, row, row + 1))
             self._add(self._metrics.state_dict())
         self._metrics.reset()
 

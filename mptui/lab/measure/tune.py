@@ -158,7 +158,7 @@ class TuneFinding:
 class Clock(Protocol):
     """The remaining time."""
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the search has to end, at least 0."""
 
 
@@ -245,7 +245,7 @@ class Search:
     def _fitting(self, axis: TunedSetting) -> tuple[Option, ...]:
         confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
         count = len(axis.options)
-        while count and self._cost(axis.options[:count]) > self._clock.left() - confirm:
+        while count and self._cost(axis.options[:count]) > self._clock.seconds_left() - confirm:
             count -= 1
         return axis.options[:count]
 
@@ -258,7 +258,7 @@ class Search:
         """Whether more time is left than all other settings need."""
         tried = {finding.axis.name for finding in self.findings}
         others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
-        return self._clock.left() > sum(self._cost(axis.options) for axis in others)
+        return self._clock.seconds_left() > sum(self._cost(axis.options) for axis in others)
 
     @property
     def _typical(self) -> float:
@@ -292,12 +292,12 @@ class Search:
                 if not live or (len(live) == 1 and _is_decided(live[0])):
                     break
         finally:
-            self._settle(finding, force)
+            self._adopt_best(finding, force)
 
     def _round(self, entries: list[Entry], number: int, axis: TunedSetting) -> None:
         for entry in entries if number % 2 == 0 else entries[::-1]:
             if entry.failed is None:
-                self._measure(entry, self._patience(entry, entries[0], axis), loss=number == 0)
+                self._measure(entry, self._time_limits(entry, entries[0], axis), loss=number == 0)
         force, *rivals = entries
         if number == 0 and axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH):
             self._check_losses(entries)
@@ -306,23 +306,23 @@ class Search:
         results = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
         self._on_line(f"  round {number + 1}: {results}")
 
-    def _patience(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
+    def _time_limits(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
         """Return the time limits of a run: all time for the current value, a share for a rival."""
         if entry is force:
-            return Patience(self._clock.left())
+            return Patience(self._clock.seconds_left())
         run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else entry.first_s)
         step_s = force.rounds[0].first_step_s if force.rounds and axis.same_start else None
         return Patience(run_s, None if step_s is None else max(_SLOW_STEP_S, _SLOW_STEP * step_s))
 
     def _measure(self, entry: Entry, patience: Patience, *, loss: bool) -> None:
-        before = self._clock.left()
+        before = self._clock.seconds_left()
         try:
             entry.rounds.append(self._run({**self.best, **entry.settings}, loss, patience))
         except MeasureError as error:
             entry.failed = "out of memory" if error.out_of_memory else str(error)
             return
         if len(entry.rounds) > 1 or not entry.settings:  # the first run of a rival may compile
-            self._seconds.append(before - self._clock.left())
+            self._seconds.append(before - self._clock.seconds_left())
 
     def _check_losses(self, entries: list[Entry]) -> None:
         """Eliminate entries whose loss differs from fp32's, or from the start's if fp32 was not measured."""
@@ -349,7 +349,7 @@ class Search:
             left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]
         return left
 
-    def _settle(self, finding: TuneFinding, force: Entry) -> None:
+    def _adopt_best(self, finding: TuneFinding, force: Entry) -> None:
         """Make the best rival that is certainly faster the current value, also in an interrupted contest."""
         sure = [e for e in finding.entries if e.failed is None and e.sure]
         if force.failed is not None:  # the current value has another loss than fp32, or fails now
@@ -369,10 +369,10 @@ class Search:
         before, after = Entry("start", self.start), Entry("outcome", {})
         self._on_line("the result against the start")
         for number in range(ROUNDS):
-            if self._clock.left() < 2 * self._typical:
+            if self._clock.seconds_left() < 2 * self._typical:
                 break
             for entry in (before, after) if number % 2 == 0 else (after, before):
-                self._measure(entry, Patience(self._clock.left()), loss=False)
+                self._measure(entry, Patience(self._clock.seconds_left()), loss=False)
             if before.failed or after.failed:
                 break
             after.hold_against(before)
@@ -758,7 +758,7 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until then, at least 0."""
         return max(0.0, self._until - time.monotonic())
 
@@ -823,7 +823,7 @@ class Tuning:
         pieces = batch = self._plan.config.training.batch_size
         while True:
             try:
-                return start, self._run(start, False, Patience(self.clock.left()))
+                return start, self._run(start, False, Patience(self.clock.seconds_left()))
             except MeasureError as error:
                 if not error.out_of_memory or pieces == 1:
                     raise _as_ours(error) from error
@@ -832,16 +832,16 @@ class Tuning:
                 self._on_line(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
 
     def _run(self, settings: Settings, loss: bool, patience: Patience) -> ShortRunResult:
-        if not self.clock.left():
+        if not self.clock.seconds_left():
             raise StoppedError
         self.runs += 1
-        left = self.clock.left()
+        left = self.clock.seconds_left()
         loss_at = self._loss_at if loss else 0
         effort = Effort(self._timed_s, loss_at, min(left, patience.run_s), patience.first_step_s)
         try:
             return self._measurer.measure(self._request, settings, effort)
         except MeasureError:
-            if not self.clock.left():  # it was not slow: it was the last
+            if not self.clock.seconds_left():  # it was not slow: it was the last
                 raise StoppedError from None
             raise
 

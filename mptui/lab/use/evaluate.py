@@ -24,7 +24,7 @@ from mptui.data.open import open_dataset
 from mptui.data.types import IGNORE, RGB, Dataset, Problem, Split
 from mptui.engine.compile import Compiler
 from mptui.engine.evaluate import ValidationResult, evaluate
-from mptui.engine.micro_batches import Recovery, in_pieces, is_out_of_memory, part, release
+from mptui.engine.micro_batches import Recovery, in_pieces, is_out_of_memory, release, rows_of
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import EpochFinished, Event, Validated, Warned
 from mptui.io.files import absolute
@@ -328,7 +328,7 @@ class ObservedMetrics(Metrics):
 def _losses(task: Task, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Return the loss of each sample, as losses_B."""
     sums_B2 = torch.stack(
-        [task.loss_sums(outputs[row : row + 1], part(batch, row, row + 1)) for row in range(batch.size)]
+        [task.loss_sums(outputs[row : row + 1], rows_of(batch, row, row + 1)) for row in range(batch.size)]
     )
     valid_B = (batch.targets[: batch.size].reshape(batch.size, -1) != IGNORE).sum(dim=1).clamp(min=1)
     return sums_B2[:, 0] / valid_B + sums_B2[:, 1]

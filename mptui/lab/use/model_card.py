@@ -136,7 +136,7 @@ def _training(facts: dict[str, Any], course: Course, has_curves: bool) -> str:
     if course.epochs:
         rows = [
             (str(e.epoch), _figure(e.train_loss), _figure(e.val_loss), f"{e.lr:.3g}")
-            for e in _spread(course.epochs)
+            for e in _first_last_and_between(course.epochs)
         ]
         text += "\n\n" + _table(("epoch", "training loss", "validation loss", "learning rate"), rows)
         if course.validated is not None and course.validated.loss_terms:
@@ -144,7 +144,7 @@ def _training(facts: dict[str, Any], course: Course, has_curves: bool) -> str:
     return text + (f"\n\n![Loss by epoch]({CURVES})" if has_curves else "")
 
 
-def _spread(epochs: list[EpochFinished]) -> list[EpochFinished]:
+def _first_last_and_between(epochs: list[EpochFinished]) -> list[EpochFinished]:
     """Return the first, the last and some between."""
     if len(epochs) <= _MOST_EPOCHS:
         return epochs

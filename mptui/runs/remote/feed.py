@@ -95,7 +95,7 @@ class Connection:
         self._read = rest
         return [document for line in lines if (document := _document(bytes(line))) is not None]
 
-    def patience(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set the time limit of reads."""
         self._socket.settimeout(seconds)
 
@@ -254,7 +254,7 @@ class AttachedRun:
             return False
         except OSError:
             return False
-        connection.patience(LOOK_S)
+        connection.set_timeout(LOOK_S)
         presets = connection.hello.get("presets")
         self.profiles = [clean(str(name), 100) for name in presets] if isinstance(presets, list) else []
         with self._lock:

@@ -194,8 +194,9 @@ class Member(RankTraining):
         leave(self._ranks, error)
 
     def _train(self) -> None:
-        begun = self._ranks.broadcast(Beginning(told(self.plan)))  # its own is replaced by that of rank 0
-        self.plan = as_told(begun.plan, self.plan)
+        own = Beginning(for_other_ranks(self.plan))
+        begun = self._ranks.broadcast(own)  # it is replaced by that of rank 0
+        self.plan = on_this_rank(begun.plan, self.plan)
         self._train_from(begun, decide=lambda plan, model, dataset: plan, on_bad=lambda problem: None)
 
 
@@ -218,7 +219,7 @@ def decided_by_first(ranks: Ranks, decide: Decide) -> Decide:
 
     def decided(plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         chosen = decide(plan, model, dataset) if ranks.is_first else plan
-        return as_told(ranks.broadcast(told(chosen)), plan)
+        return on_this_rank(ranks.broadcast(for_other_ranks(chosen)), plan)
 
     return decided
 
@@ -244,12 +245,12 @@ class Beginning:
     read_before: dict[str, Any] | None = None
 
 
-def told(plan: Plan) -> Plan:
+def for_other_ranks(plan: Plan) -> Plan:
     """Return the plan as rank 0 tells it to the others, without the environment of its process."""
     return replace(plan, request=Request(profile=plan.request.profile, sets=plan.request.sets))
 
 
-def as_told(first: Plan, own: Plan) -> Plan:
+def on_this_rank(first: Plan, own: Plan) -> Plan:
     """Return the plan of rank 0 for the rank whose plan is `own`.
 
     Device and loader processes are its own, but not what is known of the device's formats, from which

@@ -45,11 +45,11 @@ from mptui.runs.session.member import (
     Beginning,
     RankTraining,
     check_length,
+    for_other_ranks,
     has_checkpoint,
     leave,
     restore_run,
     settings_before,
-    told,
 )
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import RankReports, Watchdog, pulse
@@ -206,7 +206,7 @@ class Session(RankTraining):
         goes_on = self._resume and has_checkpoint(self.run, self._ownership.change)
         learned = learned_before(self.run) if goes_on else None
         read_before = kept_reading(self.run, self._before, plan.config) if goes_on else None
-        begun = Beginning(told(plan), self.run, self._resume, goes_on, learned, read_before)
+        begun = Beginning(for_other_ranks(plan), self.run, self._resume, goes_on, learned, read_before)
         self._ranks.broadcast(begun)
         guard = self._changes.guard = self._ownership.change
         self._changes.begin()
@@ -324,7 +324,7 @@ class Session(RankTraining):
                 if result.is_final():
                     for event in ending_events(self.run, finished, self._former):
                         self._records.handle(event)
-            self._tell(finished)
+            self._pass_on(finished)
             if result.is_final():
                 self._control.handle(finished)
 
@@ -342,14 +342,14 @@ class Session(RankTraining):
             self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
             self._records.handle(event)
             self._watchdog.handle(event)
-            self._tell(event)
+            self._pass_on(event)
             self._control.handle(event)
         if isinstance(event, CommandAnswered) and event.command == "pause" and event.state != "asked":
             self._changes.pause(event.state == "taken" or self.mailbox.stop_requested)
         if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
             write_divergence(self.run, event, self._ownership)
 
-    def _tell(self, event: Event) -> None:
+    def _pass_on(self, event: Event) -> None:
         at = journal.length(self.run)
         for listener in self._listeners:
             listener.handle(event, at)

@@ -227,10 +227,10 @@ class RankReports:
     def _rows(self) -> Iterator[RankRow]:
         steps, beats = self._ranks.steps, self._ranks.beats
         medians, slowest = median_times(steps), times_slowest(steps)
-        heard = {} if beats is None else beats.heard()
-        heard[self._ranks.rank] = socket.gethostname(), 0.0, self._own
+        last_beats = {} if beats is None else beats.last_beats()
+        last_beats[self._ranks.rank] = socket.gethostname(), 0.0, self._own
         for rank in range(self._ranks.world_size):
-            host, silent_s, sample = heard.get(rank, ("", None, None))
+            host, silent_s, sample = last_beats.get(rank, ("", None, None))
             sample = sample or DeviceSample(name="")
             times = medians[rank] if medians else None
             is_process = sample.utilisation_own is not None

@@ -445,7 +445,9 @@ class Timeline:
         self._clock = self._clock if clock is None else clock
         if 0 < passed < math.inf:
             waiting = min(max(waiting, 0.0), 1.0) if state == "training" else 0.0
-            self._spread(passed, {state: 1 - waiting, "waiting": waiting} if waiting else {state: 1.0})
+            self._add_over_slices(
+                passed, {state: 1 - waiting, "waiting": waiting} if waiting else {state: 1.0}
+            )
             self._elapsed += passed
             self._set(time=time)
 
@@ -633,7 +635,7 @@ class Timeline:
             self.version += 1
             self._ring.values[_ROWS[name], self._place()] += value
 
-    def _spread(self, passed: float, shares: dict[Any, float]) -> None:
+    def _add_over_slices(self, passed: float, shares: dict[Any, float]) -> None:
         """Add seconds to the slices that they fall into."""
         end = self._elapsed + passed
         while end >= SLICES * self._ring.width:

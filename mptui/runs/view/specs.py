@@ -676,7 +676,7 @@ def _pause(view: ViewState, _: Paused) -> None:
     view.pace.interrupted()
 
 
-def _go_on(view: ViewState, _: Resumed) -> None:
+def _continue(view: ViewState, _: Resumed) -> None:
     view.paused = False
     view.compiled = False
     view.pace.interrupted()
@@ -726,7 +726,7 @@ LIFECYCLE = (
     ),
     EventSpec(
         event=Resumed,
-        handle=_go_on,
+        handle=_continue,
         log_lines=lambda _: [("training continues", "plain")],
     ),
     EventSpec(

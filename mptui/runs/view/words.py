@@ -82,10 +82,10 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
         if isinstance(value, float)
         else ""
     )
-    return clean(f"{run}: {status}{after}{best_text}; {_go_on(run, status)}", limit=4096)
+    return clean(f"{run}: {status}{after}{best_text}; {_next_command(run, status)}", limit=4096)
 
 
-def _go_on(run: Path, status: str) -> str:
+def _next_command(run: Path, status: str) -> str:
     word = shell_word(run)
     if status == "running":
         return f"watch it: mptui attach {word}"

@@ -89,7 +89,7 @@ class CompareScreen(Page):
 
     def on_mount(self) -> None:
         """Read the runs, again while they train."""
-        self._top.say(Content.styled(f"reading {len(self._runs)} runs …", "$quiet"))
+        self._top.show_message(Content.styled(f"reading {len(self._runs)} runs …", "$quiet"))
         self.query_one(KeyedList).focus()
         self._renew()
         self.set_interval(RENEW_S, self._renew)
@@ -122,12 +122,12 @@ class CompareScreen(Page):
 
     def _draw(self) -> None:
         if self._since is None:
-            self._top.say(Content.styled(f"comparing {len(self._runs)} runs", "$quiet"))
+            self._top.show_message(Content.styled(f"comparing {len(self._runs)} runs", "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
             words = difference(parent, fork, self._since).sentence if parent and fork else ""
             told = words or f"waiting for the first {STEPS} steps of the fork"
-            self._top.say(Content.styled(told, "$text-accent" if words else "$quiet"))
+            self._top.show_message(Content.styled(told, "$text-accent" if words else "$quiet"))
         curves = curves_of(list(self._views.values()))
         if self._curve not in curves:
             self._curve = curves[0] if curves else None

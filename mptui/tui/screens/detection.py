@@ -114,7 +114,7 @@ class DetectionScreen(Page):
 
     def action_look_again(self) -> None:
         """Detect the devices: first without torch, which takes seconds to import."""
-        self._top.say(Content.styled("detecting devices …", "$quiet"))
+        self._top.show_message(Content.styled("detecting devices …", "$quiet"))
         self._look_at_all()
 
     @work(exclusive=True)
@@ -199,7 +199,7 @@ class DetectionScreen(Page):
             alone=alone,
         )
         self.show_readings()
-        self._top.say(self._about(seen))
+        self._top.show_message(self._about(seen))
         self._fit()
 
     def _fit(self) -> None:
@@ -258,7 +258,7 @@ class DetectionScreen(Page):
         """Open the picker for the marked devices, else for the chosen one."""
         if self._seen is None:
             self._goes_on = True
-            self._top.say(Content.styled("detecting devices, then the profiles …", "$quiet"))
+            self._top.show_message(Content.styled("detecting devices, then the profiles …", "$quiet"))
             return
         device = self._seen.devices[self._chosen]
         if marked := self._marks(self._seen):

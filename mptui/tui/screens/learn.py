@@ -191,7 +191,7 @@ class LearnScreen(Page):
         if attempt is None or not self.is_running:
             return
         said = self._choices.model if EXERCISES[self._current].uses_model else ""
-        self._top.say(Content.styled(clean(said), "$quiet"))
+        self._top.show_message(Content.styled(clean(said), "$quiet"))
         self.query_one("#lines", Static).update(attempt.content(max(1, self.size.width - 4)))
         curves = attempt.series()
         self.set_class(bool(curves), "-curves")

@@ -208,7 +208,7 @@ class RunPage(Page):
 
     def action_whole(self) -> None:
         """Show all steps."""
-        self.charts.whole()
+        self.charts.show_all_steps()
 
 
 # The live screen: state, charts and log of a run, and the keys that control it

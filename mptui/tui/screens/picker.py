@@ -288,7 +288,7 @@ class PickerScreen(SelectionPage):
         free = f"   {fmt.size(device.memory_free)} free" if device.memory_free is not None else ""
         free += " on each" if free and len(self._devices) > 1 else ""
         words = clean(f"{short_names(self._devices)}  {device.name}", 60)
-        self.query_one(TopLine).say(Content.assemble(words, (free, "$quiet")))
+        self.query_one(TopLine).show_message(Content.assemble(words, (free, "$quiet")))
 
     def _refresh_profiles(self) -> None:
         names = [info.name for info in self._profiles]

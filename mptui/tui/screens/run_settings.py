@@ -113,7 +113,7 @@ class RunSettingsScreen(ViewPage):
         if value is None:
             return
         if value.fixed or self._view.finished is not None:
-            self._tell(value.fixed or "the run has ended")
+            self._warn(value.fixed or "the run has ended")
             return
         self.app.push_screen(SettingDialog(value, "in force", self._send))
 
@@ -133,7 +133,7 @@ class RunSettingsScreen(ViewPage):
     def _answer(self, words: str, style: str) -> None:
         self.query_one("#answer", Static).update(Content.styled(clean(words), style))
 
-    def _tell(self, words: str) -> None:
+    def _warn(self, words: str) -> None:
         self.notify(clean_lines(words, 300), severity="warning", markup=False)
 
     def back(self) -> None:

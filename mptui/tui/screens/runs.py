@@ -80,7 +80,7 @@ class RunsScreen(Page):
 
     def on_mount(self) -> None:
         """Read the runs, again from time to time."""
-        self._top.say(Content.styled(f"reading {clean(str(self._list.folder), 60)} …", "$quiet"))
+        self._top.show_message(Content.styled(f"reading {clean(str(self._list.folder), 60)} …", "$quiet"))
         self.query_one(OptionList).focus()
         self._renew()
         self.set_interval(RENEW_S, self.poll)
@@ -117,7 +117,7 @@ class RunsScreen(Page):
         told = summary_words(rows) if rows else "no runs yet"
         if len(self._shown) < len(rows):
             told = f"{len(self._shown):,} of {told}"
-        self._top.say(Content.assemble(told, (f" in {clean(str(self._list.folder), 60)}", "$quiet")))
+        self._top.show_message(Content.assemble(told, (f" in {clean(str(self._list.folder), 60)}", "$quiet")))
         self._read_curves()
 
     @on(OptionList.OptionHighlighted)

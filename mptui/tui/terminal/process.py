@@ -139,12 +139,12 @@ class SteadyDriver(LinuxDriver):
             return b""
 
     def _sigtstp_application(self, *_given: object) -> None:
-        self._leave_word(super()._sigtstp_application)
+        self._call_in_loop(super()._sigtstp_application)
 
     def _sigcont_application(self, *_given: object) -> None:
-        self._leave_word(self._continue)
+        self._call_in_loop(self._continue)
 
-    def _leave_word(self, action: Callable[[], None]) -> None:
+    def _call_in_loop(self, action: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(action)
 

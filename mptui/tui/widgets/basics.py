@@ -245,7 +245,7 @@ class TopLine(Static):
         super().__init__(markup=False)
         self._said = Content("")
 
-    def say(self, words: Content) -> None:
+    def show_message(self, words: Content) -> None:
         """Show another message."""
         self._said = words
         self.on_resize()

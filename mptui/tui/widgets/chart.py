@@ -323,7 +323,7 @@ class ChartSet:
         """Show later steps by a share of those shown, or earlier ones if it is negative."""
         self._look_at(panned(self._window, last, share))
 
-    def whole(self) -> None:
+    def show_all_steps(self) -> None:
         """Show all steps."""
         self._look_at(None)
 
