@@ -193,10 +193,10 @@ def _named(key: str, thing: object) -> Flags:
     module = inspect.getmodule(thing)
     qualified = getattr(thing, "__qualname__", "")
     name, folder = f"{_module_name(module)}:{qualified}", _folder_of(module)
-    if not own_code.is_own(name) or not callable(thing) or isinstance(thing, nn.Module):
+    is_object = isinstance(thing, nn.Module) or not callable(thing)
+    if is_object or not own_code.is_own(name):
         word = getattr(thing, "__name__", type(thing).__name__)
         name, folder = f"{own_code.OBJECTS}:{word if word.isidentifier() else 'function'}", ""
-    is_object = isinstance(thing, nn.Module) or not callable(thing)
     own_code.give(name, (lambda **_: thing) if is_object and key != "model.task" else thing)
     return {key: (key, name), **({"code.folder": (key, folder)} if folder else {})}
 
@@ -215,7 +215,7 @@ def _module_name(module: ModuleType | None) -> str:
 def _folder_of(module: ModuleType | None) -> str:
     """Return the folder that a module of the person's own is imported from; "" for a library's."""
     file = getattr(module, "__file__", None)
-    if module is None or file is None or own_code.is_library(file):
+    if file is None or own_code.is_library(file):
         return ""
     path = Path(file).absolute()
     inside = path.parent if path.name == "__init__.py" else path

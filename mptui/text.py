@@ -46,7 +46,8 @@ def clean(text: str, limit: int = 1000) -> str:
     Control characters, line breaks, surrogates, joiners and bidirectional marks become `\xNN`-style escapes;
     text beyond `limit` characters is cut with an ellipsis. Cleaning is idempotent.
     """
-    if text.isascii() and text.isprintable() and len(text) <= limit:
+    is_clean = text.isascii() and text.isprintable()
+    if is_clean and len(text) <= limit:
         return text
     safe = "".join(_escaped(c) for c in text[: limit + 1])
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"

@@ -418,7 +418,8 @@ def _refuse_idle(
         is_shared = is_of_file or source in VARIABLES  # with other runs of the file or of the shell
         is_for_others = scope.said or (is_shared and _is_overridden(scope, source, sources))
         is_earlier = is_recorded or source in SET_BEFORE
-        if is_earlier or is_late or is_for_others:
+        is_no_fault = is_earlier or is_late or is_for_others
+        if is_no_fault:
             notes.append(f"{words} is ignored: it {scope.refusal(training)}")
         else:
             faults.append(f"{words}: {scope.refusal(training)}")

@@ -147,7 +147,8 @@ def _on_device(
         room: Returns the bytes on it that the cache may have.
     """
     masks = dataset.kind is SampleKind.MASK
-    if masks and dataset.has_ignored and halves[0].random:
+    counts_ignored = masks and dataset.has_ignored and halves[0].random
+    if counts_ignored:
         what = "masks have ignored pixels, which must be counted before they are on the device"
         return True, f"on {device.type}, {what}"
     each = sample_bytes(dataset.pixels, masks)

@@ -54,7 +54,8 @@ class PathTable(Sequence[str]):
             ValueError: The arrays don't fit each other.
         """
         table = cls(())
-        if not len(ends) or ends[0] != 0 or ends[-1] != len(text) or (np.diff(ends) < 0).any():
+        span_the_text = len(ends) > 0 and ends[0] == 0 and ends[-1] == len(text)
+        if not span_the_text or (np.diff(ends) < 0).any():
             raise ValueError("ends outside the text")
         table._text = text.tobytes()
         table._ends = array("q", ends.astype(np.int64).tobytes())
@@ -280,7 +281,8 @@ def in_learned_order(dataset: Dataset, learned: LearnedData) -> Dataset:
     Others are returned as they are.
     """
     theirs, ours = dataset.classes, learned.classes
-    if dataset.kind is SampleKind.IMAGE or list(theirs) == ours or sorted(theirs) != sorted(ours):
+    are_reordered = list(theirs) != ours and sorted(theirs) == sorted(ours)
+    if dataset.kind is SampleKind.IMAGE or not are_reordered:
         return dataset
     numbers = tuple(ours.index(name) for name in theirs)
     return replace(

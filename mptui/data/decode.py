@@ -610,10 +610,11 @@ def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
     Returns:
         uint8 [H, W, 3], or None if Pillow has to decode the file.
     """
-    if not isinstance(image, JpegImageFile) or image.mode not in _MODES or image.fp is None:
+    file = image.fp if isinstance(image, JpegImageFile) and image.mode in _MODES else None
+    if file is None:
         return None
-    image.fp.seek(0)
-    data = image.fp.read()
+    file.seek(0)
+    data = file.read()
     shrink = shrink_of(min(image.size), side_hint)
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)

@@ -510,8 +510,8 @@ def _rows(dataset: Dataset) -> Iterator[Row]:
 
 
 def _list_rows(dataset: Dataset, split: Split) -> Iterator[tuple[str, str]]:
-    if not isinstance(split, FileSplit | MaskedSplit) or (
-        len(split) and is_part(split.paths[int(split.rows[0])])
+    if not isinstance(split, FileSplit | MaskedSplit) or any(
+        is_part(split.paths[row]) for row in split.rows[:1].tolist()
     ):
         raise DataError(
             f"{dataset.name}: its images are not files of their own, which a list can name",

@@ -77,7 +77,8 @@ def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
         told.append("files have other names")
     elif old == new and before.sizes != now.sizes:
         told.append("files have other sizes")
-    if old == new and before.labels != now.labels and before.classes == now.classes:
+    are_relabelled = before.labels != now.labels and before.classes == now.classes
+    if old == new and are_relabelled:
         told.append("samples have other labels or masks")
     return told
 

@@ -58,13 +58,9 @@ class LearnedData:
             read: LearnedData = reader_of(cls)(record)
         except (TypeError, KeyError, OverflowError) as error:
             raise ValueError(f"no facts of data: {error}") from error
-        known = read.sample is None or read.sample in SampleKind.__members__
-        if (
-            not known
-            or read.dtype not in DTYPES
-            or read.bands < 1
-            or any(clean(n) != n for n in read.classes)
-        ):
+        is_known = read.sample is None or read.sample in SampleKind.__members__
+        is_readable = is_known and read.dtype in DTYPES and read.bands > 0
+        if not is_readable or any(clean(name) != name for name in read.classes):
             raise ValueError("no facts of data")
         return read
 

@@ -61,12 +61,14 @@ def instance_notes(surveys: Sequence[MaskSurvey], values: Sequence[int]) -> Iter
         raise _refused(what, values, join)
     counts = Counter(code for codes in marked for code in codes)
     once = sum(counts[code] == 1 for code in numbers)
-    if len(marked) >= _SEVERAL and len(numbers) >= _FEWEST_VALUES and once >= _ALONE * len(numbers):
+    are_enough = len(marked) >= _SEVERAL and len(numbers) >= _FEWEST_VALUES
+    if are_enough and once >= _ALONE * len(numbers):
         what = f"{once} of {len(numbers)} values above 0 are in one mask each"
         yield f"{what}: if these are numbers of objects, {join} joins them to one class"
     looked_at, compact = (sum(survey.regions[place] for survey in surveys) for place in (0, 1))
     each = looked_at / len(marked)
-    if len(numbers) < _FEWEST_VALUES or each < _A_FEW or compact < _COMPACT * looked_at:
+    may_be_objects = each >= _A_FEW and compact >= _COMPACT * looked_at
+    if len(numbers) < _FEWEST_VALUES or not may_be_objects:
         return
     what = f"the masks hold {len(numbers)} values above 0, and each is one compact region in its mask"
     if len(numbers) >= _MANY_VALUES and each >= _MANY:
@@ -127,6 +129,7 @@ def find_coding(
         DataError: `class_file` is invalid, or the meaning of the masks' values is ambiguous.
     """
     file = None if class_file is None else read_class_file(class_file)
+    void = None if ignore_index is not None else void
     if file is not None and file.codes:
         found = FoundCoding(file.coding())
     elif file is not None:
@@ -139,7 +142,7 @@ def find_coding(
                 hint="Write it as the masks have it.",
             )
         found = replace(coding, coding=file.with_ignored(coding.coding))
-    elif void is not None and ignore_index is None and _is_void(void, surveys):
+    elif void is not None and _is_void(void, surveys):
         known = _from_surveys(_without(surveys, (void,), by_colour=False), void)
         told = f"mask value {void} is ignored: it is no class in this layout"
         return replace(known, coding=_with_ignored(known.coding, void), cleaned=(*known.cleaned, told))
@@ -185,8 +188,8 @@ def _from_surveys(surveys: Sequence[MaskSurvey], ignore_index: int | None) -> Fo
         _refuse_lossy_colours(surveys)
         return FoundCoding(_of_colours(sorted({code for survey in surveys for code in colour_codes(survey)})))
     values = sorted({value for survey in surveys for value in survey.codes} - {ignore_index})
-    all_grey = all(survey.kind == "grey" for survey in surveys) and values and values[-1] <= _VOID
-    if all_grey and len(values) > 2 and ignore_index is None:
+    are_grey = len(values) > 2 and values[-1] <= _VOID and all(survey.kind == "grey" for survey in surveys)
+    if are_grey and ignore_index is None:
         _refuse_two_codings(surveys, values)
         if (clusters := find_clusters(surveys)) is not None:
             names = (
@@ -277,7 +280,8 @@ def _with_ignored(coding: MaskCoding, ignore_index: int) -> MaskCoding:
 def _refuse_soft_edges(values: list[int], surveys: Sequence[MaskSurvey]) -> None:
     many = values[-1] == _VOID and len(values) > 64
     grey = values[-1] <= _VOID and all(survey.kind == "grey" for survey in surveys)
-    if many or (grey and look_smoothed(surveys)):
+    are_shades = many or (grey and look_smoothed(surveys))
+    if are_shades:
         raise TwoReadingsError(
             f"the masks hold {len(values)} grey values up to {values[-1]}: soft edges, or pictures",
             {
@@ -293,7 +297,8 @@ def _refuse_unexplained_void(values: list[int]) -> None:
     """Refuse 255 far above the other values, which often marks pixels to leave out."""
     others = values[:-1]
     gaps = [after - before for before, after in pairwise(others)]
-    if values[-1] == _VOID and len(others) > 1 and _VOID - others[-1] > 2 * max(gaps):
+    is_far = len(others) > 1 and _VOID - others[-1] > 2 * max(gaps)
+    if values[-1] == _VOID and is_far:
         shown = (
             f"the classes 0 to {others[-1]}"
             if _dense(others)
@@ -481,7 +486,8 @@ def _clusters(
     spread = any(len(cluster) > 1 for cluster in clusters)
     if spread and not all(len(cluster) > 1 or near[place] for place, cluster in enumerate(clusters)):
         return None  # class numbers side by side, and one far from them
-    if not lossy and (max(total) < _HALF or not (spread or len(others) >= _FEW_EDGES)):
+    has_edges = max(total) >= _HALF and (spread or len(others) >= _FEW_EDGES)
+    if not lossy and not has_edges:
         return None
     gaps = [after[0] - before[-1] for before, after in pairwise(clusters)]
     spans = [cluster[-1] - cluster[0] for cluster in clusters]

@@ -170,7 +170,8 @@ def upright_mask(
     loaded, own_orientation = load_upright(mask)
     shown = shown_size(stored, orientation)
     fit = fit_of(loaded.size, stored, orientation)
-    if own_orientation == 1 and fit != AS_SHOWN and not (fit == EITHER and upright):
+    is_upright = fit == AS_SHOWN or (fit == EITHER and upright)
+    if own_orientation == 1 and not is_upright:
         loaded = turned(loaded, orientation)
     if not _same_shape(loaded.size, shown):
         raise BadSampleError(
@@ -477,10 +478,9 @@ def _codes(path: Path, name: str, value: object) -> tuple[tuple[int, ...], bool]
     colour = _colour(value)
     if colour is not None:
         return (colour,), True
-    if isinstance(value, list) and value and all(isinstance(each, list) for each in value):
-        colours = [_colour(each) for each in value]
-        if None not in colours:
-            return tuple(colour for colour in colours if colour is not None), True
+    colours = [_colour(each) for each in value] if isinstance(value, list) else []
+    if colours and None not in colours:
+        return tuple(colour for colour in colours if colour is not None), True
     values = _written_values(value)
     if values is None:
         raise DataError(
@@ -499,15 +499,15 @@ def _colour(value: object) -> int | None:
 def _written_values(value: object) -> tuple[int, ...] | None:
     """Return values: a number, a text of numbers and ranges, or a list of such, but not of three numbers."""
     parts = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and (len(value) == _PARTS and all(isinstance(part, int) for part in value)):
+    if len(parts) == _PARTS and all(isinstance(part, int) for part in parts):
         return None  # three numbers outside 0 to 255 are a mistaken colour
     found: list[int] = []
     for part in parts:
         if isinstance(part, bool) or not isinstance(part, int | str):
             return None
         for text in str(part).split(","):
-            first, dash, last = (piece.strip() for piece in text.partition("-"))
-            if not first.isdecimal() or (dash and not last.isdecimal()):
+            ends = [end.strip() for end in text.split("-", 1)]
+            if not all(map(str.isdecimal, ends)):
                 return None
-            found += range(int(first), min(int(last or first), _HIGHEST + 1) + 1)
+            found += range(int(ends[0]), min(int(ends[-1]), _HIGHEST + 1) + 1)
     return tuple(found) if found and max(found) <= _HIGHEST else None

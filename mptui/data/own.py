@@ -103,13 +103,10 @@ def image_of(name: str, image: object, side_hint: int | None = None) -> tuple[Pi
         if image.ndim == 3 and image.shape[2] == 3:
             return image, size, 1
     hint = "return a PIL image or a NumPy array uint8 [H, W, 3]; mptui crops, augments and normalises it"
-    if isinstance(image, np.ndarray) and image.ndim in {2, 3} and image.dtype.kind in "fu":
-        scale = (
-            "values of 0..1: (image * 255).round()"
-            if image.dtype.kind == "f"
-            else "16 bits: (image / 257).round()"
-        )
-        hint += f"; of {scale}.astype(numpy.uint8)"
+    scales = {"f": "values of 0..1: (image * 255).round()", "u": "16 bits: (image / 257).round()"}
+    kind = image.dtype.kind if isinstance(image, np.ndarray) and image.ndim in {2, 3} else ""
+    if kind in scales:
+        hint += f"; of {scales[kind]}.astype(numpy.uint8)"
     raise OwnCodeError(f"{name}: its image is {described(image)}", hint=hint)
 
 

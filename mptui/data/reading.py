@@ -451,7 +451,7 @@ class Prefetcher:
             DataError: Too many samples are bad, or workers keep dying.
         """
         taken: list[HostBatch] = []
-        while len(taken) < count and (self._fill() or self._coming):
+        while len(taken) < count and self._fill():
             batch = self._coming.popleft()
             while batch.missing:
                 self._absorb(block=True)
@@ -473,12 +473,10 @@ class Prefetcher:
         self._coming.clear()
 
     def _fill(self) -> bool:
-        """Start reading into all free slots; return whether a batch was started."""
-        started = False
+        """Start reading into all free slots; return whether a batch is on its way."""
         while self._free and self._cursor < len(self._batches):
             self._start(self._free.popleft())
-            started = True
-        return started
+        return bool(self._coming)
 
     def _start(self, slot: int) -> None:
         places = self._batches[self._cursor]

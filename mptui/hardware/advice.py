@@ -100,11 +100,13 @@ def measurable_precisions(device: Device) -> list[PrecisionMode]:
     and beside native bf16, whose Tensor Core rate is the same in NVIDIA's data sheets (A100, H100) and which
     needs no loss scaling.
     """
+    if device.kind == "cpu":
+        return ["fp32", "bf16"]
     found: list[PrecisionMode] = ["fp32"]
     bf16 = device.native.get("bf16")
-    if device.kind == "cpu" or bf16 in {"native", "emulated"}:
+    if bf16 in {"native", "emulated"}:
         found.append("bf16")
-    if device.kind != "cpu" and device.native.get("fp16") == "native" and bf16 != "native":
+    if device.native.get("fp16") == "native" and bf16 != "native":
         found.append("fp16")
     return found
 
@@ -171,7 +173,8 @@ def batch_words(batch_size: int, accumulate: int) -> str:
 def suggested_profile(device: Device) -> str:
     """Return the built-in profile for `device`, by free memory, then by precision."""
     memory = _memory(device)
-    if device.kind != "cpu" and memory is not None and memory < _SMALL_GIB * GIB:
+    is_small = memory is not None and memory < _SMALL_GIB * GIB
+    if device.kind != "cpu" and is_small:
         return _SMALL_PROFILE
     return _PROFILES[choose_precision("auto", device).used]
 
@@ -182,7 +185,8 @@ def suited_batches(device: Device) -> tuple[int, int] | None:
     None for other devices, for GPUs without Tensor Cores, and if the least doesn't fit.
     """
     memory, used = _memory(device), choose_precision("auto", device).used
-    if device.kind not in {"cuda", "rocm"} or used not in _BATCHES or memory is None:
+    has_tensor_cores = device.kind in {"cuda", "rocm"} and used in _BATCHES
+    if not has_tensor_cores or memory is None:
         return None
     large = used == "bf16" and (device.memory_total or 0) >= _DATA_CENTRE_GIB * GIB
     least, most = _BATCHES_OF_DATA_CENTRES if large else _BATCHES[used]

@@ -186,10 +186,11 @@ def held_by_others() -> str:
     except RuntimeError:  # it does not answer any more
         return ""
     gpu = next((gpu for gpu in read_gpus().gpus if (gpu.uuid or "").endswith(uuid)), None)
-    processes = (gpu.processes if gpu is not None else None) or []
-    others = [process for process in processes if process.pid != os.getpid()]
+    if gpu is None or gpu.processes is None:
+        return ""
+    others = [process for process in gpu.processes if process.pid != os.getpid()]
     held = sum(process.memory or 0 for process in others)
-    if gpu is None or len(others) == len(processes) or held < _MUCH * (gpu.memory_total or 0):
+    if len(others) == len(gpu.processes) or held < _MUCH * (gpu.memory_total or 0):
         return ""
     return f"{others_on(others)} on this GPU"
 

@@ -110,8 +110,9 @@ def describe_machine(
     if not any(device.kind == "cuda" for device in accelerators):
         accelerators += [_from_nvml(index, *each, report, torch) for index, each in enumerate(seen)]
     faults = unseen_gpus(report, seen, environment.get(VISIBLE))
-    if report.fails and report.problem and not accelerators:
-        faults.insert(0, report.problem)
+    fault = None if accelerators or not report.fails else report.problem
+    if fault:
+        faults.insert(0, fault)
     hidden = hidden_gpus(report, seen, environment.get(VISIBLE))
     return Machine(
         host=host,
@@ -132,10 +133,9 @@ def check_torch(machine: Machine) -> None:
         ConfigError: It can't be imported.
     """
     torch = machine.torch
-    if torch is not None and torch.version is None and torch.problem is not None:
-        raise ConfigError(
-            torch.problem, hint="see python -c 'import torch'; mptui doctor examines the machine"
-        )
+    problem = torch.problem if torch is not None and torch.version is None else None
+    if problem is not None:
+        raise ConfigError(problem, hint="see python -c 'import torch'; mptui doctor examines the machine")
 
 
 def select_device(asked: str, machine: Machine) -> Device:
@@ -226,7 +226,7 @@ def default_reason(devices: Sequence[Device]) -> str | None:
     """Return a sentence that says why the default device is not the first usable one; None if it is."""
     usable = [device for device in devices if device.usable and device.kind != "cpu"]
     default = default_device(devices)
-    if default is None or not usable or default == usable[0]:
+    if default not in usable[1:]:
         return None
     if usable[0] in _freest(devices):
         if default.capability == usable[0].capability:
@@ -368,9 +368,11 @@ def _notes(
     elsewhere: bool,
 ) -> list[str]:
     """Return other remarks about the machine; a missing NVML is not one if the GPUs are `elsewhere`."""
-    notes = [report.problem] if report.problem and not report.fails and not elsewhere else []
-    notes += [hidden] if hidden else []
-    if len({gpu.name for gpu in report.gpus}) > 1 and "CUDA_DEVICE_ORDER" not in environment and not torch:
+    missing = None if report.fails or elsewhere else report.problem
+    notes = [note for note in (missing, hidden) if note]
+    are_alike = len({gpu.name for gpu in report.gpus}) < 2
+    is_fastest_first = not are_alike and "CUDA_DEVICE_ORDER" not in environment
+    if is_fastest_first and not torch:
         notes.append(
             "CUDA numbers the fastest GPU first; CUDA_DEVICE_ORDER=PCI_BUS_ID keeps to the order shown here."
         )

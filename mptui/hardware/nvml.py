@@ -67,6 +67,16 @@ class GpuInfo:
     slices: list[MigSlice] = field(default_factory=list)
     problem: str | None = None
 
+    @property
+    def lacks_slices(self) -> bool:
+        """Whether MIG is on and no slice made: then CUDA has no device of it."""
+        return bool(self.mig) and not self.slices
+
+    def is_named(self, entry: str) -> bool:
+        """Whether an entry of CUDA_VISIBLE_DEVICES names this GPU: its index, or a prefix of its UUID."""
+        has_prefix = entry.startswith("GPU-") and (self.uuid or "").startswith(entry)
+        return has_prefix or entry == str(self.index)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReport:
@@ -102,7 +112,7 @@ def visible_gpus(
 
 def _named(gpus: Sequence[GpuInfo], entry: str) -> tuple[GpuInfo, MigSlice | None] | None:
     for gpu in gpus:
-        if entry == str(gpu.index) or (entry.startswith("GPU-") and (gpu.uuid or "").startswith(entry)):
+        if gpu.is_named(entry):
             return _as_seen(gpu)
         for part in gpu.slices:
             if part.is_named(entry):
@@ -112,7 +122,7 @@ def _named(gpus: Sequence[GpuInfo], entry: str) -> tuple[GpuInfo, MigSlice | Non
 
 def _as_seen(gpu: GpuInfo) -> tuple[GpuInfo, MigSlice | None] | None:
     """Return what CUDA shows of a GPU: with MIG on, its first slice; None if it has no slice or is lost."""
-    if gpu.problem is not None or (gpu.mig and not gpu.slices):
+    if gpu.problem is not None or gpu.lacks_slices:
         return None
     return gpu, gpu.slices[0] if gpu.mig else None
 
@@ -456,10 +466,11 @@ def unseen_gpus(
         f"{gpu.name} (GPU {gpu.index}) has MIG on and no slice: make one with nvidia-smi mig -cgi 0 -C, "
         "or turn MIG off."
         for gpu in report.gpus
-        if gpu.mig and not gpu.slices
+        if gpu.lacks_slices
     ]
     should_show_some = visible_devices is not None and not hides_all(visible_devices)
-    if should_show_some and report.gpus and not seen:
+    are_all_hidden = report.gpus and not seen
+    if should_show_some and are_all_hidden:
         here = ", ".join(str(gpu.index) for gpu in report.gpus)
         faults.append(
             f"{VISIBLE}={visible_devices} names no GPU of this machine, which has {here}: change or unset it."

@@ -205,7 +205,8 @@ _REMEDIES = {
 def fitting_build(capability: Capability | None, cuda: tuple[int, int] | None) -> str | None:
     """Return the tag (`cu126`) of a build of torch for a GPU whose driver has `cuda`; None: there is none."""
     of_driver = cuda[0] if cuda else _OLDEST_CUDA
-    if of_driver < _OLDEST_CUDA or (capability is not None and capability < _OLDEST_CARD):
+    is_too_old = capability is not None and capability < _OLDEST_CARD
+    if is_too_old or of_driver < _OLDEST_CUDA:
         return None
     if capability is not None and capability < _TURING:
         return "cu126"

@@ -252,7 +252,8 @@ def _unquoted(text: str) -> str:
 
 def _from_address(text: str) -> str:
     host, slash, path = text.removeprefix(_FILE).partition("/")
-    if not text.startswith(_FILE) or not slash or host not in {"", "localhost", os.uname().nodename}:
+    is_address = text.startswith(_FILE) and slash
+    if not is_address or host not in {"", "localhost", os.uname().nodename}:
         return text
     from urllib.parse import unquote
 

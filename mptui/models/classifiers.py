@@ -253,8 +253,9 @@ def build_encoder_unet(
     encoder, _ = _tried(name, side, features_only=True)
     info: Any = encoder.feature_info
     reductions: list[int] = info.reduction()
-    smaller = all(low < high for low, high in pairwise(reductions))
-    if len(reductions) < 2 or not smaller or any(each.bit_count() != 1 for each in reductions):
+    are_powers = all(each.bit_count() == 1 for each in reductions)
+    shrink = are_powers and all(low < high for low, high in pairwise(reductions))
+    if len(reductions) < 2 or not shrink:
         raise ConfigError(
             f"model.encoder: {name} has no features at a half, a quarter, … of the resolution",
             hint="Use another encoder, e.g. timm/resnet34 or timm/convnext_tiny.",

@@ -122,11 +122,13 @@ def adapt_first_convolution(model: nn.Module, bands: int) -> bool:
         Whether it takes them now; False: it takes neither RGB nor these bands.
     """
     found = first_convolution(model)
-    if found is not None and found[1].in_channels == bands:
-        return True
-    if found is None or found[1].in_channels != RGB_BANDS or found[1].groups != 1:
+    if found is None:
         return False
-    conv = found[1]
+    _, conv = found
+    if conv.in_channels == bands:
+        return True
+    if conv.in_channels != RGB_BANDS or conv.groups != 1:
+        return False
     out, _, height, width = conv.weight.shape
     drawn = torch.randn(out, bands, height, width, dtype=conv.weight.dtype, device=conv.weight.device)
     conv.weight = nn.Parameter(drawn * conv.weight.detach().std() * (RGB_BANDS / bands) ** 0.5)
@@ -284,7 +286,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
     def blocks_in(module: nn.Module, least: int) -> Iterator[nn.Module]:
         for part in _parts(module, least):
-            if isinstance(part, _CONTAINERS) or (kinds[type(part)] > 1 and not _is_stage(part, least)):
+            is_repeated = kinds[type(part)] > 1 and not _is_stage(part, least)
+            if is_repeated or isinstance(part, _CONTAINERS):
                 yield part
             else:
                 yield from blocks_in(part, least)

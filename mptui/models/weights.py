@@ -196,7 +196,8 @@ def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
     canonical: State = {}
     for name, tensor in weights.items():
         bare = _OLD_DENSENET_KEY.sub(r"\1\2.", _WRAPPERS.sub("", name))
-        if not _AUXILIARY_HEAD.match(bare) and not _is_counter(bare) and bare != "n_averaged":
+        is_count = bare == "n_averaged" or _is_counter(bare)
+        if not is_count and not _AUXILIARY_HEAD.match(bare):
             canonical[bare] = tensor
     return canonical
 
@@ -214,8 +215,8 @@ def _fitting(weights: State, model: nn.Module, path: Path, key: str | None) -> t
     fitting = [prefix for prefix, count in counts.items() if count == max(counts.values())]
     if key is not None and any(name.startswith(f"{key}.") for name in weights):
         fitting = [f"{key}."]
-    fit_as_they_are = "" in fitting or not fitting
-    if fit_as_they_are or (key is None and 2 * counts[fitting[0]] < len(own)):
+    fit_few = not fitting or (key is None and 2 * counts[fitting[0]] < len(own))
+    if fit_few or "" in fitting:
         return weights, []
     averaged = [prefix for prefix in fitting if _AVERAGED.search(prefix)]
     taken = [prefix for prefix in fitting if prefix not in averaged] or averaged
@@ -277,10 +278,11 @@ def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -
 def _fit_bands(weights: State, model: nn.Module, path: Path) -> list[str]:
     """Adapt the filters of RGB to a model for other bands."""
     found = first_convolution(model)
-    name = f"{found[0]}.weight" if found else ""
-    if found is None or name not in weights or found[1].in_channels == RGB_BANDS:
+    if found is None or found[1].in_channels == RGB_BANDS:
         return []
-    if weights[name].ndim != 4 or weights[name].shape[1] != RGB_BANDS:
+    name = f"{found[0]}.weight"
+    are_of_rgb = name in weights and weights[name].ndim == 4 and weights[name].shape[1] == RGB_BANDS
+    if not are_of_rgb:
         return []
     bands = found[1].in_channels
     weights[name] = adapted_filters(weights[name], bands)

@@ -38,7 +38,8 @@ def build(
     """
     spec = check(config, task, side)
     model = spec.build(num_classes=num_classes, side=side, **_settings(config, spec))
-    if bands != RGB_BANDS and not adapt_first_convolution(model, bands) and not is_own(config.name):
+    takes_bands = bands == RGB_BANDS or adapt_first_convolution(model, bands)
+    if not takes_bands and not is_own(config.name):
         raise ConfigError(
             f"model.name: {config.name} takes images of {RGB_BANDS} bands, not of {bands}",
             hint="Use another network, or leave data.bands out.",
@@ -58,12 +59,10 @@ def use_plain_memory(model: nn.Module) -> None:
     loaded into memory that is there several times.
     """
     for tensor in model.state_dict(keep_vars=True).values():
-        if (
-            isinstance(tensor, torch.Tensor)
-            and not is_lazy(tensor)
-            and tensor.layout == torch.strided
-            and not torch.ops.aten.is_non_overlapping_and_dense(tensor)
-        ):
+        is_strided = (
+            isinstance(tensor, torch.Tensor) and not is_lazy(tensor) and tensor.layout == torch.strided
+        )
+        if is_strided and not torch.ops.aten.is_non_overlapping_and_dense(tensor):
             tensor.data = tensor.detach().contiguous()
 
 

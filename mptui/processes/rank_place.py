@@ -93,42 +93,42 @@ def rank_place(environ: MutableMapping[str, str]) -> RankPlace | None:
     # a batch script is one process for any number of tasks of its job; only a step of srun has this variable
     in_batch_script = environ.get("ENVIRONMENT") == "BATCH"
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or (None if in_batch_script else environ.get("SLURM_NTASKS"))
-    if _number(tasks, 1) < 2 or "SLURM_PROCID" not in environ:
+    if number_of(tasks, 1) < 2 or "SLURM_PROCID" not in environ:
         return None
-    place = _by_srun(environ, _number(tasks, 1))
-    job, step = _number(environ.get("SLURM_JOB_ID"), 0), _number(environ.get("SLURM_STEP_ID"), 0)
+    place = _by_srun(environ, number_of(tasks, 1))
+    job, step = number_of(environ.get("SLURM_JOB_ID"), 0), number_of(environ.get("SLURM_STEP_ID"), 0)
     environ.setdefault("MASTER_ADDR", first_host(environ.get("SLURM_JOB_NODELIST", "")) or "127.0.0.1")
     environ.setdefault("MASTER_PORT", str(_PORTS[(job * 31 + step) % len(_PORTS)]))
     return place
 
 
 def _by_torchrun(environ: Mapping[str, str]) -> RankPlace | None:
-    world_size, rank = _number(environ["WORLD_SIZE"], 1), _number(environ["RANK"], 0)
+    world_size, rank = number_of(environ["WORLD_SIZE"], 1), number_of(environ["RANK"], 0)
     if world_size < 2:
         return None
-    local_world_size = _number(environ.get("LOCAL_WORLD_SIZE"), world_size)
+    local_world_size = number_of(environ.get("LOCAL_WORLD_SIZE"), world_size)
     return RankPlace(
         rank=rank,
-        local_rank=_number(environ.get("LOCAL_RANK"), rank),
+        local_rank=number_of(environ.get("LOCAL_RANK"), rank),
         world_size=world_size,
         local_world_size=local_world_size,
-        node=_number(environ.get("GROUP_RANK"), rank // local_world_size),
-        nodes=_number(environ.get("GROUP_WORLD_SIZE"), -(-world_size // local_world_size)),
+        node=number_of(environ.get("GROUP_RANK"), rank // local_world_size),
+        nodes=number_of(environ.get("GROUP_WORLD_SIZE"), -(-world_size // local_world_size)),
     )
 
 
 def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
-    rank, node = _number(environ["SLURM_PROCID"], 0), _number(environ.get("SLURM_NODEID"), 0)
+    rank, node = number_of(environ["SLURM_PROCID"], 0), number_of(environ.get("SLURM_NODEID"), 0)
     by_node = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE") or ""
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")
     return RankPlace(
         rank=rank,
-        local_rank=_number(environ.get("SLURM_LOCALID"), rank),
+        local_rank=number_of(environ.get("SLURM_LOCALID"), rank),
         world_size=world_size,
         local_world_size=_of_node(by_node, node) or world_size,
         node=node,
-        nodes=_number(nodes, 1),
-        cpus=_number(environ.get("SLURM_CPUS_PER_TASK"), 0) or None,
+        nodes=number_of(nodes, 1),
+        cpus=number_of(environ.get("SLURM_CPUS_PER_TASK"), 0) or None,
         source="SLURM_PROCID and SLURM_STEP_NUM_TASKS",
     )
 
@@ -152,13 +152,15 @@ def _of_node(counts: str, node: int) -> int | None:
     return None
 
 
-def _number(text: str | None, otherwise: int) -> int:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else otherwise
+def number_of(text: str | None, otherwise: int) -> int:
+    """Return the number that a variable holds; `otherwise` if it holds none."""
+    found = re.fullmatch(r"\d{1,9}", text or "")
+    return otherwise if found is None else int(found[0])
 
 
 def is_restart(environ: Mapping[str, str]) -> bool:
     """Whether torchrun or SLURM has started this command before: after a loss, or of a job queued again."""
-    return any(_number(environ.get(f"{name}_RESTART_COUNT"), 0) for name in ("TORCHELASTIC", "SLURM"))
+    return any(number_of(environ.get(f"{name}_RESTART_COUNT"), 0) for name in ("TORCHELASTIC", "SLURM"))
 
 
 def is_of_launcher(environ: Mapping[str, str]) -> bool:
@@ -208,9 +210,10 @@ def check_own_devices(
     if not message:
         return
     left, until = store.add("left", 1), time.monotonic() + _LEAVE_S
-    while place.rank == 0 and left < place.world_size and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-        left = store.add("left", 0)
+    if place.rank == 0:
+        while left < place.world_size and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            left = store.add("left", 0)
     raise ConfigError(message, hint=hint)
 
 

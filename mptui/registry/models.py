@@ -238,7 +238,8 @@ def find_model(name: str | None) -> ModelSpec | None:
 def model_names(start: str) -> list[str]:
     """The names of networks that begin with `start`; timm's only where something is typed."""
     names = [name for name in MODELS if name.startswith(start)]
-    if start and (start.startswith(PREFIX) or PREFIX.startswith(start)):
+    may_be_timm = start.startswith(PREFIX) or PREFIX.startswith(start)
+    if start and may_be_timm:
         names += [name for name in timm_names() if name.startswith(start)]
     return names
 

@@ -184,7 +184,8 @@ def fault_in_library(error: BaseException, name: str, function: object) -> OwnCo
     if isinstance(error, MptuiError) or not ours:
         return None
     file, door = Path(ours[-1].f_code.co_filename).name, ours[-1].f_code.co_name
-    if (file, door) not in _DOORS or (ours[-1] is frames[-1] and door != call.__name__):
+    is_raised_by_ours = ours[-1] is frames[-1] and door != call.__name__
+    if (file, door) not in _DOORS or is_raised_by_ours:
         return None
     name = str(ours[-1].f_locals["name"]) if door == call.__name__ else name
     words = str(error).strip().splitlines() or [""]
@@ -259,7 +260,8 @@ def _owner(file: str) -> str:
     if Path(path).is_relative_to(_OURS):
         return "" if Path(path).is_relative_to(_LAYERS) else "mptui"
     inside = any(Path(path).is_relative_to(folder) for folder in _folders)
-    return "person" if inside and not is_library(path) and Path(path).is_file() else ""
+    is_theirs = inside and not is_library(path) and Path(path).is_file()
+    return "person" if is_theirs else ""
 
 
 def is_library(file: str) -> bool:

@@ -66,8 +66,6 @@ TRACKERS: dict[str, TrackerSpec] = {
 
 def chosen_trackers(logging: Mapping[str, Any]) -> dict[str, TrackerSpec]:
     """The trackers that a table [logging] asks for, by name."""
-    return {
-        name: spec
-        for name, spec in TRACKERS.items()
-        if name in logging["trackers"] or (spec.setting is not None and logging[spec.setting])
-    }
+    by_setting = [name for name, spec in TRACKERS.items() if spec.setting and logging[spec.setting]]
+    asked = {*logging["trackers"], *by_setting}
+    return {name: spec for name, spec in TRACKERS.items() if name in asked}

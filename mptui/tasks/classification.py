@@ -322,7 +322,8 @@ def auroc(scores_N2: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float
         The area; NaN if there are no targets of one kind, or a score is NaN.
     """
     scores_N, positive_N = scores_N2[:, 0], scores_N2[:, 1] == 1
-    if np.isnan(scores_N).any() or positive_N.all() or not positive_N.any():
+    are_of_one_kind = positive_N.all() or not positive_N.any()
+    if are_of_one_kind or np.isnan(scores_N).any():
         return math.nan
     levels, place_N = np.unique(scores_N, return_inverse=True)
     positives = np.bincount(place_N[positive_N], minlength=len(levels)).astype(np.float64)

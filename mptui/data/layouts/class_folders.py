@@ -141,8 +141,8 @@ def class_splits(path: str) -> SplitFolders:
     if halves.train != path or halves.val is not None:
         return halves
     inside = {name: at for name, at in subfolders(path).items() if has_images(at)}
-    words = [folder_words(name) for name in inside]
-    if len(words) == 1 and words[0].exact and words[0].content == "image" and not words[0].split:
+    said = [(words.exact, words.content, words.split) for words in map(folder_words, inside)]
+    if said == [(True, "image", "")]:
         return find_splits(next(iter(inside.values())), has_subfolders)
     return halves
 
@@ -191,10 +191,10 @@ def _by_inner_folders(path: str, halves: Iterable[dict[str, FolderFiles]], setti
         return setting == "inner"
     for half in halves:
         nested = [(name, files) for name, files in half.items() if files.inner and not files.direct]
-        flat = [name for name, files in half.items() if files.direct]
+        if len(nested) < 2 or any(files.direct for files in half.values()):
+            continue  # they are one level
         shared = Counter(inner for _, files in nested for inner in files.inner)
-        is_one_level = bool(flat) or len(nested) < 2
-        if is_one_level or max(shared.values()) > 1 or len(shared) == len(nested):
+        if max(shared.values()) > 1 or len(shared) == len(nested):
             continue
         if all(
             len(name) == 1 and all(each.startswith(name) for each in files.inner) for name, files in nested

@@ -206,11 +206,8 @@ def _offered(folder: str) -> Iterator[str]:
         words = re.findall(r"[a-z]+", os.path.basename(path).lower())
         column = columns.label if columns.mask is None else columns.mask
         targets = {row[column] for row in table.rows} if column is not None else {"one-hot", "columns"}
-        if (
-            len(targets) > 1
-            and not _ANSWERS.intersection(words)
-            and split_of_file(words[0] if words else "") != TEST
-        ):
+        is_of_test = split_of_file(words[0] if words else "") == TEST or not _ANSWERS.isdisjoint(words)
+        if len(targets) > 1 and not is_of_test:
             yield path
 
 
@@ -318,7 +315,7 @@ def _splits_of_folders(files: Iterable[str | None], root: str) -> dict[str, str]
         said = {each.split for each in words if each.exact} & {TRAIN, VAL, TEST}
         splits[folder] = said.pop() if len(said) == 1 else ""
     found = {*splits.values()}
-    return splits if TRAIN in found and len(found) > 1 and "" not in found else {}
+    return splits if {TRAIN} < found and "" not in found else {}
 
 
 def _phrase(table: TextTable, columns: Columns, val: _Half, test: _Half) -> str:

@@ -312,7 +312,8 @@ class _Classes:
 
     def number_of(self, label: str, *, numbered: bool) -> int:
         """Return the class of a label: the number of its name, or with `numbered` the number that it is."""
-        if numbered and label.isascii() and label.isdecimal():
+        is_number = label.isascii() and label.isdecimal()
+        if numbered and is_number:
             return int(label) if len(label) < 10 and int(label) < len(self.names) else _NO_CLASS
         return self.numbers.get(clean_name(label), _NO_CLASS)
 
@@ -481,11 +482,12 @@ def _add(
 def _in_order(listing: Listing, classes: _Classes) -> Sequence[str]:
     """Return the labels of a file as numbers of the set's classes, where it has them in another order."""
     own = listing.classes
-    if classes.declared or own is None or tuple(map(clean_name, own)) == classes.names:
+    if classes.declared or own is None:
         return listing.labels
-    if {*map(clean_name, own)} != {*classes.names}:
+    names = tuple(map(clean_name, own))
+    if names == classes.names or {*names} != {*classes.names}:
         return listing.labels
-    number = {str(place): str(classes.numbers[clean_name(name)]) for place, name in enumerate(own)}
+    number = {str(place): str(classes.numbers[name]) for place, name in enumerate(names)}
     return [number.get(label, label) for label in listing.labels]
 
 

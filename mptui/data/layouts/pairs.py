@@ -153,7 +153,7 @@ def pair_folders(path: str) -> dict[str, PairFolders]:
     halves = {split: found[""] for split, at in by_split.items() if "" in (found := pair_folders(at))}
     if (own := by_content.get("")) is not None or TRAIN in by_content:
         first = by_content[TRAIN] if own is None else own
-        if TRAIN in halves and has_images(halves[TRAIN].images) and has_images(first.masks):
+        if TRAIN in halves and all(map(has_images, (halves[TRAIN].images, first.masks))):
             raise _two_sets(path, first, halves[TRAIN])
         if own is None:
             return by_content
@@ -219,7 +219,8 @@ def _by_split(inside: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, at in inside.items():
         words = folder_words(name)
-        if words.split in (TRAIN, VAL, TEST) and words.exact and not words.content:
+        is_split_alone = words.exact and not words.content
+        if is_split_alone and words.split in (TRAIN, VAL, TEST):
             found.setdefault(words.split, at)
     return found
 
@@ -352,7 +353,8 @@ def _beside_in(table: PathTable) -> _Pairs:
 def _found(path: str, walk: FolderWalk, pairs: Mapping[str, _Pairs], origin: str) -> Found:
     train = pairs.get(TRAIN) or pairs[""]
     val, test = pairs.get(VAL), pairs.get(TEST)
-    if val is None and test is not None and test.images:
+    has_test = test is not None and test.images
+    if val is None and has_test:
         val, test, origin = test, None, origin or "folders train and test"
     walk.leave_rest(OUTSIDE)
     walk.take_back(class_file := _class_file(path, train))

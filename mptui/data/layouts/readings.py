@@ -51,14 +51,16 @@ def _other_part(
     """Return what else a folder can be; empty: it is a class."""
     if {"image", "mask"} <= {folder_words(inner).content for inner in files.inner}:
         return {"images and masks": f"it has a folder of each: {some(list(files.inner))}"}
-    if files.inner and not files.direct and {*files.inner} <= {*others}:
+    has_folders_alone = files.inner and not files.direct
+    if has_folders_alone and {*files.inner} <= {*others}:
         return {"a part": f"it has folders with the names of classes beside it: {some(list(files.inner))}"}
     if any(name.lower() in other.lower() for other in others):  # a pair of classes, as `mask` and `no_mask`
         return {}
     words = folder_words(name)
     if words.exact and words.content == "mask":
         return {"masks": "by its name, it has the masks of the images beside it"}
-    if words.exact and words.split not in {"", TRAIN} and not has_splits:  # a train may be a vehicle
+    is_of_split = words.exact and words.split not in {"", TRAIN}  # a train may be a vehicle
+    if is_of_split and not has_splits:
         return {"a split": f"by its name, it is for {words.split}, and the folders beside it for training"}
     return {}
 
@@ -160,7 +162,8 @@ def wrong_kind(what: str, path: str, kinds: tuple[SampleKind, ...], kind: Sample
             name, file = found
             text = f"{text}\n  {clean_name(file)} is an annotation of {name}, which is not read"
             return DataError(text, hint=_annotation_hint(name, kind))
-        if kinds == (SampleKind.IMAGE,) and kind is SampleKind.CLASS and (splits := _flat_splits(path)):
+        lacks_classes = kinds == (SampleKind.IMAGE,) and kind is SampleKind.CLASS
+        if lacks_classes and (splits := _flat_splits(path)):
             return _no_class_folders(text, path, splits)
     return DataError(text, hint=_hint(kinds, kind))
 
@@ -193,13 +196,13 @@ def _format_of(file: str) -> str | None:
         return None
     ending = os.path.splitext(file)[1].lower()
     if ending == ".json":
-        if '"shapes"' in start and ('"imagePath"' in start or '"points"' in start):
+        if '"shapes"' in start and any(key in start for key in ('"imagePath"', '"points"')):
             return "LabelMe"
-        if '"images"' in start or '"annotations"' in start or '"categories"' in start:
+        if any(key in start for key in ('"images"', '"annotations"', '"categories"')):
             return "COCO"
-    if ending == ".xml" and "<annotation>" in start and "<object>" in start:
+    if ending == ".xml" and all(tag in start for tag in ("<annotation>", "<object>")):
         return "VOC boxes"
-    if ending in {".yaml", ".yml"} and "names:" in start and "train:" in start:
+    if ending in {".yaml", ".yml"} and all(key in start for key in ("names:", "train:")):
         return "YOLO"
     if ending == ".txt" and _are_boxes(start):
         return "YOLO"

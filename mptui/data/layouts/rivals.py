@@ -71,7 +71,8 @@ def refuse_rivals(
         ScanCancelledError: `should_stop` returned True.
     """
     by_folders = kind is SampleKind.CLASS and not FORMATS[found.layout].ending
-    if not os.path.isdir(path) or (by_folders and data.class_folders != "auto"):
+    is_chosen = by_folders and data.class_folders != "auto"
+    if is_chosen or not os.path.isdir(path):
         return
     if kind is not SampleKind.IMAGE and not found.split:
         _refuse_split_in_names(path, found)

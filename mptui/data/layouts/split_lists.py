@@ -45,7 +45,8 @@ def split_by_lists(path: str, found: Found) -> Found:
     Raises:
         DataError: Lists of one split differ, an image is in lists of two splits, or many are in none.
     """
-    if found.split or found.train_rows < len(found.images) or not os.path.isdir(path):
+    is_split = found.split or found.train_rows < len(found.images)
+    if is_split or not os.path.isdir(path):
         return found
     files = list(_files_of_splits(found))
     lists = _chosen(path, _lists(found, files)) if files else {}

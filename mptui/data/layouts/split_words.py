@@ -32,7 +32,8 @@ def split_in_names(path: str, found: Found) -> dict[str, int]:
     rows = random.Random(0).sample(range(len(images)), min(_LOOKED_AT, len(images)))
     said = {row: _split_of(os.path.relpath(images[row], path), found) for row in rows}
     counts = Counter(split for split in said.values() if split)
-    if len(counts) < 2 or not counts[TRAIN] or counts.total() < _MOST * len(rows):
+    has_halves = len(counts) > 1 and counts[TRAIN]
+    if not has_halves or counts.total() < _MOST * len(rows):
         return {}
     if found.labels is not None and len(found.classes) > 1:
         splits: dict[int, set[str]] = {}
@@ -155,7 +156,7 @@ def image_and_mask_folders(names: Iterable[str]) -> dict[str, tuple[list[str], l
         words = _of_one_subject(words)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, each in words.items():
-        if each.exact and (each.content or each.split):
+        if each.exact and any((each.content, each.split)):
             found[each.split, each.content].append(name)
     pairs = {}
     for split in ("", TRAIN, VAL, TEST):

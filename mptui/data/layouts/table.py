@@ -366,7 +366,8 @@ def refuse_several_labels(table: TextTable, place: int) -> None:
         of_joined = {part for label in joined for part in _parts(label, sign)}
         shared = sum(parts[part] > 1 for part in of_joined)
         are_names = sign == " " and len(labels) <= len(parts)  # of several words
-        if not joined or shared < _SHARED * len(of_joined) or are_names:
+        are_labels = joined and shared >= _SHARED * len(of_joined)
+        if are_names or not are_labels:
             continue
         raise TwoReadingsError(
             f"{clean_name(table.path)}: its column {clean_name(table.header[place])} can hold one label or"

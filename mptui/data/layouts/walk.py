@@ -223,11 +223,8 @@ class FolderWalk:
             self._unseen.append((folder, WRITTEN))
             return []
         written = written_names(folder, signs) if folder not in self.named else frozenset()
-        seen = [
-            entry
-            for entry in entries
-            if not entry.name.startswith(".") and entry.name not in OF_SYSTEM and entry.name not in written
-        ]
+        no_data = OF_SYSTEM.union(written)
+        seen = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in no_data]
         if len(seen) < len(entries):
             self._leave_unseen(set(entries).difference(seen), written)
         return seen
@@ -429,7 +426,8 @@ def find_splits(path: str, is_half: Callable[[str], bool]) -> SplitFolders:
     train, val, test = (None if at is None else _unwrapped(at) for at in of_split.values())
     if train is None or not is_half(train):
         return SplitFolders(path)
-    if val is None and test is not None and is_half(test):
+    is_test_to_validate = val is None and test is not None and is_half(test)
+    if is_test_to_validate:
         val, test = test, None
     return SplitFolders(train, val, test)
 
@@ -445,7 +443,8 @@ def split_folders(names: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, said in words.items():
         others = [each.rest for each in words.values() if each.split and each.split != said.split]
-        if said.split and (said.exact or said.rest in others):
+        is_certain = said.exact or said.rest in others
+        if said.split and is_certain:
             found.setdefault(said.split, []).append(name)
     return found
 
