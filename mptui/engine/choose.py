@@ -170,14 +170,13 @@ def _told_apart(times: Sequence[Sequence[float]]) -> bool:
 
 def _decided(candidates: Candidates, seconds: Mapping[str, float], full: Collection[str]) -> Selection:
     """Select the fastest candidate by the margins, and compare it with the next best."""
-    taken = None
-    for name in candidates.words:
-        if name in seconds and (
-            taken is None or seconds[name] * candidates.margins.get(name, 1.0) < seconds[taken]
-        ):
-            taken = name
-    if taken is None:
+    timed = [name for name in candidates.words if name in seconds]
+    if not timed:
         return Selection(candidates.first)
+    taken = timed[0]
+    for name in timed[1:]:
+        if seconds[name] * candidates.margins.get(name, 1.0) < seconds[taken]:
+            taken = name
     others = [name for name in seconds if name != taken]
     if not others:
         return Selection(taken, f"the only one that {'fits' if full else 'works'} here")

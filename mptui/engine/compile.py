@@ -388,7 +388,8 @@ class Compiler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the decision of a checkpoint, unless this process has already decided."""
         decision = state_dict.get("compiled")
-        if decision is None or self._settled or not self._possible:
+        is_open = self._possible and not self._settled
+        if decision is None or not is_open:
             return
         self.undecided = False
         self._settled = True
@@ -509,17 +510,17 @@ class Compiler:
         """
         if self.static_shapes:
             leave_recording(self._device)
-            eager_fits = phase == "training" and bool(
-                self._eager
-            )  # in validation, smaller pieces cost nothing
-            if eager_fits and self.on_probation and is_out_of_memory(error):
+            # in validation, smaller pieces cost nothing
+            eager_fits = phase == "training" and bool(self._eager) and self.on_probation
+            if eager_fits and is_out_of_memory(error):
                 self.undo()
                 self._graphs = False
                 self._why_no_graphs = "need more memory than there is beside it"
                 self.start()
                 return True
         forgiven = not self.is_proven(phase) or (self.static_shapes and is_of_graphs(error))
-        if not (self.active and forgiven and _from_the_compiler(error)):
+        is_to_blame = self.active and forgiven and _from_the_compiler(error)
+        if not is_to_blame:
             return False
         self.undo()
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]

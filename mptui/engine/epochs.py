@@ -245,7 +245,8 @@ def ended_by(context: TrainContext) -> tuple[str, str] | None:
         unmeasured = begun and cursor.measured_at != context.state.step
         return None if unmeasured else (MAX_STEPS, f"{context.state.step:,} steps are taken")
     patience = training.early_stopping_patience
-    if begun or patience is None or best.epochs_since < patience:
+    is_patient = patience is None or best.epochs_since < patience
+    if begun or is_patient:
         return None
     return PATIENCE, f"{best.metric} has not improved for {best.epochs_since} epochs"
 

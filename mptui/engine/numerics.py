@@ -50,7 +50,7 @@ class Probe:
         self._layers = [
             (name or WHOLE, module)
             for name, module in model.named_modules()
-            if not isinstance(module, _PASSED_ON) and (not any(module.children()) or _own(module))
+            if _is_layer(module) and not isinstance(module, _PASSED_ON)
         ]
         self._most = most
         self._rows = spectrum.new_rows(3 * len(self._layers), device)
@@ -110,8 +110,9 @@ class Probe:
             spectrum.add(self._rows[row], values, most=self._most)
 
 
-def _own(module: torch.nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
+def _is_layer(module: torch.nn.Module) -> bool:
+    has_weights = next(module.parameters(recurse=False), None) is not None
+    return has_weights or not any(module.children())
 
 
 # Numerics monitor of a run: probes single steps, and reports what 16-bit formats lose in them
@@ -279,7 +280,8 @@ class NumericsMonitor(Hook):
 
     def _advise(self, event: Numerics) -> None:
         """Advise on the worst layer, each kind of advice once per run."""
-        if event.precision not in LOSS_SCALED or not event.layers or not event.layers[0].fault:
+        is_faulty = event.layers and event.layers[0].fault
+        if not is_faulty or event.precision not in LOSS_SCALED:
             return
         advice = advice_on(event, event.layers[0])
         if advice.code not in self._advised:

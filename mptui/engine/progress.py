@@ -68,9 +68,9 @@ class Best:
 
         `whole` is False in mid-epoch, which does not count towards early stopping.
         """
-        first = not math.isfinite(self.value)
         better = value < self.value if self.metric == VAL_LOSS else value > self.value
-        if math.isfinite(value) and (first or better):
+        is_best = better or not math.isfinite(self.value)
+        if is_best and math.isfinite(value):
             self.value = value
             self.epoch = epoch
             self.epochs_since = 0

@@ -158,7 +158,9 @@ class Saver:
 
     def write_waiting_best(self, *, force: bool = False) -> None:
         """Write the deferred best, if there is one and a save is allowed."""
-        if self._waiting_best is not None and (force or self.may_save()):
+        if self._waiting_best is None:
+            return
+        if force or self.may_save():
             (number, best), self._waiting_best = self._waiting_best, None
             self._begin(best, "best", number)
 
@@ -221,19 +223,22 @@ class Saver:
             with self._hold(error):
                 self._write_at_last(save, error)
 
+    def _must_end(self) -> bool:
+        return not self._may_wait() and self._should_stop()
+
     def _write_at_last(self, save: _Save, error: DiskError) -> None:
         """Retry until the save is written; after a stop request only for `LAST_WAIT_S`."""
         pause_s, longest_s = RETRY_S
         ends_at = math.inf
         while True:
             until = time.monotonic() + pause_s
-            while time.monotonic() < min(until, ends_at) and (self._may_wait() or not self._should_stop()):
+            while time.monotonic() < min(until, ends_at) and not self._must_end():
                 if self._should_stop() and ends_at == math.inf:
                     ends_at, pause_s = time.monotonic() + LAST_WAIT_S, LAST_WAIT_S / 10
                     self._tell_losses(save.snapshot.step, error)
                     break
                 time.sleep(LOOK_S)
-            is_last = self._should_stop() and (time.monotonic() >= ends_at or not self._may_wait())
+            is_last = self._must_end() or (self._should_stop() and time.monotonic() >= ends_at)
             try:
                 return self._write(save)
             except DiskError as again:

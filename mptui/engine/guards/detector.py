@@ -98,7 +98,8 @@ class DivergenceDetector:
         """Handle the rows of the next steps."""
         if not rows:
             return
-        if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
+        are_good = not any(row.refused for row in rows) and self.far.none_in(rows)
+        if are_good and self.alarm is None:
             rows = rows[-1:]  # of good steps the last one suffices
         for row in rows:
             self._update(row)
@@ -371,7 +372,8 @@ class ScalerHealth:
                 "small gradients are lost",
                 remedy,
             )
-        if self.seen >= 2 * interval and not self.growths and self.skipped > 2:
+        never_grows = self.seen >= 2 * interval and not self.growths
+        if never_grows and self.skipped > 2:
             between = max(1, self.seen // self.skipped)
             if between < _FEW_BETWEEN:  # to grow sooner would skip still more
                 message = f"a step is skipped about every {between:,} steps: the gradients overflow in fp16"

@@ -87,15 +87,13 @@ class Fallbacks:
         if job.precision == "fp32" or finding.also_in_fp32:
             return "lr"
         if job.precision == "fp16":
-            if finding.where == "backward" and scale is not None and scale > floor:
+            can_be_lower = scale is not None and scale > floor
+            if finding.where == "backward" and can_be_lower:
                 return "scale"
             if "bf16" in job.fallbacks:
                 return "bf16"
-            if (
-                finding.is_layer
-                and finding.layer not in self.fp32_layers
-                and len(self.fp32_layers) < MAX_FP32_LAYERS
-            ):
+            may_be_island = finding.layer not in self.fp32_layers and len(self.fp32_layers) < MAX_FP32_LAYERS
+            if finding.is_layer and may_be_island:
                 return "island"
         return "fp32"
 

@@ -58,7 +58,8 @@ class MemoryGuard(Hook):
         """
         micro_batch = self._context.job.config.memory.micro_batch
         found_for, self._frozen = self._frozen, self._context.parts.frozen.frozen
-        if micro_batch != self._configured or (micro_batch == "auto" and found_for != self._frozen):
+        is_outdated = micro_batch == "auto" and found_for != self._frozen
+        if is_outdated or micro_batch != self._configured:
             self._configure(micro_batch)
             self.run_begins()
 
@@ -94,7 +95,8 @@ class MemoryGuard(Hook):
         if told := "; ".join(filter(None, owners)):
             context.warn("memory_owners", f"the memory was full: {told}")
         half_applied = context.parts.updater.applying and not context.rollback.possible
-        if context.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
+        can_split = limit > 1 and not half_applied
+        if not can_split or context.job.config.guards.on_oom == "stop":
             raise _exhausted(error, limit) from error
         return lambda: self._cut(phase, limit, rows)
 
@@ -119,11 +121,8 @@ class MemoryGuard(Hook):
             self._warn_of_norm()
 
     def _warn_of_norm(self) -> None:
-        if (
-            self._warned_of_norm
-            or self._limits["training"] is None
-            or not has_batch_norm(self._context.model)
-        ):
+        splits_norm = self._limits["training"] is not None and has_batch_norm(self._context.model)
+        if self._warned_of_norm or not splits_norm:
             return
         self._warned_of_norm = True
         self._context.warn(

@@ -192,14 +192,15 @@ class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
         sound, largest = _finite(args), _largest(args)  # before it runs: it may overwrite them
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if sound and not name.startswith(_MEANT) and not _finite(result):
+        is_origin = sound and not name.startswith(_MEANT) and not _finite(result)
+        if is_origin:
             self.origin = NonFiniteOrigin(self.where, self.layer, name, _describe(result, largest))
         return result
 
 
 def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree of tensors
-    leaves = tree_leaves(values)
-    return [t.detach() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel()]
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
 
 
 def _finite(values: Any) -> bool:  # noqa: ANN401 - a tree of tensors

@@ -93,7 +93,8 @@ class Rollback:
     def go_back(self, state: TrainState) -> None:
         """Restore `state` from the last good snapshot, between two steps or in an abandoned one."""
         assert self._newer is not None, "asked for only where it is possible"
-        if self._older is not None and (self._newer.step >= self.last_good or self._went_to_newer):
+        is_doubtful = self._went_to_newer or self._newer.step >= self.last_good
+        if self._older is not None and is_doubtful:
             self._newer = self._older
             self._older = None
             self._memory, self._spare = self._spare, self._memory
@@ -167,6 +168,7 @@ class _Memory:
         """Return memory for tensors of the host; those of a snapshot come in the same order each time."""
         for number, tensor in enumerate(tensors):
             place = self._tensors[number] if number < len(self._tensors) else None
-            if place is None or place.shape != tensor.shape or place.dtype != tensor.dtype:
+            fits = place is not None and (place.shape, place.dtype) == (tensor.shape, tensor.dtype)
+            if not fits:
                 self._tensors[number : number + 1] = [torch.empty_like(tensor, device="cpu")]
         return self._tensors

@@ -456,7 +456,8 @@ def _chosen(count: _Counts, room: int, *, checkpointed: bool) -> tuple[int, bool
         return count.largest(room, checkpointed=True), True
     plain = count.largest(room, checkpointed=False)
     split = plain < count.most
-    if split and (not plain or count.at(1, checkpointed=False).has_batch_norm):
+    splits_badly = split and (not plain or count.at(1, checkpointed=False).has_batch_norm)
+    if splits_badly:
         with suppress(ConfigError):  # it has no blocks
             more = count.largest(room, checkpointed=True)
             if more > plain:

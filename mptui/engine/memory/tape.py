@@ -678,9 +678,9 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _learn(self, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:  # noqa: ANN401 - an operation
         """Compute small results for real, if they follow from numbers and known values."""
         inputs, made = _tensors_in((args, kwargs)), _tensors_in(outputs)
-        follows = all(each in self._known or not isinstance(each, FakeTensor) for each in inputs)
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if not follows or is_random or not (inputs or func in _OF_NUMBERS):
+        are_known = all(each in self._known or not isinstance(each, FakeTensor) for each in inputs)
+        follows = are_known and (inputs or func in _OF_NUMBERS)
+        if not follows or torch.Tag.nondeterministic_seeded in func.tags:
             return
         if any(each.numel() > _SMALL for each in made):
             return

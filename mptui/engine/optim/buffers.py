@@ -265,7 +265,8 @@ def _changing_tables(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[st
         if module._buffers or not of_torch:
             yield prefix, module, module._buffers
         untrained = any(not parameter.requires_grad for parameter in module.parameters(recurse=False))
-        if untrained and (not of_torch or isinstance(module, nn.Embedding)):  # a codebook, not a frozen layer
+        may_be_codebook = not of_torch or isinstance(module, nn.Embedding)  # not a frozen layer
+        if untrained and may_be_codebook:
             yield prefix, module, module._parameters
 
 

@@ -318,6 +318,10 @@ class _Noted:
     version: int
     squares: torch.Tensor
 
+    def is_of(self, grad: torch.Tensor) -> bool:
+        """Whether this is of a gradient as it is now."""
+        return self.grad is grad and self.version == grad._version
+
 
 class GradientNorm:
     """Computes the norm of the gradients of parameters.
@@ -364,7 +368,7 @@ class GradientNorm:
             if grad is None:
                 continue
             noted = self._noted.get(number)
-            if noted is not None and noted.grad is grad and noted.version == grad._version:
+            if noted is not None and noted.is_of(grad):
                 squares.append(noted.squares)
             elif grad.numel() >= LARGE:
                 squares.append(_squares(in_a_row(grad)))

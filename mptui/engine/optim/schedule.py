@@ -219,7 +219,7 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
     start: float | None = None
     if gain >= RAMP_FACTOR or other_batch >= RAMP_FACTOR:
         start = min(before.rate, rate / RAMP_FACTOR)
-    elif had["batch"] == new["batch"] and had["peak"] == new["peak"] and abs(gain - 1) > _ROUNDING:
+    elif abs(gain - 1) > _ROUNDING and all(had[key] == new[key] for key in ("batch", "peak")):
         start = before.rate
     steps = min(RAMP_STEPS, math.floor(RAMP_SHARE * left))
     ramp = None if start is None or not steps else Ramp(position, steps, start)

@@ -337,8 +337,9 @@ def _words(slow: SlowRank, rows: Sequence[RankRow], steps: int) -> str:
     ]
     if row.throttle:
         reasons.append(f"its clocks are reduced ({', '.join(row.throttle)})")
-    if row.memory_used and row.memory_total and row.memory_used >= _FULL * row.memory_total:
-        reasons.append(f"its memory is {fmt.percent(row.memory_used / row.memory_total)} full")
+    full = row.memory_used / row.memory_total if row.memory_used and row.memory_total else 0.0
+    if full >= _FULL:
+        reasons.append(f"its memory is {fmt.percent(full)} full")
     often = f"was the slowest in {slow.slowest} of {steps} measured steps"
     late = f"{fmt.milliseconds(slow.behind_s)} behind the median"
     return f"rank {slow.rank}{where} {often}, {late}: {', '.join(reasons)}"

@@ -313,7 +313,8 @@ class Ranks:
         if worst == RankStatus.FAILED and self.failure is None:
             self.failure = next(failure for failure in self.exchange(self._own_failure) if failure)
         self.sync.on_numbers([row[2:] for row in rows], self.exchange)
-        if worst == RankStatus.FAILED and status != RankStatus.FAILED and self.failure is not None:
+        is_of_another = worst == RankStatus.FAILED and status != RankStatus.FAILED
+        if is_of_another and self.failure is not None:
             raise self.failure.error()
         if status == RankStatus.FINE and worst == RankStatus.NO_MEMORY:
             raise PeerOutOfMemoryError("out of memory on another rank")
@@ -328,7 +329,8 @@ class Ranks:
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks at their next meeting that `error` ends the run; once."""
-        if self.host_group is None or self.failure is not None or isinstance(error, RankError):
+        is_known = self.failure is not None or isinstance(error, RankError)
+        if is_known or self.host_group is None:
             return
         self._own_failure = RankFailure.of(error, self.rank)
         self.sync_status(RankStatus.FAILED)

@@ -139,11 +139,13 @@ class Lockstep(Hook):
         if (unreachable := as_lost(error)) is not None:
             raise unreachable from error
         in_step = self._stage is Stage.STEP
-        if self._stage is Stage.MET or (in_step and self._context.parts.replica.tied_by):
+        is_tied = in_step and self._context.parts.replica.tied_by
+        if is_tied or self._stage is Stage.MET:
             self._ranks.end_alone(RankFailure.of(error, self._ranks.rank))
             self._all_know = False  # they find out when this process ends
             return False
-        if in_step or (self._stage is Stage.READING and not self._meets_after_reading):
+        has_no_meeting = self._stage is Stage.READING and not self._meets_after_reading
+        if in_step or has_no_meeting:
             self._make_up(error)
         self._stage = Stage.ASIDE
         self._ranks.fail(error)

@@ -128,7 +128,8 @@ class SpeedAdvice(Hook):
         self._validations = 0
         for offer in self._offers.values():
             key, value = offer.remedy.key, str(offer.remedy.value)
-            if offer.remedy.gain is None or not key or str(value_of(config, key)) != value:
+            is_taken = offer.remedy.gain is not None and key and str(value_of(config, key)) == value
+            if not is_taken:
                 continue
             old, speed = value_of(before, key), verdict.speed
             if str(old) == value:

@@ -249,7 +249,8 @@ class Agent(LocalElasticAgent):
         if self._stop is not None or not self._may_restart(cause):
             self._remaining_restarts = 0
         if cause.code not in self._saved - SAVED:
-            killed = [rank for rank in lost if rank.was_killed and (at_once or rank.pid in first)]
+            not_by_torch = {rank.pid for rank in lost} if at_once else first
+            killed = [rank for rank in lost if rank.was_killed and rank.pid in not_by_torch]
             others = [rank for rank in killed if rank is not cause]
             self._on_loss(cause, others, self._remaining_restarts > 0)
 

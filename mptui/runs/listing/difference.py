@@ -98,7 +98,9 @@ def difference(parent: RunView, fork: RunView, since: int) -> ForkDifference:
 
 def _ratio(parent: History | None, fork: History | None, since: int) -> float | None:
     """Compare speeds over the steps that both have trained, else with those of the parent before the fork."""
-    if parent is None or fork is None or fork.end_x - since < STEPS:
+    if parent is None or fork is None:
+        return None
+    if fork.end_x - since < STEPS:
         return None
     end = min(parent.end_x, fork.end_x)
     mine, its = (_values(each, since + 1, end) for each in (fork, parent))
@@ -189,7 +191,9 @@ class ParentReader:
             return ForkParent(forked[1])
         path, step = parent
         view = self._runs.read([path]).get(path)
-        if self._last is None or self._last.view is not view or self._last.name != path.name:
+        last = self._last
+        is_current = last is not None and last.view is view and last.name == path.name
+        if not is_current:
             self._last = ForkParent(step, path.name, view, {} if view is None else _curves(view, step))
         return self._last
 

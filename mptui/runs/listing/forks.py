@@ -89,13 +89,12 @@ def kept_checkpoints(run: Path) -> list[KeptCheckpoint]:
     except OSError as error:
         hint = "try again when the disk responds"
         raise DiskError(f"{folder}: {error.strerror or error}", hint=hint) from error
+    by_name = (path for path in entries if CHECKPOINT.fullmatch(path.name) or path.name in named)
+    folders = (path for path in by_name if path.is_dir() and not path.is_symlink())
     found = [
         KeptCheckpoint(path, step, tuple(named.get(path.name, ())))
-        for path in entries
-        if (CHECKPOINT.fullmatch(path.name) or path.name in named)
-        and path.is_dir()
-        and not path.is_symlink()
-        and (step := step_of(path)) is not None
+        for path in folders
+        if (step := step_of(path)) is not None
     ]
     return sorted(found, key=lambda each: each.place, reverse=True)
 
@@ -188,7 +187,8 @@ def parent_of(run: Path, summary: Mapping[str, Any]) -> tuple[Path, int] | None:
         return None
     name, step, known = forked
     parent = run.with_name(name)
-    if not (parent / CONFIG).is_file() or (known is not None and run_id(parent) not in {known, None}):
+    is_parent = (parent / CONFIG).is_file() and (known is None or run_id(parent) in {known, None})
+    if not is_parent:
         others = list_runs(run.parent) if known is not None else []
         found = next((other for other in others if run_id(other) == known), None)
         return None if found is None else (found, step)

@@ -142,7 +142,8 @@ class _Measurement:
 def _choose_precision(plan: Plan, trial: StepTimer, measure: _Measurement, *, costs: bool) -> Plan:
     """Choose the precision for `auto`; measure the cost of a requested one that is slow here."""
     used, automatic = plan.precision.used, plan.config.precision.mode == "auto"
-    if not automatic and (not costs or plan.device.native.get(used, "native") == "native"):
+    may_be_slow = costs and plan.device.native.get(used, "native") != "native"
+    if not automatic and not may_be_slow:
         return plan
     names = measurable_precisions(plan.device) if automatic else ["fp32", used]
     choice = measure(

@@ -133,7 +133,8 @@ def prepare(
             emit(Warned(code="weights", message=message))
     mailbox.poll()
     _check_layers(model, config)  # report faults before the first step
-    if config.training.freeze and config.model.weights is None and not goes_on:
+    are_random = config.model.weights is None and not goes_on
+    if config.training.freeze and are_random:
         message = "frozen layers have random weights; name trained ones with model.weights"
         emit(Warned(code="freeze", message=message))
     cached = _with_cache(plan, dataset, emit, ranks)
@@ -167,7 +168,8 @@ def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset
     learned = learned_by_weights(path)
     known = None if learned is None else tuple(learned.classes)
     predicts_classes = dataset.kind is not SampleKind.IMAGE and not config.model.class_conditional
-    if keeps_head and predicts_classes and known != dataset.classes:
+    are_other_classes = predicts_classes and known != dataset.classes
+    if keeps_head and are_other_classes:
         whose = "whose names are not known" if known is None else f"which were others: {some(known)}"
         told.append(f"{clean(path.name)}: its head for {len(dataset.classes)} classes is kept, {whose}")
     return told

@@ -18,7 +18,7 @@ from mptui.hardware.advice import PrecisionChoice, choose_precision, default_wor
 from mptui.hardware.devices import Device, Machine, check_torch, default_reason, find_machine, select_device
 from mptui.io.files import absolute, expanded
 from mptui.models.vae_layout import digest
-from mptui.processes.rank_place import RankPlace
+from mptui.processes.rank_place import RankPlace, number_of
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
 from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
@@ -232,7 +232,8 @@ def scaled_to(request: Request, processes: int, begun: Path | None) -> Request:
             "training.lr": training.lr,
             "training.lr_batch_size": training.batch_size * training.accumulate,
         }
-    if processes > 1 and training.lr_scaling != "off" and not training.warmup_epochs:
+    is_scaled = processes > 1 and training.lr_scaling != "off"
+    if is_scaled and not training.warmup_epochs:
         notes.append("Warm-up: none, which a rate for a large batch needs (--set training.warmup_epochs=5)")
     sets = [given for given in request.sets if given.partition("=")[0].strip() not in values]
     flags = {**request.flags, **{key: ("--scale-batch", value) for key, value in values.items()}}
@@ -542,7 +543,7 @@ def check_sync_batch_norm(training: TrainingConfig, device: Device) -> None:
 
 def _torchrun(environ: Mapping[str, str]) -> tuple[int, str | None]:
     """Return the number of processes and the rank of this one."""
-    return _number(environ.get("WORLD_SIZE")), environ.get("RANK") or environ.get("LOCAL_RANK")
+    return number_of(environ.get("WORLD_SIZE"), 1), environ.get("RANK") or environ.get("LOCAL_RANK")
 
 
 def _srun(environ: Mapping[str, str]) -> tuple[int, str | None]:
@@ -553,11 +554,7 @@ def _srun(environ: Mapping[str, str]) -> tuple[int, str | None]:
     """
     in_batch_script = environ.get("ENVIRONMENT") == "BATCH"
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or (None if in_batch_script else environ.get("SLURM_NTASKS"))
-    return _number(tasks), environ.get("SLURM_PROCID")
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 1
+    return number_of(tasks, 1), environ.get("SLURM_PROCID")
 
 
 # Describes the effective learning rate and batch of a planned run. Imports no torch

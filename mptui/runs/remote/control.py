@@ -298,8 +298,8 @@ class ControlServer:
         if document.get("command") not in COMMANDS:
             raise ValueError(f"unknown command; available: {', '.join(COMMANDS)}")
         command, argument = str(document["command"]), document.get("argument")
-        if command == "numerics" and isinstance(argument, str) and argument in NUMERICS:
-            return command, argument
+        if command == "numerics":
+            return command, argument if isinstance(argument, str) and argument in NUMERICS else None
         if command == "set":
             if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
                 raise ValueError("not a setting; write it as table.key=value")
@@ -465,7 +465,8 @@ def connect(run: Path, timeout: float) -> socket.socket:
         connection.connect(str(path))
         if not is_own(connection):
             raise PermissionError("the socket belongs to another user")
-        if is_link and (pid := peer(connection)[0]) is not None and not is_open_in(run, pid):
+        pid = peer(connection)[0] if is_link else None
+        if pid is not None and not is_open_in(run, pid):
             raise PermissionError("the link leads to the socket of another run")
     except OSError:
         connection.close()

@@ -216,8 +216,10 @@ def own_fault(error: BaseException, model: ModelConfig, trainer: Trainer | None)
         trainer: The trainer, if the run has got as far.
     """
     own = next((str(name) for name in (model.name, model.task) if is_own(name)), None)
-    if (fault := fault_of(error)) is not None or own is None or trainer is None:
+    if (fault := fault_of(error)) is not None:
         return fault
+    if own is None or trainer is None:
+        return None
     forward = getattr(type(trainer.context.model), "forward", None) if is_own(model.name) else None
     return fault_in_library(error, own, forward)
 

@@ -187,7 +187,8 @@ class Member(RankTraining):
 
     def _end_by(self, error: BaseException) -> None:
         failure = self._ranks.failure
-        if isinstance(error, MptuiError) and failure is not None and failure.rank != self._ranks.rank:
+        is_of_another = failure is not None and failure.rank != self._ranks.rank
+        if isinstance(error, MptuiError) and is_of_another:
             self._code = error.exit_code
         else:
             self._error = error
@@ -346,9 +347,10 @@ def _check_max_steps(trainer: Trainer, before: RunConfig, lengths: list[str]) ->
         ConfigError: They would never be trained.
     """
     training, steps_per_epoch = trainer.context.job.config.training, trainer.context.parts.steps_per_epoch
-    limit, had = training.max_steps, before.training.epochs
+    had = before.training.epochs
     is_longer = lengths == [EPOCHS] and had < training.epochs
-    if is_longer and limit is not None and limit <= had * steps_per_epoch:
+    limit = training.max_steps if is_longer else None
+    if limit is not None and limit <= had * steps_per_epoch:
         raise ConfigError(
             f"{EPOCHS} = {training.epochs}: {MAX_STEPS} = {limit} ends this run in epoch "
             f"{-(-limit // steps_per_epoch)}",

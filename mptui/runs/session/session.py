@@ -344,10 +344,11 @@ class Session(RankTraining):
             self._watchdog.handle(event)
             self._pass_on(event)
             self._control.handle(event)
-        if isinstance(event, CommandAnswered) and event.command == "pause" and event.state != "asked":
-            self._changes.pause(event.state == "taken" or self.mailbox.stop_requested)
-        if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
-            write_divergence(self.run, event, self._ownership)
+        match event:
+            case CommandAnswered(command="pause", state=state) if state != "asked":
+                self._changes.pause(state == "taken" or self.mailbox.stop_requested)
+            case Diagnosed(problem="divergence") if not self._taken_over():
+                write_divergence(self.run, event, self._ownership)
 
     def _pass_on(self, event: Event) -> None:
         at = journal.length(self.run)

@@ -104,8 +104,8 @@ class Watchdog:
             self._position = position
             self._progressed()
         seconds_idle = self._clock() - self._since
-        is_watched = self._limit_s() > 0 and self._phase not in OFF
-        if is_watched and not self._reported and seconds_idle > self._allowed_s():
+        is_watched = not self._reported and self._limit_s() > 0 and self._phase not in OFF
+        if is_watched and seconds_idle > self._allowed_s():
             self._reported = True
             self._dump(seconds_idle)
 

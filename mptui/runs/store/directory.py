@@ -107,7 +107,8 @@ def create_run(
         try:
             make_run(path)
         except FileExistsError:
-            if by_all_nodes and path.is_dir() and not has_started(path):
+            is_not_begun = path.is_dir() and not has_started(path)
+            if by_all_nodes and is_not_begun:
                 check_is_run(path)
                 return path
             if name is not None and path.is_dir():

@@ -92,11 +92,8 @@ def read_index(run: Path) -> tuple[RunView, int]:
     try:
         header, body = _read_lines(run)
         position = header["journal"]
-        if (
-            header["version"] == VERSION
-            and type(position) is int
-            and header["check"] == _check(run, position)
-        ):
+        is_known = header["version"] == VERSION and type(position) is int
+        if is_known and header["check"] == _check(run, position):
             return from_document(body), position
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
@@ -251,7 +248,8 @@ def from_document(document: dict[str, Any]) -> RunView:
     """
     saved: _Saved = _read(document)
     curves = max(len(saved.curves), len(saved.by_epoch))
-    if curves > METRICS or len(saved.marks) > MARKS or len(saved.alerts) > OPEN_ALERTS:
+    is_too_much = curves > METRICS or len(saved.marks) > MARKS or len(saved.alerts) > OPEN_ALERTS
+    if is_too_much:
         raise ValueError("too much for a view")
     view = RunView()
     for name, value in vars(saved.plain).items():

@@ -556,6 +556,7 @@ def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report
             if time.monotonic() - feed.moved > SLOW_S and feed.name not in slow:
                 slow.add(feed.name)
                 report("slow", feed.name, f"{feed.name} has not answered for {SLOW_S:.0f} s")
-        if end.is_too_long_ago() or (how == ONCE and slow >= {feed.name for feed in left}):
+        has_only_slow_ones = how == ONCE and slow >= {feed.name for feed in left}
+        if has_only_slow_ones or end.is_too_long_ago():
             os.killpg(0, signal.SIGKILL)  # with the processes of the libraries
     os._exit(0)

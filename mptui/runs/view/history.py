@@ -259,9 +259,11 @@ class History:
         ring = history._ring
         buckets = ring.rows_of(saved.buckets)
         places = [saved.origin or 0.0, saved.last_x, saved.end_x]
-        if buckets.shape[1] > capacity or saved.width < 1 or not np.isfinite(places).all():
+        has_wrong_size = buckets.shape[1] > capacity or saved.width < 1
+        if has_wrong_size or not np.isfinite(places).all():
             raise ValueError("no history")
-        if np.isinf(buckets).any() or np.isnan(buckets[_SUM:]).any() or (buckets[_COUNT:] < 0).any():
+        lacks_numbers = np.isinf(buckets).any() or np.isnan(buckets[_SUM:]).any()
+        if lacks_numbers or (buckets[_COUNT:] < 0).any():
             raise ValueError("no buckets of a history")
         history._origin = saved.origin
         ring.width = saved.width
@@ -570,12 +572,15 @@ class Timeline:
         timeline = cls()
         slices = timeline._ring.rows_of(saved.slices)
         numbers = [saved.slice_s, saved.elapsed, saved.time or 0.0, saved.clock or 0.0]
-        if not np.isfinite(numbers).all() or saved.slice_s < _FIRST_S or saved.elapsed < 0:
+        is_too_short = saved.slice_s < _FIRST_S or saved.elapsed < 0
+        if is_too_short or not np.isfinite(numbers).all():
             raise ValueError("no timeline")
         sums, codes = slices[: len(_SUMS)], slices[_ROWS["precision"] : _ROWS["profile"] + 1]
-        if not np.isfinite(sums).all() or (sums < 0).any() or np.isinf(slices).any():
+        are_sums = np.isfinite(sums).all() and (sums >= 0).all()
+        if not are_sums or np.isinf(slices).any():
             raise ValueError("no slices of a timeline")
-        if len(saved.names) > _NAMES or (codes >= len(saved.names)).any() or (codes < 0).any():
+        lack_names = (codes < 0).any() or (codes >= len(saved.names)).any()
+        if lack_names or len(saved.names) > _NAMES:
             raise ValueError("no names of a timeline")
         timeline._ring.width = saved.slice_s
         timeline._elapsed = saved.elapsed

@@ -41,8 +41,9 @@ class RunView(ViewState):
 
     def _pass_time(self, event: Event) -> None:
         """Add the time since the event before to what the run did, unless nothing ran then."""
-        starts = isinstance(event, PhaseChanged) and event.phase == "starting"
-        if starts or isinstance(event, RunStarted) or self.finished is not None:
+        is_starting = isinstance(event, PhaseChanged) and event.phase == "starting"
+        starts = is_starting or isinstance(event, RunStarted)
+        if starts or self.finished is not None:
             self.timeline.skip_to(event.time, event.clock)
             return
         waiting = self.latest.data_wait_fraction if self.latest is not None else None
@@ -69,12 +70,13 @@ class RunView(ViewState):
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the end of the run, including validations; None while unknown."""
-        run = self.started
-        if run is None or self.finished is not None or not run.total_steps:
+        run = self.started if self.finished is None else None
+        if run is None or not run.total_steps:
             return None
         steps = max(0, run.total_steps - self.step)
         seconds = self.pace.remaining(steps, run.steps_per_epoch, run.val_batches)
-        if seconds is not None and self.phase == "validating" and self.pace.validation_s is not None:
+        validation_s = self.pace.validation_s if self.phase == "validating" else None
+        if seconds is not None and validation_s is not None:
             left = 1 - self.progress.done / self.progress.total if self.progress else 1.0
-            seconds += left * self.pace.validation_s
+            seconds += left * validation_s
         return seconds

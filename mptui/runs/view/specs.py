@@ -288,8 +288,9 @@ def _save(view: ViewState, event: CheckpointSaved) -> None:
     """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
     view.pace.interrupted()
     view.timeline.happen("checkpoint")
-    last = view.log[-1] if view.log else None
-    if event.reason in {"epoch", "best"} and last is not None and last.text.startswith("epoch "):
+    follows_epoch = bool(view.log) and view.log[-1].text.startswith("epoch ")
+    if follows_epoch and event.reason in {"epoch", "best"}:
+        last = view.log[-1]
         if not last.text.endswith("saved"):
             last.text += ", saved" if last.text.endswith("best") else "  saved"
     else:
