@@ -42,7 +42,7 @@ def settings(incomplete: str) -> list[str]:
         words = SETTINGS[given].words if given in SETTINGS else []
         return [word for word in words if word.startswith(incomplete)]
     key, equals, value = incomplete.partition("=")
-    found = [name for name in SETTINGS if name.startswith(key) and (name == key or not equals)]
+    found = [name for name in SETTINGS if (name == key if equals else name.startswith(key))]
     if len(found) != 1 or not (words := SETTINGS[found[0]].words):
         return [] if equals else [f"{name}=" for name in found]
     return [f"{found[0]}={word}" for word in words if word.startswith(value)]

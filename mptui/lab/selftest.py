@@ -302,6 +302,10 @@ class Fault:
     only: Collection[str] = CALLS
     name: str = "*"
 
+    def counts(self, call: str, path: str) -> bool:
+        """Whether a call on a path is one that counts."""
+        return call in self.only and fnmatchcase(path, self.name)
+
 
 @contextlib.contextmanager
 def faulty_disk(folder: Path, fault: Fault | None = None) -> Iterator[list[str]]:
@@ -351,7 +355,7 @@ class _Disk:
     def _due(self, name: str, path: str) -> Fault | None:
         """Return the fault if it applies to this call."""
         fault = self._fault
-        if fault is None or name not in fault.only or not fnmatchcase(path, fault.name):
+        if fault is None or not fault.counts(name, path):
             return None
         number, self._counted = self._counted, self._counted + 1
         return fault if fault.at <= number < fault.at + fault.count else None

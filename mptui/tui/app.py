@@ -500,7 +500,8 @@ class TerminalApp(MptuiApp):
 
     def _heed_signals(self) -> None:
         """Exit at once for a closed terminal, and for other signals once `may_leave` allows it."""
-        if self.signalled == signal.SIGHUP or (self.signalled is not None and self.may_leave()):
+        must_leave = self.signalled == signal.SIGHUP or (self.signalled is not None and self.may_leave())
+        if must_leave:
             self.exit()
 
 

@@ -221,7 +221,8 @@ class Cockpit(TerminalApp):
     def run_left(self) -> Run | None:
         """Return the run that continues after the screen is closed; wait for a run that has just ended."""
         run = self.run_now
-        if run is not None and self._live is not None and self._live.view.finished is not None:
+        has_ended = self._live is not None and self._live.view.finished is not None
+        if run is not None and has_ended:
             run.wait()
             return None
         return None if run is None or run.finished else run
@@ -230,7 +231,8 @@ class Cockpit(TerminalApp):
     def exit_code_of_run(self) -> int:
         """Exit code of the last run, or of a signal that ended the program before any run."""
         stopped = self.signalled is not None and self.signalled != signal.SIGHUP
-        if stopped and (self.run_now is None or self.run_now.exit_code == 0):
+        has_no_code = self.run_now is None or self.run_now.exit_code == 0
+        if stopped and has_no_code:
             return 128 + (self.signalled or 0)
         return self.run_now.exit_code if self.run_now else 0
 
@@ -304,6 +306,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
         needs_us = run is not None and (not run.isolated or launcher() is not None)
         if needs_us:
             terminal.hang_up()
+    ended = None if app.run_now is None else app.run_now.run
     if run is not None and not needs_us:
         print(_farewell(run.run), end="", file=sys.stderr)  # noqa: T201 - the screen is gone
     elif run is not None:
@@ -311,8 +314,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
             part(_farewell(run.run))
         run.wait()
         _tell_end(run)
-    elif app.run_now is not None and app.run_now.run is not None and not terminal.lost:
-        ended = app.run_now.run
+    elif ended is not None and not terminal.lost:
         print(closing_line(ended, status_of(ended)), file=sys.stderr)  # noqa: T201 - the screen is gone
     code = app.return_code or app.exit_code_of_run
     if tui_work.busy():

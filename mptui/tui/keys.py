@@ -468,12 +468,14 @@ class KeyQueue:
     async def handle(self, event: Key | Paste) -> None:
         """Pass `event` on, or queue it until the previous ones are handled."""
         self._waiting.append(event)
-        if self._busy_since is None or (self._busy_s > PATIENCE_S and not self._is_preparing()):
+        is_stuck = self._busy_s > PATIENCE_S and not self._is_preparing()
+        if is_stuck or self._busy_since is None:
             await self._next()
 
     async def key_handled(self, message: KeyHandled) -> None:
         """Pass the next event on, after the effect of the last one."""
-        if message.also_effect or (self._writes and isinstance(self._app.focused, Input)):
+        is_done = message.also_effect or (self._writes and isinstance(self._app.focused, Input))
+        if is_done:
             await self._next()
         else:
             self._follow_effect()

@@ -87,7 +87,8 @@ class DeviceSamplers:
         if sampler is None:
             return DeviceReading(empty, _NO_STATISTICS.get(device.kind))
         sample, past = sampler.latest() or empty, self._past[key]
-        if sample.utilisation is not None and (not past or sample.time != past[-1].time):
+        is_new = not past or sample.time != past[-1].time
+        if is_new and sample.utilisation is not None:
             past.append(sample)
         if sample.memory_total is None:
             sample = replace(sample, memory_total=device.memory_total)

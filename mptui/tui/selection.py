@@ -589,14 +589,9 @@ def _folders(value: str) -> list[str]:
     head, tail = os.path.split(value)  # keeps the text as it was typed
     try:
         with os.scandir(expanded(head or ".")) as entries:
-            names = [
-                entry.name
-                for entry in entries
-                if entry.name.startswith(tail)
-                and entry.name.isprintable()
-                and (tail.startswith(".") or not entry.name.startswith("."))
-                and entry.is_dir()
-            ]
+            shown = (entry for entry in entries if tail.startswith(".") or not entry.name.startswith("."))
+            fitting = (entry for entry in shown if entry.name.startswith(tail) and entry.name.isprintable())
+            names = [entry.name for entry in fitting if entry.is_dir()]
     except (OSError, ValueError):
         return []
     return [f"{value.removesuffix(tail)}{name}{os.sep}" for name in sorted(names)]

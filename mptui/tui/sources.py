@@ -91,8 +91,10 @@ class IsolatedSource:
     def send(self, command: str, argument: str | None = None) -> None:
         """Send a command, or queue it until the run has started."""
         with self._lock:
-            if self._attached is not None and (command != "stop" or self._attached.connected):
-                self._attached.send(command, argument)
+            attached = self._attached
+            is_deaf = command == "stop" and attached is not None and not attached.connected
+            if attached is not None and not is_deaf:
+                attached.send(command, argument)
             elif command == "stop":
                 self.stop(signal.SIGTERM)
             else:

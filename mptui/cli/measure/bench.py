@@ -559,8 +559,9 @@ def _described(lab: "AblationRun", row: "Row") -> dict[str, Any]:
 
     share, wait, first_wait = efficiency(lab, row), data_wait(row), data_wait(lab.rows[0])
     to_data = to_others = None
-    if share is not None and wait is not None and first_wait is not None:
-        to_data = min(max(0.0, wait - first_wait), max(0.0, 1 - share))
+    more_wait = None if wait is None or first_wait is None else wait - first_wait
+    if share is not None and more_wait is not None:
+        to_data = min(max(0.0, more_wait), max(0.0, 1 - share))
         to_others = max(0.0, 1 - share - to_data)
     return {
         "processes": row.variant.settings[PROCESSES],

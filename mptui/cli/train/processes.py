@@ -287,7 +287,8 @@ def group_of(ctx: typer.Context) -> Group | None:
         _follow_accelerate(file, given)
     devices = _take_devices(given)
     asked, nodes = given.get("nproc_per_node"), given.get("nnodes") or 1
-    if asked is None and not devices and nodes == 1:
+    is_alone = asked is None and not devices and nodes == 1
+    if is_alone:
         return None
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError(
@@ -299,7 +300,7 @@ def group_of(ctx: typer.Context) -> Group | None:
             f"--nnodes {nodes} {'without' if nodes > 1 else 'with'} --rdzv-endpoint",
             hint="several nodes meet at one of them: --nnodes 2 --rdzv-endpoint FIRST_NODE:29500 on each",
         )
-    if nodes > 1 and "name" in given and given["name"] is None:
+    if nodes > 1 and given.get("name", "") is None:
         raise ConfigError("--nnodes without --name", hint="give the run the same --name on all nodes")
     processes = _processes(asked, devices, str(given.get("device") or "auto"))
     if processes * nodes == 1:
@@ -352,11 +353,13 @@ def _take_devices(given: dict[str, Any]) -> int:
         return 0
     numbers = [int(part) for part in device.split(",")]
     seen = [part.strip() for part in os.environ.get(_VISIBLE, "").split(",") if part.strip()]
-    if len(set(numbers)) < len(numbers) or (seen and max(numbers) >= len(seen)):
+    is_hidden = seen and max(numbers) >= len(seen)
+    if is_hidden or len(set(numbers)) < len(numbers):
         of = f" of {_VISIBLE}={os.environ[_VISIBLE]}" if seen else ""
         raise ConfigError(f"--device {device}: not different devices{of}", hint="see: mptui detect")
     gpus = _gpus()
-    if gpus == 0 or (not seen and max(numbers) >= gpus):
+    is_missing = not seen and max(numbers) >= gpus
+    if is_missing or gpus == 0:
         here = f"{gpus} GPUs" if gpus else "no GPU"
         raise ConfigError(
             f"--device {device}: this machine has {here}",
@@ -397,8 +400,8 @@ def rank_flags(ctx: typer.Context, without: Collection[str] = OURS) -> list[str]
     words = []
     for option in ctx.command.params:
         value = ctx.params.get(str(option.name))
-        is_off = value is False and not option.secondary_opts
-        if option.name in without or value is None or is_off:
+        is_off = value is None or (value is False and not option.secondary_opts)
+        if is_off or option.name in without:
             continue
         if isinstance(value, bool):
             words.append((option.opts if value else option.secondary_opts)[0])

@@ -57,7 +57,7 @@ def resume(
     if options.fork:
         path = _forked(path, options)
         ctx.params |= {"fork": False, "at": None, "profile": None}
-    elif options.at or options.profile or options.name:
+    elif any((options.at, options.profile, options.name)):
         raise ConfigError(
             "--at, --profile and --name are flags of a fork",
             hint="add --fork, or change values with --set",
@@ -66,7 +66,8 @@ def resume(
     request = o.SettingOptions(**ctx.params).request(str(path / CONFIG))  # as the group has changed them
     in_background = options.detach or options.isolate
     on_screen = not (output.no_tui or output.quiet or output.as_json or in_background) and has_terminal()
-    if group is not None and not (on_screen and group.nodes == 1):
+    shows_all = on_screen and (group is None or group.nodes == 1)
+    if group is not None and not shows_all:
         return processes.begin(ctx, group, request, path=path)
     if on_screen:
         return _on_screen(request, path, group)

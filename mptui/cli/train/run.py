@@ -106,6 +106,7 @@ def _train(request: "Request", options: RunOptions, ready: processes.Ready, outp
         return host(session, signals, as_json=output.as_json, quiet=output.quiet)
     except (ConfigError, DataError, OwnCodeError):
         # in the background, the error is recorded only in the directory
-        if not (resumes or options.detach or options.isolate):
+        has_record = resumes or options.detach or options.isolate
+        if not has_record:
             discard_unstarted(path)
         raise

@@ -205,7 +205,7 @@ def _shown(key: str, value: object) -> str:
 def _difference(one: object, other: object) -> str:
     """Format the change from the first figure to the second, in percent."""
     first, second = _number(one), _number(other)
-    if first is None or second is None or not first:
+    if not first or second is None:
         return ""
     return f"{100 * (second - first) / abs(first):+.1f} %"
 

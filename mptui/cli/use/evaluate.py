@@ -150,7 +150,8 @@ def _compared(value: float, recorded: dict[str, float] | None, name: str) -> str
     if recorded is None or name not in recorded:
         return ""
     before = recorded[name]
-    if value == before or (math.isnan(value) and math.isnan(before)):
+    are_nan = math.isnan(value) and math.isnan(before)
+    if are_nan or value == before:
         return "   as the run measured"
     return f"   the run measured {before:.6f}"
 

@@ -172,7 +172,8 @@ def _plan_precision(plan: Plan) -> Iterator[Finding]:
 
 def _batch(plan: Plan) -> Iterator[Finding]:
     training, device = plan.config.training, plan.device
-    if plan.precision.used in SIXTEEN_BIT and device.kind == "cuda" and training.batch_size % 8:
+    uses_tensor_cores = plan.precision.used in SIXTEEN_BIT and device.kind == "cuda"
+    if uses_tensor_cores and training.batch_size % 8:
         what = f"training.batch_size = {training.batch_size}: Tensor Cores need multiples of 8"
         yield _advice("training.batch_size", what, f"--batch-size {-(-training.batch_size // 8) * 8}")
     if training.batch_size == 1 and plan.config.model.norm == "batch":

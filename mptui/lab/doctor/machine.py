@@ -233,7 +233,8 @@ def check_limits(root: Path) -> list[Finding]:
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     infiniband = any((root / "sys/class/infiniband").glob("*"))
     said = "unlimited" if locked == _UNLIMITED else f"{locked >> 10:,} KiB"
-    if infiniband and locked != _UNLIMITED and locked < _LEAST_LOCKED:
+    is_little = locked != _UNLIMITED and locked < _LEAST_LOCKED
+    if infiniband and is_little:
         do = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
         found.append(_advice("memlock", f"locked memory: {said}, too little for InfiniBand", do))
     else:
@@ -400,7 +401,8 @@ def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
             do = "check the kernel log (dmesg) for the missing card, and its power and seating"
             found.append(_advice("driver", what, do))
         return found
-    if not cards and report.driver is None and "no NVIDIA driver" in report.problem:
+    lacks_driver = report.driver is None and "no NVIDIA driver" in report.problem
+    if lacks_driver and not cards:
         return [_ok("driver", "no NVIDIA card and no driver")]
     return [sentence("machine", "driver", "error" if cards else "advice", report.problem, _INSTALL)]
 

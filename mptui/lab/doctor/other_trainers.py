@@ -93,7 +93,8 @@ class OtherTraining:
         """The format of the training; None if it is not set."""
         amp, all_said = self.is_on("amp"), [said for _, said in self.statements()]
         named = [said for said in all_said if said not in {"16 bit", "no"}]
-        if named and (amp is not False or self.is_on("fp16") or self.is_on("bf16")):
+        is_off = amp is False and not self.is_on("fp16") and not self.is_on("bf16")
+        if named and not is_off:
             return named[0]
         if amp or "16 bit" in all_said:
             return "16 bit"
@@ -137,10 +138,11 @@ def as_bool(value: Value) -> bool | None:
 
 def as_number(setting: ConfigValue | None) -> float | None:
     """Return the number of a setting, also where the file has it as text; None if there is none."""
-    if setting is None or setting.value is None or isinstance(setting.value, bool):
+    value = None if setting is None else setting.value
+    if value is None or isinstance(value, bool):
         return None
     try:
-        return float(setting.value)
+        return float(value)
     except (ValueError, OverflowError):
         return None
 
@@ -233,11 +235,12 @@ def _distributed(accelerate: Accelerate) -> Iterator[Finding]:
         yield _error("distributed_type", what, "run `accelerate config`")
         return
     several = (accelerate.processes or 1) > 1 or len(accelerate.gpu_ids or ()) > 1
+    is_for_one = kind == "NO" and setting.value is not False  # False is reported as unquoted
     fix = f"write `{setting.corrected('MULTI_GPU')}`"
     if kind not in _DISTRIBUTED:
         do = f"{fix} for several GPUs, else `'NO'`"
         yield _error("distributed_type", f"{setting} is not known to Accelerate", do)
-    elif kind == "NO" and several and setting.value is not False:  # which is reported as unquoted
+    elif is_for_one and several:
         do = f"{fix}, or num_processes: 1 and one of gpu_ids"
         yield _error("distributed_type", f"{setting}, with several processes or GPUs", do)
 
@@ -250,7 +253,8 @@ def _gpus(accelerate: Accelerate, gpus: int) -> Iterator[Finding]:
         yield _error("gpu_ids", f"{setting}: names no GPU", "write numbers with commas, or all")
         return
     one_machine = accelerate.setting("num_machines") is None or accelerate.value("num_machines") == 1
-    if processes is not None and processes != len(named) and one_machine:
+    differ = one_machine and processes != len(named)
+    if differ and processes is not None:
         tell = _error if processes > len(named) else _advice
         what = f"{setting}: {len(named)} GPUs for num_processes: {processes}"
         yield tell("num_processes", what, f"write num_processes: {len(named)}, one for each GPU")
@@ -266,8 +270,9 @@ def _gpus(accelerate: Accelerate, gpus: int) -> Iterator[Finding]:
 def _unsuited_devices(accelerate: Accelerate, machine: Machine) -> Iterator[Finding]:
     """Check for a precision that the GPU doesn't support."""
     device = next((device for device in machine.devices if device.kind != "cpu"), None)
-    setting, said = accelerate.setting("mixed_precision"), accelerate.precision
-    if setting is None or device is None or said not in SIXTEEN_BIT:
+    said = accelerate.precision
+    setting = accelerate.setting("mixed_precision") if said in SIXTEEN_BIT else None
+    if setting is None or device is None:
         return
     choice = choose_precision("bf16" if said == "bf16" else "fp16", device)
     if choice.warning is not None:
@@ -328,9 +333,11 @@ def _contradictions(training: OtherTraining) -> list[Finding]:
     formats = [(s, said) for s, said in training.statements() if said in {"fp16", "bf16", "fp8"}]
     if differing := next((s for s, said in formats[1:] if said != formats[0][1]), None):
         found.append(_twice(formats[0][0], differing))
+    if found or training.is_on("amp") is not False:
+        return found
     amp = training.first("amp")
     switched_on = next((s for s in training.all("fp16", "bf16") if as_bool(s.value)), None)
-    if not found and amp is not None and as_bool(amp.value) is False and switched_on is not None:
+    if amp is not None and switched_on is not None:
         found.append(_twice(amp, switched_on, _switched(amp, on=True)))
     return found
 
@@ -348,14 +355,15 @@ def _has(setting: ConfigValue) -> str:
 
 
 def _precision(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
-    ours, theirs = training.precision, accelerate.precision
+    ours, theirs = None if training.precision == "auto" else training.precision, accelerate.precision
     setting = accelerate.setting("mixed_precision")
+    agree = ours == theirs or (ours == "16 bit" and theirs in {"fp16", "bf16", "fp8"})
     if setting is not None and theirs is None:
         fix = f"write `{setting.corrected('bf16')}`, or fp16, or 'no'"
         yield _error("precision", f"{setting}: unknown number format", fix)
-    elif theirs is None or ours is None or ours == "auto":
+    elif theirs is None or ours is None:
         yield _ok("precision", f"only Accelerate sets it: mixed_precision: {theirs}")
-    elif ours == theirs or (ours == "16 bit" and theirs in {"fp16", "bf16", "fp8"}):
+    elif agree:
         yield from _aligned(training, theirs)
     else:
         yield _conflict(training, accelerate, ours, theirs)
@@ -405,7 +413,8 @@ def _fixes(training: OtherTraining, wanted: Said) -> Iterator[str]:
                 quote = setting.written[-1] if setting.written[-1] in "\"'" else ""
                 value = "fp32" if wanted == "no" else wanted
                 yield _in_place(setting, setting.corrected(f"{quote}{value}{quote}"))
-    if wanted != "no" and not formats and not any(on[t] for t in _IN_ORDER if training.topics.get(t)):
+    lacks_format = wanted != "no" and not formats
+    if lacks_format and not any(on[t] for t in _IN_ORDER if training.topics.get(t)):
         switch = training.all(*_IN_ORDER)[0]
         yield f"add `{_switched(switch, on=True).replace(switch.keys[-1], 'amp')}`"
 
@@ -434,9 +443,10 @@ def _rate(training: OtherTraining) -> Iterator[Finding]:
         yield _error("lr", f"{setting} is not a learning rate", "write a number above 0")
         return
     is_yaml = training.path.suffix in {".yaml", ".yml"}
-    if is_yaml and isinstance(setting.value, str) and not setting.quoted:
+    written = setting.value if is_yaml and not setting.quoted else None
+    if isinstance(written, str):
         what = f"{setting} is text to PyYAML, which requires a decimal point in such a number"
-        yield _advice("lr", what, f"write `{setting.corrected(_as_yaml_float(setting.value))}`")
+        yield _advice("lr", what, f"write `{setting.corrected(_as_yaml_float(written))}`")
     optimizer = training.first("optimizer")
     adam = optimizer is not None and "adam" in str(optimizer.value).lower()
     limit, kind = (_HIGH_LR_ADAM, "Adam") if adam else (_HIGH_LR, "mixed precision")
@@ -468,8 +478,10 @@ def _clipping(training: OtherTraining) -> list[Finding]:
 def _differing(topic: Topic, key: str, training: OtherTraining, accelerate: Accelerate) -> list[Finding]:
     """Report a number that differs from DeepSpeed's in the accelerate file."""
     ours, theirs = training.first(topic), accelerate.setting("deepspeed_config", key)
+    if ours is None or theirs is None:
+        return []
     numbers = as_number(ours), as_number(theirs)
-    if ours is None or theirs is None or None in numbers or numbers[0] == numbers[1]:
+    if None in numbers or numbers[0] == numbers[1]:
         return []
     what = f"conflicting settings: {_has(ours)}, {_has(theirs)}"
     return [_error(topic, what, _in_place(ours, ours.corrected(str(theirs.value))))]
@@ -477,7 +489,9 @@ def _differing(topic: Topic, key: str, training: OtherTraining, accelerate: Acce
 
 def _compile(training: OtherTraining, accelerate: Accelerate) -> Iterator[Finding]:
     backend, setting = accelerate.setting("dynamo_config", "dynamo_backend"), training.first("compile")
-    if setting is None or backend is None or not as_bool(setting.value) or str(backend.value).upper() == "NO":
+    if setting is None or backend is None:
+        return
+    if not as_bool(setting.value) or str(backend.value).upper() == "NO":
         return
     what = f"compiled twice: {setting.location} and {backend.location}"
     yield _advice("compile", what, _in_place(setting, _switched(setting, on=False)))
@@ -562,7 +576,8 @@ def _check_values(accelerate: Accelerate) -> None:
         )
     for key, what, is_one in _CHECKED:
         setting = accelerate.setting(key)
-        if setting is not None and setting.value is not None and not is_one(setting.value):
+        value = None if setting is None else setting.value
+        if value is not None and not is_one(value):
             raise ConfigError(
                 f"{setting}: not {what}",
                 hint=f"correct {key}, or write the file with: accelerate config",

@@ -164,7 +164,8 @@ class Judge:
         return list(dict.fromkeys(next((kind for kind in kinds if kind), [])))
 
     def _verdict(self, trial: PrecisionTrial, checked: Checked) -> tuple[Verdict, str, int | None]:
-        if trial.first_bad and (trial.first_bad != self._reference.first_bad or not trial.finite):
+        is_new = trial.first_bad != self._reference.first_bad or not trial.finite
+        if trial.first_bad and is_new:
             operation = f" ({trial.operation})" if trial.operation else ""
             return "not safe", f"the output of {trial.first_bad} is not finite{operation}", None
         if not trial.finite:
@@ -206,8 +207,7 @@ class Judge:
             name
             for name in self._reference.gradients
             if all_zero(trial, name)
-            and not all_zero(self._reference, name)
-            and not all_zero(self._control, name)
+            and not any(all_zero(each, name) for each in (self._reference, self._control))
         ]
 
     def _of_loss(self, checked: Checked) -> _Deviation:
@@ -501,7 +501,9 @@ class PrecisionChecker:
             return ""
         words = f"; no layer in fp32 mends it; the first operation that differs: {first.place}"
         found: FirstDifference | None = first
-        while found is not None and found.line and found.line not in lines and len(lines) < TRIED:
+        for _ in range(TRIED):
+            if found is None or found.line in {"", *lines}:
+                break
             lines.append(found.line)
             if self._try(precision, [], lines).checked.safe:
                 which = "that line" if len(lines) == 1 else f"these lines ({'; '.join(lines)})"
@@ -513,7 +515,7 @@ class PrecisionChecker:
     def _suspects(self, attempt: "_Attempt") -> list[str]:
         """Return the layers that may be at fault, the most likely one first."""
         checked, trial = attempt.checked, attempt.trial
-        if trial.refused or (trial.first_bad and trial.first_bad != LOSS):
+        if trial.refused or trial.first_bad not in {"", LOSS}:
             return [trial.first_bad, *self._around(trial.first_bad)]
         local = self._bench.local_errors(trial.precision, checked.fp32_layers)
         found = [*local.suspects(trial.precision)[:2], *self._before(self._judge.off(trial, checked))]

@@ -274,9 +274,11 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         dtype = result.dtype if isinstance(result, torch.Tensor) else None
         name = func.overloadpacket.__name__
-        if dtype == torch.float64 and name != "_to_copy" and set(_float_dtypes(args)) - {dtype}:
+        is_by_itself = dtype == torch.float64 and name != "_to_copy"
+        is_product = name in _PRODUCTS and dtype != self._dtype
+        if is_by_itself and set(_float_dtypes(args)) - {dtype}:
             self._note(running_line(), "dtype", f"{name} computes in float64")
-        elif name in _PRODUCTS and dtype is not None and dtype != self._dtype:
+        elif is_product and dtype is not None:
             wanted = f"where autocast would use {_word(self._dtype)}"
             self._note(running_line(), "dtype", f"{name} computes in {_word(dtype)}, {wanted}")
         return result
@@ -310,10 +312,11 @@ class _Casts(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever it gives
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in _CASTS and args and isinstance(result, torch.Tensor):
+        is_cast = getattr(func, "__name__", "") in _CASTS and args
+        if is_cast and isinstance(result, torch.Tensor):
             before, after = args[0].dtype, result.dtype
-            both = before.is_floating_point and after.is_floating_point
-            if before != after and both and (line := running_line()):
+            is_other_float = before != after and before.is_floating_point and after.is_floating_point
+            if is_other_float and (line := running_line()):
                 self._found.setdefault((line, "cast", f"casts to {_word(after)} by itself"))
         return result
 
@@ -445,7 +448,8 @@ class TrialSetup:
             check_stop()
             trial = self.run("fp16", scale=scale, fp32_layers=fp32_layers, fp32_lines=fp32_lines)
             lower = scale * scaler.backoff_factor
-            if trial.finite or trial.first_bad or trial.refused or lower < scaler.min_scale:
+            is_certain = trial.finite or trial.first_bad or trial.refused
+            if is_certain or lower < scaler.min_scale:
                 return trial
             scale = lower
 

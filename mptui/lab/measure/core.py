@@ -211,7 +211,9 @@ class RunListener:
             return
         if self._loss_at // 2 < event.step <= self._loss_at:
             self._losses.append(event.loss)
-        if self._is_warm_up(event) or event.samples_per_second is None or event.step_time_s is None:
+        if self._is_warm_up(event):
+            return
+        if event.samples_per_second is None or event.step_time_s is None:
             return
         seconds = event.step_time_s * event.steps
         self.span = SampleSpan(
@@ -840,14 +842,16 @@ class AblationRun:
         None if they can't be compared: with another batch size, the losses are of other samples.
         """
         batches = {r.variant.settings.get("training.batch_size") for r in (row, self.rows[0])}
-        if row.loss is None or not self.rows[0].loss or len(batches) > 1:
+        baseline = self.rows[0].loss if len(batches) == 1 else None
+        if row.loss is None or not baseline:
             return None
-        return row.loss / self.rows[0].loss - 1
+        return row.loss / baseline - 1
 
     @staticmethod
     def _over(row: Row, other: Row) -> Ratio | None:
         count = min(len(row.rounds), len(other.rounds))
-        if count == 0 or row.failed or other.failed:
+        has_failed = row.failed or other.failed
+        if has_failed or count == 0:
             return None
         ours, theirs = ([m.span for m in r.rounds[:count]] for r in (row, other))
         return ratio(ours, theirs)

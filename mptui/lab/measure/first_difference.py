@@ -259,7 +259,8 @@ def first_difference(
     for number, (theirs, place) in enumerate(pairs, 1):
         wanted, found = reference[theirs], ours[place]
         same_bits = found.hashes == wanted.hashes
-        if alone is not None and (equal or not wanted.where):
+        is_alone = equal or not wanted.where
+        if alone is not None and is_alone:
             of_results = TIMES_RESULT * max(found.spacing, wanted.spacing)
             allowed = max(alone.allowed(theirs, wanted), of_results)
         else:
@@ -270,7 +271,8 @@ def first_difference(
         is_noisy = allowed > MOST_ALLOWED
         noisy += is_noisy
         is_more = is_zero or math.isinf(differs) or (differs > allowed and not is_noisy)
-        if (by_bits and not same_bits) or (is_more and not by_bits):
+        is_different = not same_bits if by_bits else is_more
+        if is_different:
             return FirstDifference(
                 batch=batch,
                 where=wanted.where,

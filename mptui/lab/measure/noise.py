@@ -286,8 +286,8 @@ class Difference:
         Other numbers of seeds, of images, or if neither would alone, of both; empty if nothing would, or it
         is decided.
         """
-        noise = self.noise
-        if noise is None or len(self.each) == 1 or self.verdict != "undecided":
+        noise = None if len(self.each) == 1 else self.noise
+        if noise is None or self.verdict != "undecided":
             return []
         seeds, images = len(self.each), noise.images
 

@@ -128,7 +128,8 @@ def _by_epochs(name: str, ours: Sequence[dict[int, float]], theirs: Sequence[dic
     for epoch in epochs:
         fp32 = sum(curve[epoch] for curve in theirs) / len(theirs)
         value = sum(curve[epoch] for curve in ours) / len(ours) - fp32
-        if found is None or not isfinite(value) or abs(value) > abs(found.value):
+        is_largest = found is None or abs(value) > abs(found.value)
+        if is_largest or not isfinite(value):
             found = Gap(name, f"epoch {epoch}", value, fp32)
         if not isfinite(value):
             break

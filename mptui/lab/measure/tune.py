@@ -232,7 +232,8 @@ class Search:
         """Return the setting with the largest expected gain per time, with as many rivals as time allows."""
         fitting = []
         for axis in self._propose(self.best, self._first):
-            if axis.name in done or not (only is None or axis.name in only):
+            is_asked = only is None or axis.name in only
+            if axis.name in done or not is_asked:
                 continue
             options = self._fitting(axis)
             if options:
@@ -289,7 +290,8 @@ class Search:
                     break
                 self._round([force, *live], number, axis)
                 live = self._still_worth(live, number + 1)
-                if not live or (len(live) == 1 and _is_decided(live[0])):
+                is_decided = len(live) == 1 and _is_decided(live[0])
+                if not live or is_decided:
                     break
         finally:
             self._adopt_best(finding, force)
@@ -299,7 +301,8 @@ class Search:
             if entry.failed is None:
                 self._measure(entry, self._time_limits(entry, entries[0], axis), loss=number == 0)
         force, *rivals = entries
-        if number == 0 and axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH):
+        has_same_batch = axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH)
+        if number == 0 and has_same_batch:
             self._check_losses(entries)
         for rival in rivals:
             rival.hold_against(force)
@@ -328,11 +331,14 @@ class Search:
         """Eliminate entries whose loss differs from fp32's, or from the start's if fp32 was not measured."""
         for entry in entries:
             exact = entry.settings.get("precision.mode") == "fp32"
-            if entry.rounds and (exact or self._reference is None):
+            is_reference = exact or self._reference is None
+            if entry.rounds and is_reference:
                 self._reference = entry.rounds[0].loss
+        if self._reference is None:
+            return
         for entry in entries:
             loss = entry.rounds[0].loss if entry.rounds else None
-            if loss is not None and self._reference is not None and not _is_near(loss, self._reference):
+            if loss is not None and not _is_near(loss, self._reference):
                 entry.failed = (
                     f"its loss after the first steps is {loss:.3f} instead of {self._reference:.3f}"
                 )
@@ -448,7 +454,8 @@ def settings(plan: Plan, search: Search) -> dict[str, object]:
         chosen[MICRO_BATCH] = search.best[MICRO_BATCH]
     # the start is not compiled, even if the profile is: then eager must have been faster
     compile_mode = plan.config.speed.compile
-    if COMPILE not in chosen and compile_mode != "off" and _has_lost(search, compile_mode):
+    would_compile = COMPILE not in chosen and compile_mode != "off"
+    if would_compile and _has_lost(search, compile_mode):
         chosen[COMPILE] = "off"
     return chosen
 
@@ -714,8 +721,9 @@ class Tunable:
         waits = first.wait / (1 - min(first.wait, 0.99)) if first.wait > _WAIT else 0.0
         worth = waits or _LITTLE
         yield self._axis("data.cache", best, _choices("data.cache"), worth)
-        if best["data.cache"] == "device" or (not waits and best["data.cache"] != "off"):
-            return  # steps don't wait for data
+        never_waits = not waits and best["data.cache"] != "off"
+        if never_waits or best["data.cache"] == "device":
+            return
         counts = sorted({0, 1, max(1, self.cpus // 2), self.cpus, 2 * self.cpus})
         yield self._axis("data.workers", best, counts, worth)
         if best["data.workers"] != 0:

@@ -4,6 +4,7 @@ Both train a step of the same batch from the same weights, each with its own set
 outside of a step, such as the learning rate, can't be seen there: it is named where nothing else differs.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,7 +211,8 @@ def _place(
     )
     pairs, bits = matched(ours, theirs), find(by_bits=True)
     unmatched, words = first_unmatched(ours, theirs), ""
-    if unmatched is not None and (bits is None or unmatched[0] < bits.number):
+    differs_at = math.inf if bits is None else bits.number
+    if unmatched is not None and unmatched[0] < differs_at:
         _, operation, is_ours = unmatched
         whose = other.name if is_ours else reference.name
         words = f"{place_words(operation.name, operation.layer, operation.where)}, of {whose}"

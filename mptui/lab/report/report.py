@@ -266,7 +266,8 @@ def _pictures(run: Path, most: int) -> dict[str, bytes]:
     """Return the newest pictures in the folders of a run, newest first, as far as `most` bytes go."""
     found: dict[str, bytes] = {}
     for folder in sorted(run.iterdir()):
-        if folder.name in {CHECKPOINTS, RANKS} or folder.is_symlink() or not folder.is_dir():
+        is_folder = folder.is_dir() and not folder.is_symlink()
+        if not is_folder or folder.name in {CHECKPOINTS, RANKS}:
             continue
         named = sorted(folder.glob("*.png"), key=lambda path: (len(path.name), path.name), reverse=True)
         pngs = ((path, png) for path in named if (png := _png(path, most)))

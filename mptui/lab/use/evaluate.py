@@ -204,7 +204,8 @@ def _names_by_value(dataset: Dataset, ours: tuple[str, ...]) -> tuple[str, ...]:
     Such masks are background and foreground alone; beside others, 0 and 1 are the numbers of classes.
     """
     split = dataset.val
-    if dataset.classes != BINARY or not isinstance(split, MaskedSplit) or not {*_NUMBERS} <= {*ours}:
+    may_be_values = dataset.classes == BINARY and {*_NUMBERS} <= {*ours}
+    if not may_be_values or not isinstance(split, MaskedSplit):
         return dataset.classes
     for row in split.rows.tolist():
         with opened_mask(split.mask_paths[row]) as mask:
@@ -339,7 +340,8 @@ def _confused(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most confused pair of classes of each sample as cells_B, and its confidence_B."""
     rows = len(targets)
-    if targets.is_floating_point() or outputs.ndim < 2 or outputs.shape[1] != num_classes:
+    are_scores = outputs.ndim > 1 and outputs.shape[1] == num_classes
+    if not are_scores or targets.is_floating_point():
         return torch.zeros(rows, dtype=torch.int64, device=targets.device), torch.zeros(
             rows, device=targets.device
         )

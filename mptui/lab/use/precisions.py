@@ -331,9 +331,9 @@ class _Measure:
                 forward(*self.batch)
                 module.synchronize()
                 began = time.perf_counter()
-                while len(times) < _MOST_PASSES and (
-                    len(times) < _LEAST_PASSES or time.perf_counter() - began < _SECONDS
-                ):
+                for number in range(_MOST_PASSES):
+                    if number >= _LEAST_PASSES and time.perf_counter() - began >= _SECONDS:
+                        break
                     start = time.perf_counter()
                     forward(*self.batch)
                     module.synchronize()

@@ -204,10 +204,11 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
 
 def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, trust_code: bool) -> Plan:
     """Resolve the settings in force at a checkpoint of a task for this machine."""
+    of_any_machine = SETTINGS.keys() - {*_OF_THE_MACHINE}
     saved = {
         key: (CHECKPOINT, value)
         for key, value in snapshot.state.get("settings", {}).items()
-        if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
+        if key in of_any_machine and key.startswith(_OF_RESULTS)
     }
     # its own weights take the place of those it began with
     saved |= dict.fromkeys(("model.weights", "model.weights_key"), (CHECKPOINT, UNSET))

@@ -327,7 +327,8 @@ class LiveScreen(RunPage):
         self.show_header()
         self._undrawn |= bool(events) or not self.view.version
         at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
-        if self._undrawn and (at_once or self._budget.allows()):
+        is_due = self._undrawn and (at_once or self._budget.allows())
+        if is_due:
             self._undrawn = False
             self._show()
         if self._has_ended():
@@ -444,7 +445,8 @@ class LiveScreen(RunPage):
         if run is not None and not self.source.finished:
             with suppress(MptuiError):  # the run refuses it in these words
                 prediction = await in_background(lambda: predict_switch(run, name, request, position))
-        if not prediction.kept and not (prediction.rate is not None and prediction.rate.is_large):
+        is_large = prediction.rate is not None and prediction.rate.is_large
+        if not is_large and not prediction.kept:
             self.action_command("preset", name)
         elif self.is_current:
             self.app.push_screen(
@@ -503,7 +505,8 @@ class LiveScreen(RunPage):
 
     def action_ranks(self) -> None:
         """Open the screen of the ranks, if there are several."""
-        if self.view.ranks is None and (self.view.started is None or self.view.started.ranks == 1):
+        is_alone = self.view.started is None or self.view.started.ranks == 1
+        if is_alone and self.view.ranks is None:
             self.notify("this run trains in one process", markup=False)
         else:
             self._open(RanksScreen(self.shown, self._keymap))
@@ -548,11 +551,12 @@ class LiveScreen(RunPage):
 
     def back(self) -> None:
         """Close the log, an earlier moment, or a run that has ended."""
+        may_close = self.view.finished is not None or not self.source.hosted
         if self.has_class("-log"):
             self.action_log()
         elif self.go_to(None):
             pass
-        elif self._is_above_another() and (self.view.finished is not None or not self.source.hosted):
+        elif may_close and self._is_above_another():
             self.dismiss("back")
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeGuard
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -232,7 +233,7 @@ class ExponentPanel(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the bars, and below them the ranges on the same axis."""
         event, layer = view.numerics, self._table.chosen(view)
-        if event is None or layer is None or not _can_be_drawn(layer):
+        if event is None or not _can_be_drawn(layer):
             self.retitle("exponents")
             return [Content.styled("no values to show" if event else "", "$quiet")]
         part = _WORDS.get(layer.part, clean(layer.part, 20))
@@ -246,8 +247,10 @@ class ExponentPanel(Panel):
         return [*bars, axis.ticks(), axis.range16(), axis.range_bf16(), _caption(layer, scale)]
 
 
-def _can_be_drawn(layer: NumericsLayer) -> bool:
+def _can_be_drawn(layer: NumericsLayer | None) -> TypeGuard[NumericsLayer]:
     """Whether the layer has exponents, all within the range of float32."""
+    if layer is None:
+        return False
     shares, first = layer.exponents, layer.first_exponent
     return 0 < len(shares) <= 256 and -256 < first < 256 and min(shares) >= 0 and sum(shares) > 0
 

@@ -375,9 +375,9 @@ class PickerScreen(SelectionPage):
     def _all_of_data(self, note: str) -> list[str]:
         """Return all that is known of the data while its field is chosen, else `note`."""
         found = self._preview
-        if found is None or not found.lines or self.focused is not self.query_one("#data"):
+        if found is None or self.focused is not self.query_one("#data"):
             return [note]
-        return [*(f"! {each}" for each in found.findings), *found.lines]
+        return [*(f"! {each}" for each in found.findings), *found.lines] if found.lines else [note]
 
     # -- selection
 

@@ -75,7 +75,8 @@ def graphics_of(app: App[object], environ: Mapping[str, str] = os.environ) -> Gr
     protocol = protocol_of(environ)
     # the number of a picture is a colour of 24 bits
     in_colour = app.console.color_system == "truecolor" and not app.no_color
-    cell = _cell_pixels() if protocol is not None and in_colour and not app.is_headless else None
+    has_pixels = protocol is not None and in_colour and not app.is_headless
+    cell = _cell_pixels() if has_pixels else None
     if cell is None:
         return None
     terminal = sys.__stdout__

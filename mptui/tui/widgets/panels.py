@@ -502,8 +502,9 @@ class ImagesPanel(PicturePanel):
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Draw the picture, or name its file; it is read once for each size."""
-        event, rows = view.images, self.content_size.height
-        if event is None or view.started is None or rows < 1:
+        rows = self.content_size.height
+        event = view.images if rows > 0 else None
+        if event is None or view.started is None:
             return []
         key = (event.path, event.step, width, rows)
         if self._drawn[0] != key:

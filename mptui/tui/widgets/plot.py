@@ -64,7 +64,8 @@ class Axis:
 
     def label(self, tick: float) -> str:
         """Format a tick with as many digits as the ticks need to differ: `1.50`, `3k`, `2.5e-5`, `80 %`."""
-        if self.percent and (self.log or tick in (0, 1)):
+        is_plain = self.log or tick in (0, 1)
+        if self.percent and is_plain:
             return f"{100 * tick:.4g} %"
         if tick == 0:
             return "0"
@@ -596,7 +597,8 @@ class Drawing:
         if self.plot.best is None:
             return
         step, value = self.plot.best
-        if (self._y.log and value <= 0) or not self._x0 <= step <= self._x1:
+        has_no_row = self._y.log and value <= 0
+        if has_no_row or not self._x0 <= step <= self._x1:
             return
         cell, row = self._cell(step), 1 + self._y.row(value, self._height)
         self._write(row, GUTTER + cell, "●", "best")
@@ -655,7 +657,8 @@ class Drawing:
         return int(min(max(share, 0.0) * self._width, self._width - 1))
 
     def _free(self, row: int, column: int, length: int) -> bool:
-        if not 1 <= row <= self._height or column < GUTTER or column + length > self._size[0]:
+        has_columns = GUTTER <= column <= self._size[0] - length
+        if not has_columns or not 1 <= row <= self._height:
             return False
         return bool((self._codes[row, column : column + length] == ord(" ")).all())
 

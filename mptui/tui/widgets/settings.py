@@ -333,9 +333,8 @@ class SettingsPanel(Vertical):
             return
         self._drawn = now
         words = field.value.lower().split()
-        shown = [
-            value for value in self._values if value.has(words) and (value.changed or not self._only_changed)
-        ]
+        values = [value for value in self._values if value.changed or not self._only_changed]
+        shown = [value for value in values if value.has(words)]
         # minus the frame, the padding of each line and the scroll bar
         listed.replace(value_options(shown, self.size.width - 5))
         listed.border_title = Content(self._title)
