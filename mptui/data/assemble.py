@@ -26,7 +26,7 @@ _MOST_NAMED = 20
 
 
 def assemble(
-    name: str, found: Found, data: DataConfig, seed: int, on_progress: OnProgress, should_stop: ShouldStop
+    name: str, found: Found, data: DataConfig, seed: int, *, on_progress: OnProgress, should_stop: ShouldStop
 ) -> Dataset:
     """Scan the files of a set and build a dataset from them.
 

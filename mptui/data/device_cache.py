@@ -101,8 +101,9 @@ def load(
     source: SampleSource,
     device: torch.device,
     transfer: Transfer,
-    on_progress: Callable[[int, int], None] | None,
     finish: Finish,
+    *,
+    on_progress: Callable[[int, int], None] | None,
 ) -> Resident:
     """Decode the whole split and copy it to `device`; with a VAE, its latents.
 
@@ -110,8 +111,8 @@ def load(
         source: The split; its geometry must not be random.
         device: The device.
         transfer: Copies batches to the device.
-        on_progress: Called with (done, total) of samples after each batch.
         finish: Encodes images, if it has a VAE.
+        on_progress: Called with (done, total) of samples after each batch.
 
     Raises:
         DataError: Too many samples are bad, or latents are not finite.
@@ -257,11 +258,12 @@ def cut_on_device(
     masks_P: torch.Tensor | None,
     chosen: Views,
     side: int,
+    *,
     interpolation: Interpolation = "bilinear",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views as `cut_by_products`, by the kernel where there is one."""
     if not has_kernel(pixels_PC.device):
-        return cut_by_products(pixels_PC, masks_P, chosen, side, interpolation)
+        return cut_by_products(pixels_PC, masks_P, chosen, side, interpolation=interpolation)
     cut_BSSC = kernel()(pixels_PC, chosen.crops(pixels_PC.device), side, interpolation == "bicubic")
     return cut_BSSC, None if masks_P is None else cut_masks(masks_P, chosen, side)
 
@@ -315,6 +317,7 @@ def cut_by_products(
     masks_P: torch.Tensor | None,
     chosen: Views,
     side: int,
+    *,
     interpolation: Interpolation = "bilinear",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views on any device in a few kernels, without a sync.
@@ -697,7 +700,7 @@ def cut(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views; return images_BSSC and masks_BSS, or None without masks."""
     cut_views = _cut_on_host if images.pixels_PC.device.type == "cpu" else cut_on_device
-    return cut_views(images.pixels_PC, images.masks_P, chosen, side, interpolation)
+    return cut_views(images.pixels_PC, images.masks_P, chosen, side, interpolation=interpolation)
 
 
 def _cut_on_host(
@@ -705,6 +708,7 @@ def _cut_on_host(
     masks_P: torch.Tensor | None,
     chosen: Views,
     side: int,
+    *,
     interpolation: Interpolation,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut each view like a worker, with the same bits."""

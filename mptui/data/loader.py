@@ -133,9 +133,14 @@ class Loader:
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._ahead = workers * prefetch
         self._lead = share.lead(any(self._alphas))
-        random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
-        fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
-        self._geometry = random if self._augment else fixed
+        if self._augment:
+            self._geometry = Geometry.for_training(
+                kind, side, resize, crop_scale=crop_scale, crop_ratio=crop_ratio, interpolation=interpolation
+            )
+        else:
+            self._geometry = Geometry.for_validation(
+                kind, side, resize, crop_pct=crop_pct, interpolation=interpolation
+            )
         self._sizes = sizes
         self._check_stop = check_stop
         self._channels_last = channels_last
@@ -222,7 +227,9 @@ class Loader:
         if self._augment:
             self._resident = load_whole(self._source, self._device, self._sizes, self._on_progress)
         else:
-            fixed = load(self._source, self._device, self._transfer, self._on_progress, self._finish)
+            fixed = load(
+                self._source, self._device, self._transfer, self._finish, on_progress=self._on_progress
+            )
             self._resident = fixed.finish(self._finish)
         self._transfer.close()
         self._pool.close()
@@ -318,7 +325,9 @@ class Loader:
                     batches=len(parts),
                     valid=sum(batch.valid(self._lead) for batch in batches),
                     wait_s=time.perf_counter() - began,
-                    load=partial(self._streamed_batch, stream, batches, places, epoch),
+                    load=partial(
+                        self._streamed_batch, stream=stream, batches=batches, places=places, epoch=epoch
+                    ),
                     targets=partial(self._transfer.targets_of, batches, self._lead),
                 )
                 self._transfer.wait_for_copies(batch.slot for batch in batches)
@@ -328,7 +337,7 @@ class Loader:
         return [self._order.before(places, part), *part] if self._lead else part
 
     def _streamed_batch(
-        self, stream: Prefetcher, batches: list[HostBatch], places: range, epoch: int, number: int
+        self, number: int, *, stream: Prefetcher, batches: list[HostBatch], places: range, epoch: int
     ) -> Batch:
         if stream is not self._stream:
             raise RuntimeError("this window belongs to a pass that has ended")
@@ -344,7 +353,7 @@ class Loader:
         else:
             images = self._finish.plain(pixels)
         place = epoch, places[number * self._batch_size]
-        return self._batch(images, targets, batch.indices, batch.valid(self._lead), place)
+        return self._batch(images, targets, batch.indices, batch.valid(self._lead), place=place)
 
     def _abandon(self, stream: Prefetcher | None = None) -> None:
         """End the pass in progress, if there is one; with `stream`, only that one."""
@@ -385,7 +394,8 @@ class Loader:
             lead = chosen.read(range(before, before + 1), self._finish)
             images, targets = map(torch.cat, zip(lead, (images, targets), strict=True))
             indices = np.append(chosen.indices[before], indices)
-        return self._batch(images, targets, indices, valid, (epoch, places[number * self._batch_size]))
+        place = epoch, places[number * self._batch_size]
+        return self._batch(images, targets, indices, valid, place=place)
 
     def _batch(
         self,
@@ -393,6 +403,7 @@ class Loader:
         targets: torch.Tensor,
         indices: npt.NDArray[np.int64],
         valid: int,
+        *,
         place: tuple[int, int],
     ) -> Batch:
         """Mix and add noise; `place` is the epoch and the position of the whole batch's first sample."""

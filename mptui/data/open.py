@@ -110,11 +110,15 @@ def open_dataset(
         elif kept is not None:
             listed = found if kept.held_out else split_by_lists(folder, found)
             files, settings = kept.applied(listed), kept.settings(data)
-            dataset = assemble(_title(folder), files, settings, seed, on_progress, should_stop)
+            dataset = assemble(
+                _title(folder), files, settings, seed, on_progress=on_progress, should_stop=should_stop
+            )
         else:
             found = split_by_lists(folder, found)
             refuse_rivals(folder, kind, found, data, should_stop=should_stop)
-            dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
+            dataset = assemble(
+                _title(folder), found, data, seed, on_progress=on_progress, should_stop=should_stop
+            )
     else:
         check_data(data, kind)
         dataset = _open_named(
@@ -214,7 +218,8 @@ def _open_named(
         fetched(name, root, should_stop)
     if NAMED[name].files is None:
         return open_arrays(name, root)
-    return assemble(name, open_files(name, root, kind), data, seed, on_progress, should_stop)
+    found = open_files(name, root, kind)
+    return assemble(name, found, data, seed, on_progress=on_progress, should_stop=should_stop)
 
 
 def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:

@@ -75,7 +75,7 @@ class OwnRequest:
             return Decoded(pixels_HW3, label=class_of(self.name, target))
         if kind is SampleKind.IMAGE:
             return Decoded(pixels_HW3)
-        mask_HW = mask_of(self.name, target, stored, orientation, self.ignore_index)
+        mask_HW = mask_of(self.name, target, stored, orientation, ignore_index=self.ignore_index)
         return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, *pixels_HW3.shape[:2]))
 
 
@@ -343,7 +343,7 @@ def class_of(name: str, target: object) -> int:
     return number
 
 
-def mask_of(name: str, target: object, stored: Size, orientation: int, ignore_index: int | None) -> Mask:
+def mask_of(name: str, target: object, stored: Size, orientation: int, *, ignore_index: int | None) -> Mask:
     """Return the mask of a target that is one, upright as its image.
 
     Args:

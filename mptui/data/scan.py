@@ -434,6 +434,7 @@ def remember(
     path: Path,
     keys: Keys,
     sides: Sides,
+    *,
     surveys: Mapping[int, MaskSurvey],
     formats: Mapping[int, PixelFormat],
 ) -> None:
@@ -574,7 +575,7 @@ def scan(
         finally:
             known = report.sides.copy()
             known[report.not_finite] = 0  # checked again the next time, to be reported again
-            remember(kept, keys, known, report.surveys, report.formats)
+            remember(kept, keys, known, surveys=report.surveys, formats=report.formats)
     on_progress(len(images), len(images))
     return report
 

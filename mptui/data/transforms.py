@@ -66,6 +66,7 @@ class Geometry:
         kind: SampleKind,
         side: int,
         resize: int | None = None,
+        *,
         crop_pct: float | None = None,
         interpolation: Interpolation | None = None,
     ) -> "Geometry":
@@ -93,6 +94,7 @@ class Geometry:
         kind: SampleKind,
         side: int,
         resize: int | None = None,
+        *,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
         interpolation: Interpolation | None = None,

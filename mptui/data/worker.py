@@ -199,7 +199,7 @@ def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer
                 if task.whole_bytes:
                     label, valid, size = tried_again(partial(_write_whole, task, row, request, fd))
                 else:
-                    label, valid = tried_again(partial(_write_view, task, row, request, draws_1D, fd))
+                    label, valid = tried_again(partial(_write_view, task, row, request, draws_1D, fd=fd))
         except BadSampleError as error:
             answer.failures.append(ReadFailure(row, error.name, error.reason))
             label, valid = 0, 0
@@ -225,7 +225,7 @@ def _computing_s() -> float:
 
 
 def _write_view(
-    task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
+    task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], *, fd: int
 ) -> tuple[int, int]:
     """Read one sample and write its view; return the label and the number of valid items."""
     geometry = task.geometry

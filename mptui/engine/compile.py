@@ -211,6 +211,7 @@ class CompileCost:
         device: torch.device,
         own: CachedResult | None = None,
         any_network: CachedResult | None = None,
+        *,
         ranks: Ranks = ALONE,
     ) -> None:
         self._own = own

@@ -75,7 +75,7 @@ def validate(context: TrainContext) -> ValidationResult:
             context.task,
             context.job.val_loader,
             context.parts.precision,
-            context.device,
+            device=context.device,
             on_progress=context.emit,
             check_stop=lambda: next(checks),
             in_pieces=lambda batch, compute: compute_in_pieces(context, batch, compute),

@@ -327,7 +327,7 @@ def _compile_cost(job: Job, frozen: FrozenLayers) -> CompileCost | None:
     own = _compiled_for(job, frozen)
     any_network = {name: own[name] for name in ("device", "torch", "threads", "mode")}
     caches = CachedResult("compile", own), CachedResult("compile-start", any_network)
-    return CompileCost(mode, job.device, *caches, job.ranks)
+    return CompileCost(mode, job.device, *caches, ranks=job.ranks)
 
 
 def _has_graphs(job: Job) -> bool:

@@ -108,7 +108,7 @@ def describe_machine(
     seen = visible_gpus(report.gpus, environment.get(VISIBLE))
     accelerators = [_merged(device, report, seen, torch) for device in torch.devices] if torch else []
     if not any(device.kind == "cuda" for device in accelerators):
-        accelerators += [_from_nvml(index, *each, report, torch) for index, each in enumerate(seen)]
+        accelerators += [_from_nvml(index, each, report, torch) for index, each in enumerate(seen)]
     faults = unseen_gpus(report, seen, environment.get(VISIBLE))
     fault = None if accelerators or not report.fails else report.problem
     if fault:
@@ -328,9 +328,10 @@ def _same_chip(
 
 
 def _from_nvml(
-    index: int, gpu: GpuInfo, part: MigSlice | None, report: NvmlReport, torch: TorchView | None
+    index: int, seen: tuple[GpuInfo, MigSlice | None], report: NvmlReport, torch: TorchView | None
 ) -> Device:
     """Return a GPU that only NVML reports, which can't be used if torch was queried."""
+    gpu, part = seen
     source = part or gpu
     capability = gpu.capability
     unusable = why_unlisted(report, torch, capability) if torch else None

@@ -190,10 +190,10 @@ def has_idle_taps(conv: nn.Conv2d, sides: Sequence[int]) -> bool:
     """Whether a row or column of the kernel only sees padding, for images of `sides` (H, W)."""
     assert isinstance(conv.padding, tuple), "chosen so"
     dimensions = zip(sides, conv.kernel_size, conv.stride, conv.padding, conv.dilation, strict=True)
-    return any(_idle(*dimension) for dimension in dimensions)
+    return any(_idle(*others, dilation=dilation) for *others, dilation in dimensions)
 
 
-def _idle(side: int, kernel: int, stride: int, pad: int, dilation: int) -> bool:
+def _idle(side: int, kernel: int, stride: int, pad: int, *, dilation: int) -> bool:
     if side >= kernel * dilation + stride + pad:
         return False
     outputs = (side + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1

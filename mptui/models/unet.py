@@ -57,7 +57,7 @@ class UNet(nn.Module):
         )
         self.bottom = _double_conv(levels[-2], outputs[-1], outputs[-1], norm)
         self.decoder = nn.ModuleList(
-            DecoderLevel(outputs[level + 1], levels[level], levels[level], outputs[level], up, norm)
+            DecoderLevel(outputs[level + 1], levels[level], levels[level], outputs[level], up=up, norm=norm)
             for level in reversed(range(depth))
         )
         self.pool = nn.MaxPool2d(2)
@@ -90,7 +90,7 @@ class DecoderLevel(nn.Module):
         norm: Normalisation after each convolution.
     """
 
-    def __init__(self, below: int, skip: int, middle: int, after: int, up: Up, norm: Norm) -> None:
+    def __init__(self, below: int, skip: int, middle: int, after: int, *, up: Up, norm: Norm) -> None:
         super().__init__()
         learnt = up == "transposed"
         self.up = nn.ConvTranspose2d(below, middle, kernel_size=2, stride=2) if learnt else None
@@ -188,7 +188,7 @@ class EncoderUNet(nn.Module):
         skips = dict(zip(reductions, channels, strict=True))
         self.encoder = encoder
         self.decoder = nn.ModuleList(
-            DecoderLevel(below, skips.get(reduction, 0), after, after, up, norm)
+            DecoderLevel(below, skips.get(reduction, 0), after, after, up=up, norm=norm)
             for below, after, reduction in zip([channels[-1], *widths], widths, self._levels, strict=False)
         )
         self.head = nn.Conv2d(widths[-1], num_classes, kernel_size=1)

@@ -8,7 +8,6 @@ Shapes: B images, C channels, H and W pixels, h and w of latents, N = hw.
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,14 +39,13 @@ class Autoencoder(nn.Module):
     def __init__(self, layout: VaeLayout) -> None:
         super().__init__()
         self.layout = layout
-        latents, layers = layout.latent_channels, layout.layers_per_block
-        how = layout.norm_num_groups, layout.mid_block_add_attention
-        self.encoder = _Encoder(layout.block_out_channels, 2 * latents, layers, *how)
+        latents = layout.latent_channels
+        self.encoder = _Encoder(layout)
         quant, post_quant = layout.use_quant_conv, layout.use_post_quant_conv
         self.quant_conv = nn.Conv2d(2 * latents, 2 * latents, 1) if quant else nn.Identity()
         self.post_quant_conv = nn.Conv2d(latents, latents, 1) if post_quant else nn.Identity()
         # registered last: the last layer counts as the head
-        self.decoder = _Decoder(layout.block_out_channels, latents, layers + 1, *how)
+        self.decoder = _Decoder(layout)
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         """Reconstruct images: from random latents in training, else from their means.
@@ -94,19 +92,18 @@ class Autoencoder(nn.Module):
 
 
 class _Encoder(nn.Module):
-    def __init__(
-        self, channels: Sequence[int], out_channels: int, layers: int, groups: int, attention: bool
-    ) -> None:
+    def __init__(self, layout: VaeLayout) -> None:
         super().__init__()
+        channels, groups = layout.block_out_channels, layout.norm_num_groups
         self.conv_in = nn.Conv2d(3, channels[0], kernel_size=3, padding=1)
         pairs = zip([channels[0], *channels], channels, strict=False)
         self.down_blocks = nn.ModuleList(
-            _Level(before, after, layers, groups, down=number < len(channels) - 1)
+            _Level(before, after, layout.layers_per_block, groups, down=number < len(channels) - 1)
             for number, (before, after) in enumerate(pairs)
         )
-        self.mid_block = _Middle(channels[-1], groups, attention)
+        self.mid_block = _Middle(channels[-1], groups, layout.mid_block_add_attention)
         self.conv_norm_out = nn.GroupNorm(groups, channels[-1], eps=_EPS)
-        self.conv_out = nn.Conv2d(channels[-1], out_channels, kernel_size=3, padding=1)
+        self.conv_out = nn.Conv2d(channels[-1], 2 * layout.latent_channels, kernel_size=3, padding=1)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         x_BCHW = self.conv_in(x_BCHW)
@@ -117,20 +114,18 @@ class _Encoder(nn.Module):
 
 
 class _Decoder(nn.Module):
-    def __init__(
-        self, channels: Sequence[int], latent_channels: int, layers: int, groups: int, attention: bool
-    ) -> None:
+    def __init__(self, layout: VaeLayout) -> None:
         super().__init__()
-        falling = list(reversed(channels))
-        self.conv_in = nn.Conv2d(latent_channels, falling[0], kernel_size=3, padding=1)
-        self.mid_block = _Middle(falling[0], groups, attention)
+        falling, groups = list(reversed(layout.block_out_channels)), layout.norm_num_groups
+        self.conv_in = nn.Conv2d(layout.latent_channels, falling[0], kernel_size=3, padding=1)
+        self.mid_block = _Middle(falling[0], groups, layout.mid_block_add_attention)
         pairs = zip([falling[0], *falling], falling, strict=False)
         self.up_blocks = nn.ModuleList(
-            _Level(before, after, layers, groups, up=number < len(falling) - 1)
+            _Level(before, after, layout.layers_per_block + 1, groups, up=number < len(falling) - 1)
             for number, (before, after) in enumerate(pairs)
         )
-        self.conv_norm_out = nn.GroupNorm(groups, channels[0], eps=_EPS)
-        self.conv_out = nn.Conv2d(channels[0], 3, kernel_size=3, padding=1)
+        self.conv_norm_out = nn.GroupNorm(groups, falling[-1], eps=_EPS)
+        self.conv_out = nn.Conv2d(falling[-1], 3, kernel_size=3, padding=1)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         x_BCHW = self.mid_block(self.conv_in(x_BCHW))

@@ -238,6 +238,7 @@ def fits(
     device: Device,
     ranks: int,
     classes: int | None,
+    *,
     wanted: Callable[[], bool],
 ) -> dict[str, "Fit | str"]:
     """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch.

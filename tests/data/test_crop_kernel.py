@@ -49,7 +49,7 @@ def test_the_kernel_cuts_what_products_cut(cut_views, bands, dtype, interpolatio
     chosen = Views(STARTS, SIZES[:, 0], SIZES[:, 1], boxes(2, len(SIZES)), flips)
     torch.set_float32_matmul_precision("high")  # the caller's
     try:
-        expected, _ = cut_by_products(pixels, None, chosen, 3, interpolation)
+        expected, _ = cut_by_products(pixels, None, chosen, 3, interpolation=interpolation)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")

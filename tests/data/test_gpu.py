@@ -61,8 +61,8 @@ def test_views_are_cut_by_the_kernel(interpolation):
         np.concatenate([low, low + 0.2 + random.random((8, 2)) * 0.4], axis=1),
         np.array(list(np.ndindex(2, 2, 2)), bool),
     )
-    by_kernel, _ = cut_on_device(pixels.view(-1, 3).to(GPU), None, chosen, 64, interpolation)
-    by_products, _ = cut_by_products(pixels.view(-1, 3), None, chosen, 64, interpolation)
+    by_kernel, _ = cut_on_device(pixels.view(-1, 3).to(GPU), None, chosen, 64, interpolation=interpolation)
+    by_products, _ = cut_by_products(pixels.view(-1, 3), None, chosen, 64, interpolation=interpolation)
     assert (by_kernel.cpu() - by_products).abs().max() < 0.5
 
 

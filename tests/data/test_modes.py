@@ -192,7 +192,7 @@ def test_a_bicubic_crop_of_black_and_white_stays_between_them() -> None:
     pixels = np.random.default_rng(0).integers(0, 2, (90 * 60, 3), np.uint8) * 255
     starts, widths, heights = np.array([0]), np.array([90]), np.array([60])
     chosen = Views(starts, widths, heights, np.array([[0.0, 0.0, 1.0, 1.0]]), np.zeros((1, 3), bool))
-    (found,), _ = cut_by_products(torch.from_numpy(pixels), None, chosen, 48, "bicubic")
+    (found,), _ = cut_by_products(torch.from_numpy(pixels), None, chosen, 48, interpolation="bicubic")
     assert (found.min(), found.max()) == (0, 255)
 
 
@@ -263,7 +263,7 @@ def test_products_resize_as_pillow_does(interpolation: Interpolation) -> None:
     boxes = np.tile([0.0, 0.0, 1.0, 1.0], (len(sizes), 1))
     flips = np.zeros((len(sizes), 3), bool)
     chosen = Views(kept.starts_N, table[:, 0], table[:, 1], boxes, flips)
-    found, _ = cut_by_products(kept.pixels_PC, None, chosen, 48, interpolation)
+    found, _ = cut_by_products(kept.pixels_PC, None, chosen, 48, interpolation=interpolation)
     for picture, seen in zip(pictures, found, strict=True):
         expected = Image.fromarray(picture).resize((48, 48), pillows)
         assert np.abs(seen.numpy() - np.asarray(expected, np.float32)).max() < 1.5
@@ -272,7 +272,7 @@ def test_products_resize_as_pillow_does(interpolation: Interpolation) -> None:
             kept.starts_N, table[:, 0], table[:, 1], boxes, np.tile(np.array(turn, bool), (len(sizes), 1))
         )
         by_products, by_opencv = (
-            cut_by_products(kept.pixels_PC, None, turned, 48, interpolation)[0],
+            cut_by_products(kept.pixels_PC, None, turned, 48, interpolation=interpolation)[0],
             cut(kept, turned, 48, interpolation)[0],
         )
         assert (by_products - by_opencv.float()).abs().mean() < 1.0

@@ -133,7 +133,7 @@ def test_a_network_whose_memory_can_not_be_estimated_can_be_started():
     resolved = resolve(
         None, task=None, flags={"model.name": ("--model", "timm/regnetx_002")}, sets=(), environ={}
     )
-    assert fits({"own": resolved}, H200, 1, None, lambda: True) == {}
+    assert fits({"own": resolved}, H200, 1, None, wanted=lambda: True) == {}
     assert built("regnetx_002") is not None
 
 

@@ -51,7 +51,7 @@ def test_the_command_line_knows_it(capsys):
 
 
 async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_: {})  # takes seconds
+    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_, **__: {})  # takes seconds
     async with picker(tmp_path) as (app, pilot, screen):
         values = screen.query_one("#values")
         values.focus()

@@ -45,8 +45,9 @@ async def picker(tmp_path):
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
     screen, count = PickerScreen(H200, environ=environ), vars(picker_screen)["fits"]
 
-    def of_the_picked_profile(runs, *others):
-        return count({name: run for name, run in runs.items() if name == screen.picked.profile}, *others)
+    def of_the_picked_profile(runs, *others, wanted):
+        picked = {name: run for name, run in runs.items() if name == screen.picked.profile}
+        return count(picked, *others, wanted=wanted)
 
     app = MptuiApp(screen)
     with pytest.MonkeyPatch.context() as patch:

@@ -41,7 +41,7 @@ def estimates(model, device, profiles=None, **edits):
         picks.now = Picked(info.name, picks.now.device, model, edits=edited)
     runs, faults = every_profile(profiles, picks, task_of_model(model), {})
     assert len(runs) + len(faults) == len(profiles)
-    return runs, fits(runs, DEVICES[device], 1, 10, lambda: True)
+    return runs, fits(runs, DEVICES[device], 1, 10, wanted=lambda: True)
 
 
 # these take seconds, and differ little from the others

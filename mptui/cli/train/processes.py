@@ -416,7 +416,8 @@ def begin(ctx: typer.Context, group: Group, request: "Request", *, path: Path | 
     given = ctx.params
     is_first_node = os.environ.get("SLURM_NODEID", "0") == "0"
     command = mptui_command(str(ctx.info_name))[1:]
-    launch = partial(_launch, group, request, [*command, *rank_flags(ctx)], path, given)
+    command += rank_flags(ctx)
+    launch = partial(_launch, group=group, request=request, command=command, path=path, given=given)
     return begin_process(
         launch,
         o.Background(**given),
@@ -427,13 +428,14 @@ def begin(ctx: typer.Context, group: Group, request: "Request", *, path: Path | 
 
 
 def _launch(
+    ready: Ready,
+    _output: o.QuietOutput,
+    *,
     group: Group,
     request: "Request",
     command: list[str],
     path: Path | None,
     given: Mapping[str, Any],
-    ready: Ready,
-    _output: o.QuietOutput,
 ) -> int:
     signals = Signals()
     from mptui.data.open import check_data

@@ -73,7 +73,7 @@ def find_in_shards(
         on_progress(done + 1, total)
         return listing, done + 1
 
-    return _with_origin(path, files, join(path, *_each(splits, listed), kind, declared_classes(path)))
+    return _with_origin(path, files, join(path, _each(splits, listed), kind, declared_classes(path)))
 
 
 def find_in_parquet(
@@ -98,7 +98,7 @@ def find_in_parquet(
         return listing, done
 
     said = _labels_said(files.train[0]) if kind is SampleKind.CLASS and files.train else ()
-    found = join(path, *_each(splits, listed), kind, None)
+    found = join(path, _each(splits, listed), kind, None)
     return _with_origin(path, files, replace(found, warnings=(*found.warnings, *said)))
 
 
@@ -150,16 +150,15 @@ def _splits(files: PackedFiles) -> tuple[list[str], list[str], list[str]]:
 
 def _each(
     splits: tuple[list[str], ...], listed: Callable[[str, int], tuple[Listing, int]]
-) -> tuple[list[Listing], list[Listing], list[Listing]]:
+) -> list[list[Listing]]:
     """List the files of the splits; `listed` is called with a file and with what was done before it."""
-    done, found = 0, []
+    done, found = 0, list[list[Listing]]()
     for split in splits:
-        found.append(list[Listing]())
+        found.append([])
         for file in split:
             listing, done = listed(file, done)
             found[-1].append(listing)
-    train, val, test = found
-    return train, val, test
+    return found
 
 
 # The known data formats on disk, and the detection of a path's format

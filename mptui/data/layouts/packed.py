@@ -319,26 +319,21 @@ class _Classes:
 
 
 def join(
-    path: str,
-    train: Sequence[Listing],
-    val: Sequence[Listing],
-    test: Sequence[Listing],
-    kind: SampleKind,
-    declared: tuple[str, ...] | None,
+    path: str, splits: Sequence[Sequence[Listing]], kind: SampleKind, declared: tuple[str, ...] | None
 ) -> Found:
     """Join the lists of files: training first, by class and by name, as class folders are listed.
 
     Args:
         path: The set.
-        train: The lists of its training files.
-        val: Those of validation.
-        test: Those of the test; they serve for validation if there are no others and they have labels.
+        splits: The lists of its training files, of those of validation, and of those of the test, which serve
+            for validation if there are no others and they have labels.
         kind: Kind of the samples.
         declared: Names of the classes 0, 1, …; None: as the files declare them.
 
     Raises:
         DataError: There are no samples of this kind, fewer than two classes, or files disagree.
     """
+    train, val, test = splits
     if not val and all(_is_labelled(each, kind) for each in test):
         val = test
     lists = [*train, *val]

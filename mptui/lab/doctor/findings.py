@@ -47,7 +47,7 @@ def findings_of(area: Area, name: str, fault: MptuiError) -> list[Finding]:
     return [error(area, name, line.strip(), fault.hint) for line in fault.message.splitlines()]
 
 
-def sentence(area: Area, name: str, state: Literal["advice", "error"], text: str, do: str = "") -> Finding:
+def sentence(area: Area, name: str, state: Literal["advice", "error"], text: str, *, do: str = "") -> Finding:
     """Return the finding of a sentence that gives the fact and, after a colon, the remedy."""
     what, _, rest = text.rstrip(".").partition(": ")
     return Finding(area, name, state, clean(what), clean(rest or do))

@@ -404,7 +404,7 @@ def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
     lacks_driver = report.driver is None and "no NVIDIA driver" in report.problem
     if lacks_driver and not cards:
         return [_ok("driver", "no NVIDIA card and no driver")]
-    return [sentence("machine", "driver", "error" if cards else "advice", report.problem, _INSTALL)]
+    return [sentence("machine", "driver", "error" if cards else "advice", report.problem, do=_INSTALL)]
 
 
 _INSTALL = "install the driver, or give the container its GPUs (docker run --gpus all)"
@@ -456,7 +456,7 @@ def check_devices(machine: Machine, report: NvmlReport, probed: Probed | None) -
     if machine.torch is not None:
         said.add(machine.torch.problem)
     notes = [note for note in machine.notes if note not in said]
-    return [*found, *(sentence("machine", "gpu", "advice", note, "see: mptui detect") for note in notes)]
+    return [*found, *(sentence("machine", "gpu", "advice", note, do="see: mptui detect") for note in notes)]
 
 
 def _check_device(device: Device, machine: Machine, failures: dict[str, str]) -> Iterator[Finding]:

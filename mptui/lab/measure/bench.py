@@ -324,6 +324,7 @@ def main() -> None:
 
 
 def _measured(
+    *,
     device: str,
     sizes: Mapping[str, int],
     mode: str,

@@ -558,6 +558,7 @@ class Measurer:
 
 
 def _run(
+    *,
     profile: str | None,
     flags: dict[str, Any],
     sets: Sequence[str],

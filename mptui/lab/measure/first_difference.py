@@ -82,7 +82,7 @@ class RecordedOperation:
 
     @classmethod
     def of(
-        cls, where: str, layer: str, name: str, results: Sequence[torch.Tensor], line: str = ""
+        cls, where: str, layer: str, name: str, results: Sequence[torch.Tensor], *, line: str = ""
     ) -> "RecordedOperation":
         """Record an operation with its results, of which there is at least one."""
         floating = [result.dtype for result in results if result.is_floating_point()]
@@ -196,7 +196,7 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
         passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)
         floats = [] if passed_over else [leaf for leaf in tree_leaves(result) if _is_float(leaf)]
         if floats:
-            made = RecordedOperation.of(self.where, self.layer, name, floats, running_line())
+            made = RecordedOperation.of(self.where, self.layer, name, floats, line=running_line())
             self.operations.append(made)
         return result
 

@@ -80,7 +80,7 @@ def _values(
             trained.task,
             loader,
             trained.precision,
-            trained.device,
+            device=trained.device,
             on_progress=lambda _: None,
             check_stop=check_stop,
             in_pieces=HalvingBatches(trained.device, note),

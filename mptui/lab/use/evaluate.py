@@ -493,7 +493,7 @@ def _measured(
             trained.task,
             loader,
             trained.precision,
-            trained.device,
+            device=trained.device,
             on_progress=lambda progress: on_progress(progress.done, progress.total),
             check_stop=lambda: None,
             in_pieces=batches,

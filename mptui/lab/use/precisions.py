@@ -311,7 +311,7 @@ class _Measure:
             self.trained.task,
             self.loader,
             precision,
-            device,
+            device=device,
             on_progress=lambda progress: self.on_progress(progress.done, progress.total),
             check_stop=lambda: None,
             in_pieces=HalvingBatches(device, self.note),

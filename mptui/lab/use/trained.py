@@ -62,7 +62,11 @@ class Preprocessing:
         """Return the preprocessing of a run's validation; `pixels` is the format of its images."""
         data = config.data
         geometry = Geometry.for_validation(
-            kind, int(data.image_size or 0), data.resize, data.crop_pct, data.interpolation
+            kind,
+            int(data.image_size or 0),
+            data.resize,
+            crop_pct=data.crop_pct,
+            interpolation=data.interpolation,
         )
         assert data.mean is not None, "the plan chooses it"
         assert data.std is not None, "the plan chooses it"

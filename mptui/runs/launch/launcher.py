@@ -105,6 +105,7 @@ class Agent(LocalElasticAgent):
         spec: WorkerSpec,
         logs: RankLogs,
         meet: Callable[[Callable[[], None]], None],
+        *,
         may_restart: Callable[[LostRank], bool],
         on_loss: Callable[[LostRank, Sequence[LostRank], bool], None],
         on_start: Callable[[int], None],
@@ -307,7 +308,14 @@ def train_in_group(
         words = "waiting for the processes of this machine to meet"
     meet = partial(_met, group, lambda: told_wait(lambda: words))
     spec = meet(lambda: _spec(group, command))
-    agent = Agent(spec, RankLogs(run / RANKS), meet, guard.may_restart, guard.lost, guard.starting)
+    agent = Agent(
+        spec,
+        RankLogs(run / RANKS),
+        meet,
+        may_restart=guard.may_restart,
+        on_loss=guard.lost,
+        on_start=guard.starting,
+    )
     attach(agent)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
     # of torch's shared store, a restarted rank reads the addresses of the ranks before (pytorch issue 135712)

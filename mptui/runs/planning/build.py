@@ -119,7 +119,7 @@ def prepare(
     side = int(config.data.image_size or 0)
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
-    dataset, plan = find_data(plan, emit, mailbox, ranks, read_before)
+    dataset, plan = find_data(plan, emit, mailbox, ranks, before=read_before)
     if learned is not None:
         dataset = in_learned_order(dataset, learned)
         LearnedData.of(dataset, plan.task).check(learned)
@@ -495,7 +495,7 @@ def _trains_on_one(model: torch.nn.Module, task: Task, config: RunConfig) -> boo
 
 
 def run_started(
-    plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
+    plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, *, resumed_from: int | None
 ) -> RunStarted:
     """Return the event of a run that is ready."""
     config, dataset, job = plan.config, prepared.dataset, prepared.job

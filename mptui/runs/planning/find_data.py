@@ -49,7 +49,7 @@ class PacedProgress:
 
 
 def find_data(
-    plan: Plan, emit: Emit, mailbox: Mailbox, ranks: Ranks, before: Mapping[str, Any] | None = None
+    plan: Plan, emit: Emit, mailbox: Mailbox, ranks: Ranks, *, before: Mapping[str, Any] | None = None
 ) -> tuple[Dataset, Plan]:
     """Return the data of a run, and the plan with their statistics.
 

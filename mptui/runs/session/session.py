@@ -254,7 +254,7 @@ class Session(RankTraining):
         if begun.goes_on:
             write_environment(self.run, begun.plan.device, begun.plan.driver, self._ownership.change)
         self._former = None  # this process makes the result now
-        self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
+        self._emit(run_started(self.plan, self.run, prepared, trainer, resumed_from=resumed))
         if self._changes.paused:
             self.mailbox.post(Command("pause"))
         with cleaned_up_by(partial(note_figures, self._records, trainer)):

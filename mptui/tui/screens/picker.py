@@ -172,7 +172,7 @@ class SelectionPage(Page):
             lambda: (
                 {}  # the run reports a failure
                 if import_failure()
-                else fits(runs, device, ranks, classes, lambda: counting == self._counting)
+                else fits(runs, device, ranks, classes, wanted=lambda: counting == self._counting)
             )
         )
         if counting == self._counting:

@@ -21,9 +21,9 @@ def poison(loader: Loader, places: Collection[Place], value: float = torch.nan) 
     make = loader._batch
 
     def poisoned(
-        images: torch.Tensor, targets: torch.Tensor, indices: object, valid: int, place: Place
+        images: torch.Tensor, targets: torch.Tensor, indices: object, valid: int, *, place: Place
     ) -> Batch:
-        batch = make(images, targets, indices, valid, place)  # type: ignore[arg-type]
+        batch = make(images, targets, indices, valid, place=place)  # type: ignore[arg-type]
         if place in places:
             batch.images_BCHW = batch.images_BCHW.clone()
             batch.images_BCHW[0, 0, 0, 0] = value
