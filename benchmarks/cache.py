@@ -165,7 +165,7 @@ def prepare(root: Path, out: Path) -> dict[str, Any]:
     ready = prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return {
         "seconds": time.perf_counter() - started,
-        "bytes": sum(shard["bytes"] for shard in ready.facts["shards"]),
+        "bytes": sum(tar.bytes for tar in ready.about.tars),
         "bytes_before": sum(path.stat().st_size for path in photos_of(root)),
     }
 

@@ -12,6 +12,9 @@ from typing import BinaryIO
 
 from mptui.io.files import open_regular
 
+MOST_BYTES = 256 << 20
+"""Largest part of a file that is read: larger than any image that can be decoded."""
+
 _SEPARATOR = "\0"
 _BETWEEN = "\0\0"
 """Separates joined files: the address of a part has no empty part."""
@@ -61,6 +64,16 @@ def open_binary(address: str) -> BinaryIO:
         return open(address, "rb")
     file, at, size, _ = address.split(_SEPARATOR, 3)
     return io.BufferedReader(_Part(_opened(file), int(at), int(size)))
+
+
+def read_part(address: str) -> bytes:
+    """Read a part of a file at once; less of it where the file ends early.
+
+    Raises:
+        OSError: The file can't be read, or is not a regular file.
+    """
+    file, at, size, _ = address.split(_SEPARATOR, 3)
+    return os.pread(_opened(file).fileno(), int(size), int(at))
 
 
 def status_of(address: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Builds a dataset from a list of files: scans them, drops unusable ones and splits the others."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,8 @@ from mptui.data.folder_format import Found
 from mptui.data.kept_reading import build_reading, by_reason, held_out_phrase
 from mptui.data.mask_classes import FoundCoding, class_pixels, find_coding, masks_upright, unknown_code
 from mptui.data.masks import MaskCoding
+from mptui.data.prepared import LAYOUT, PreparedSet
 from mptui.data.scan import NOT_RGB, OnProgress, ScanReport, ShouldStop, scan
-from mptui.data.shards import ShardIndex
 from mptui.data.transforms import default_resize
 from mptui.data.types import RGB, Dataset, PixelFormat, Problem, Reading, Sides
 from mptui.errors import DataError
@@ -61,7 +61,7 @@ def _one_format(found: Found, report: ScanReport) -> PixelFormat:
     return form
 
 
-def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: int) -> Dataset:
+def assemble_prepared(prepared: PreparedSet, data: DataConfig, side: int, seed: int) -> Dataset:
     """Build a dataset from a prepared set, with the samples and the order of the original files.
 
     Args:
@@ -73,60 +73,56 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
     Raises:
         DataError: It has too few samples, or was prepared with another ignored mask value.
     """
-    facts, labels, pixels = prepared.facts, prepared.labels, prepared.pixels
-    if pixels is not None and data.ignore_index not in (None, facts.get("ignore_index")):
+    about, records, place = prepared.about, prepared.records, clean_name(str(prepared.folder))
+    if about.masks and data.ignore_index not in (None, about.ignore_index):
         raise DataError(
-            f"{clean_name(str(prepared.folder))}: prepared with another data.ignore_index",
+            f"{place}: prepared with another data.ignore_index",
             hint=f"Prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",
         )
-    count = len(labels)
-    train_rows = count if facts["train_count"] is None else facts["train_count"]
-    as_split = labels if pixels is None else np.zeros(count, np.int64)
-    place = clean_name(str(prepared.folder))
+    count, labels, sides = len(records), records["label"].astype(np.int64), prepared.sides
+    train_rows = count if about.train_count is None else about.train_count
     train, val = split_train_val(
-        place, as_split, np.arange(count), train_rows, fraction=data.val_fraction, seed=seed
+        place, labels, np.arange(count), train_rows, fraction=data.val_fraction, seed=seed
     )
-    if pixels is None:
-        counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
-    else:
-        counts = pixels[train, :-1].sum(axis=0).tolist()
-    sides = prepared.sides
-    warnings = [clean(text) for text in facts["warnings"]]
-    wanted = data.resize or default_resize(side)
-    if wanted > facts["side"] and bool((sides[:, 0] == facts["side"]).any()):
-        warnings.append(
-            f"images were prepared at a shorter side of {facts['side']} px, but data.resize is {wanted}:"
-            f" crops differ from those of the files; prepare it again with --resize {wanted},"
-            f" or set data.resize to {facts['side']}"
-        )
-    if data.interpolation == "bicubic" and bool((sides[:, 0] == facts["side"]).any()):
-        warnings.append(
-            "images were resized by the bilinear filter when they were prepared:"
-            " data.interpolation = bicubic resamples their crops alone"
-        )
+    pixels = records["pixels"][train].sum(axis=0).tolist() if about.masks else []
+    counts = pixels[:-1] or np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
+    split = held_out_phrase(data.val_fraction)
+    if about.train_count is not None:
+        split = "that of the files it was prepared from"
+    left_out = tuple(by_reason(prepared.problems))
     return Dataset(
-        name=clean_name(facts["name"]),
+        name=clean_name(about.name),
         kind=prepared.kind,
         classes=prepared.classes,
         train=prepared.split(train),
         val=prepared.split(val),
         problems=prepared.problems,
-        warnings=tuple(warnings),
-        has_ignored=pixels is not None and bool(pixels[:, -1].any()),
+        warnings=(*map(clean, about.warnings), *_shrunk(prepared, data, side)),
+        has_ignored=about.masks and bool(records["pixels"][:, -1].any()),
         class_counts=counts,
         sides=shorter_sides(sides),
-        held_out=facts["train_count"] is None,
-        reading=_prepared_reading(prepared, counts, data.val_fraction),
+        held_out=about.train_count is None,
+        reading=Reading(LAYOUT, split, prepared.classes, tuple(counts), left_out=left_out),
         sizes=(sides[train], sides[val]),
     )
 
 
-def _prepared_reading(prepared: ShardIndex, counts: list[int], fraction: float) -> Reading:
-    split = "that of the files it was prepared from"
-    if prepared.facts["train_count"] is None:
-        split = held_out_phrase(fraction)
-    left_out = tuple(by_reason(prepared.problems))
-    return Reading("prepared set", split, prepared.classes, tuple(counts), left_out=left_out)
+def _shrunk(prepared: PreparedSet, data: DataConfig, side: int) -> Iterator[str]:
+    """Say what is otherwise than from the original images, as they were resized."""
+    wanted, resized_to = data.resize or default_resize(side), prepared.about.side
+    if not bool((prepared.records["shorter"] == resized_to).any()):
+        return
+    if wanted > resized_to:
+        yield (
+            f"images were prepared at a shorter side of {resized_to} px, but data.resize is {wanted}:"
+            f" crops differ from those of the files; prepare it again with --resize {wanted},"
+            f" or set data.resize to {resized_to}"
+        )
+    if data.interpolation == "bicubic":
+        yield (
+            "images were resized by the bilinear filter when they were prepared:"
+            " data.interpolation = bicubic resamples their crops alone"
+        )
 
 
 def _with_labels(
@@ -270,20 +266,33 @@ def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Prob
         DataError: They exceed the budget.
     """
     problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
-    total = len(found.images) + len(found.unpaired)
-    if len(problems) > budget * total:
-        named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
-        more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
-        hint = (
-            f"Repair or remove them, or raise data.bad_sample_budget (now {budget:g}) above"
-            f" {len(problems) / total:.3g} to leave them out."
-        )
-        if any(problem.reason.endswith(NOT_RGB) for problem in problems):
-            hint = "Train with --set data.bands=all, which reads images as they are stored."
-        raise DataError(
-            "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]), hint=hint
-        )
+    check_budget(found, problems, budget, f"raise data.bad_sample_budget (now {budget:g}) above")
     return problems
+
+
+def check_budget(found: Found, problems: Sequence[Problem], budget: float, raise_it: str) -> None:
+    """Refuse more unusable samples than the budget allows.
+
+    Args:
+        found: The files of the set.
+        problems: The unusable samples.
+        budget: The largest share of the set that they may be.
+        raise_it: How it is raised, for the hint, which ends with the share.
+
+    Raises:
+        DataError: They exceed the budget.
+    """
+    total = len(found.images) + len(found.unpaired)
+    if len(problems) <= budget * total:
+        return
+    named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
+    more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
+    hint = f"Repair or remove them, or {raise_it} {len(problems) / total:.3g} to leave them out."
+    if any(problem.reason.endswith(NOT_RGB) for problem in problems):
+        hint = "Train with --set data.bands=all, which reads images as they are stored."
+    raise DataError(
+        "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]), hint=hint
+    )
 
 
 def _halves_of(

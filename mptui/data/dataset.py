@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.address import part_of
 from mptui.data.decode import ArrayRequest, FileRequest
 from mptui.data.learned import LearnedData
 from mptui.data.masks import MaskCoding, MaskedFileRequest
@@ -116,6 +117,39 @@ class PathTable(Sequence[str]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable(Sequence[str]):
+    """Addresses of parts of files, made when they are asked for: a table of millions is small."""
+
+    files: tuple[tuple[str, str], ...]
+    """The path of each file, and its name in messages."""
+    of_file: npt.NDArray[np.integer]
+    rows: npt.NDArray[np.integer]
+    """Number of each sample in its file, or in its set."""
+    at: npt.NDArray[np.integer]
+    sizes: npt.NDArray[np.integer]
+    names: PathTable | None = None
+    """Name of each sample, empty if it has none; None: the row in eight digits."""
+    suffix: str = ""
+    """End of the names in messages."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = self.rows[index]
+        name = f"{row:08d}" if self.names is None else self.names[index] or row
+        file, title = self.files[self.of_file[index]]
+        title = f"{title}:{name}{self.suffix}"
+        return part_of(file, int(self.at[index]), int(self.sizes[index]), title)
 
 
 class _FileRows:

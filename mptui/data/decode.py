@@ -22,7 +22,7 @@ from PIL.IcoImagePlugin import IcoFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
-from mptui.data.address import is_part, open_binary, status_of, title_of
+from mptui.data.address import is_part, open_binary, read_part, status_of, title_of
 from mptui.data.transforms import flipped
 from mptui.data.types import DTYPES, BadSampleError, Decoded, PixelFormat, Pixels, reason_of
 
@@ -365,30 +365,30 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @contextmanager
-def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
+def opened(path: str, *, whole: bool = False) -> Iterator[ImageFile]:
     """Open an image of a valid size; any exception in the context becomes a `BadSampleError`.
 
     Args:
-        path: The address of the file, or its name in messages.
-        content: The bytes of the file, if they were read already.
+        path: The address of the file.
+        whole: All of it will be read; a part of a file is then read at once.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     try:
-        with _open(path, content) as image:
+        with _open(path, whole=whole) as image:
             check_size(path, *image.size)
             yield image
     except BadSampleError:
         raise
     except UnidentifiedImageError as error:
-        raise BadSampleError(path, _unidentified(path, content)) from error
+        raise BadSampleError(path, _unidentified(path)) from error
     except Exception as error:
         # A damaged file makes Pillow's parsers raise anything.
         raise BadSampleError(path, reason_for(error)) from error
 
 
-def _open(path: str, content: bytes | None) -> ImageFile:
+def _open(path: str, *, whole: bool) -> ImageFile:
     """Open an image of a format that Pillow opens without decoding it, or an icon whose images are no larger.
 
     Raises:
@@ -396,28 +396,28 @@ def _open(path: str, content: bytes | None) -> ImageFile:
         BadSampleError: An image of the icon is empty or too large.
     """
     try:
-        image = Image.open(_source(path, content), formats=FORMATS)
+        image = Image.open(_source(path, whole=whole), formats=FORMATS)
         if image.format == "TIFF":
             image.filename = (
                 ""  # Pillow maps the file with the sides of the turned image, which mixes its rows
             )
         return image
     except UnidentifiedImageError as unidentified:
-        with BytesIO(content) if content is not None else open_binary(path) as file:
+        with open_binary(path) as file:
             try:
                 sizes = icon_sizes(file)
             except (SyntaxError, struct.error):
                 raise unidentified from None
         for size in sizes:
             check_size(path, *size)
-        return Image.open(_source(path, content), formats=("ICO",))
+        return Image.open(_source(path, whole=whole), formats=("ICO",))
 
 
-def _source(path: str, content: bytes | None) -> str | IO[bytes]:
-    if content is not None:
-        return BytesIO(content)
+def _source(path: str, *, whole: bool) -> str | IO[bytes]:
+    if is_part(path):
+        return BytesIO(read_part(path)) if whole else open_binary(path)
     check_file(path)
-    return open_binary(path) if is_part(path) else path
+    return path
 
 
 def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
@@ -446,19 +446,18 @@ def turned(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
 
 
-def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = None) -> Pixels:
+def read_rgb(path: str, side_hint: int | None = None) -> Pixels:
     """Decode an image file as upright RGB, uint8 [H, W, 3]; writable.
 
     Args:
         path: The file.
         side_hint: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size while its shorter side stays at
             least this many pixels, which is much faster.
-        content: The bytes of the file, if they were read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
-    with opened(path, content) as image:
+    with opened(path, whole=True) as image:
         return upright_rgb(image, side_hint)[0]
 
 
@@ -561,9 +560,9 @@ def check_size(path: str, width: int, height: int) -> None:
         raise BadSampleError(path, f"{width}x{height} pixels: empty image")
 
 
-def _unidentified(path: str, content: bytes | None) -> str:
+def _unidentified(path: str) -> str:
     try:
-        size = status_of(path)[0] if content is None else len(content)
+        size = status_of(path)[0]
     except OSError as error:  # it has just been removed
         return reason_for(error)
     return "empty (0 bytes)" if size == 0 else "not an image, or of an unsupported format"

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.address import status_of, title_of
-from mptui.data.dataset import ArraySplit, FileSplit, MaskedSplit, RenumberedSplit, Rows
+from mptui.data.dataset import ArraySplit, FileSplit, Labels, MaskedSplit, PartTable, RenumberedSplit, Rows
 from mptui.data.learned import class_changes
-from mptui.data.shards import PreparedSplit
 from mptui.data.types import RGB, Dataset, PixelFormat
 
 _THREADS = 8
@@ -88,19 +87,27 @@ def _parts(dataset: Dataset) -> tuple[bytes, bytes, bytes]:
     train, val = (s.split if isinstance(s, RenumberedSplit) else s for s in (dataset.train, dataset.val))
     if isinstance(train, FileSplit) and isinstance(val, FileSplit):
         rows = _both(train.rows, val.rows)
+        if isinstance(train.paths, PartTable) and train.paths.names is None:
+            return _of_index(train.paths, np.zeros_like(train.paths.sizes), train.labels, rows)
         files = [train.paths[row] for row in rows]
         return _names(files), _sizes(files), train.labels[rows].tobytes()
     if isinstance(train, MaskedSplit) and isinstance(val, MaskedSplit):
-        rows = _both(train.rows, val.rows)
+        rows, of = _both(train.rows, val.rows), train.mask_paths
+        if isinstance(train.paths, PartTable) and isinstance(of, PartTable) and train.paths.names is None:
+            return _of_index(train.paths, of.sizes, np.zeros(len(of), np.int64), rows)
         images, masks = [train.paths[row] for row in rows], [train.mask_paths[row] for row in rows]
         return _names(images) + _names(masks), _sizes(images), _sizes(masks)
-    if isinstance(train, PreparedSplit) and isinstance(val, PreparedSplit):
-        records = train.records[_both(train.rows, val.rows)]
-        sizes = np.stack([records["size"], records["mask_size"]])
-        return records["row"].tobytes(), sizes.tobytes(), records["label"].tobytes()
     if isinstance(train, ArraySplit) and isinstance(val, ArraySplit):
         return b"", _sizes([train.path, val.path]), train.labels.tobytes() + val.labels.tobytes()
     return b"", b"", b""
+
+
+def _of_index(
+    images: PartTable, mask_sizes: npt.NDArray[np.integer], labels: Labels, rows: Rows
+) -> tuple[bytes, bytes, bytes]:
+    """Return the parts of a prepared set: its index has them, without a look at each sample."""
+    sizes = np.stack([images.sizes[rows], mask_sizes[rows]])
+    return images.rows[rows].tobytes(), sizes.tobytes(), labels[rows].astype(np.int32).tobytes()
 
 
 def _both(train: Rows, val: Rows) -> Rows:

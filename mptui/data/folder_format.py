@@ -7,8 +7,8 @@ from pathlib import Path
 from mptui.config.schema import DataConfig
 from mptui.data.dataset import Labels
 from mptui.data.masks import MaskCoding
+from mptui.data.prepared import PreparedSet
 from mptui.data.scan import OnProgress, ShouldStop
-from mptui.data.shards import ShardIndex
 from mptui.data.types import LeftOut, Problem
 from mptui.registry.names import SampleKind
 
@@ -60,5 +60,5 @@ class FolderFormat:
 
     layout: str
     recognize: Callable[[str], SampleKind | tuple[SampleKind, ...] | None]
-    find: Callable[[str, SampleKind, OnProgress, ShouldStop, DataConfig], Found | ShardIndex]
+    find: Callable[[str, SampleKind, OnProgress, ShouldStop, DataConfig], Found | PreparedSet]
     ending: str = ""

@@ -116,7 +116,7 @@ class MaskedFileRequest:
         if self.stored is not None:
             read = read_stored(self.path, self.stored)
             return read.pixels_HWC, read.size, read.orientation
-        with opened(self.path) as image:
+        with opened(self.path, whole=True) as image:
             size = stored_size(image)
             return (pixels := upright_rgb(image, side_hint))[0], size, pixels[1]
 
@@ -135,12 +135,12 @@ def opened_mask(address: str) -> Iterator[Image.Image]:
     """
     files = joined_files(address)
     if len(files) == 1:
-        with opened(address) as mask:
+        with opened(address, whole=True) as mask:
             yield mask
         return
     joined_HW: npt.NDArray[np.bool_] | None = None
     for file in files:
-        with opened(file) as mask:
+        with opened(file, whole=True) as mask:
             marked_HW = _values(file, load_upright(mask)[0]) > 0
         if joined_HW is not None and joined_HW.shape != marked_HW.shape:
             raise BadSampleError(file, "the masks of one image differ in size")

@@ -28,8 +28,8 @@ from mptui.data.layouts.rivals import refuse_rivals, refused_by_kind
 from mptui.data.layouts.split_lists import split_by_lists
 from mptui.data.masks import MaskCoding
 from mptui.data.own import kind_of_own, open_own
+from mptui.data.prepared import PreparedSet
 from mptui.data.scan import OnProgress, ScanCancelledError, ShouldStop
-from mptui.data.shards import ShardIndex
 from mptui.data.types import Dataset, Decoded, Mask, Pixels
 from mptui.errors import ConfigError, DataError, DiskError
 from mptui.io.cache import cache_folder, load_json, save_json, write_whole
@@ -100,12 +100,12 @@ def open_dataset(
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
         found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)[1]
-        if isinstance(found, ShardIndex) and data.bands == "all":
+        if isinstance(found, PreparedSet) and data.bands == "all":
             raise ConfigError(
                 f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
                 hint="Give --data the folder of the original images.",
             )
-        if isinstance(found, ShardIndex):
+        if isinstance(found, PreparedSet):
             dataset = assemble_prepared(found, data, side, seed)
         elif kept is not None:
             listed = found if kept.held_out else split_by_lists(folder, found)
@@ -153,7 +153,7 @@ def files_of(
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))
         chosen, found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)
-        if isinstance(found, ShardIndex):
+        if isinstance(found, PreparedSet):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
         found = split_by_lists(folder, found)
         refuse_rivals(folder, chosen, found, data, should_stop=should_stop)
@@ -180,7 +180,7 @@ def _find(
     *,
     on_progress: OnProgress,
     should_stop: ShouldStop,
-) -> tuple[SampleKind, Found | ShardIndex]:
+) -> tuple[SampleKind, Found | PreparedSet]:
     """List the samples of a folder as `kind`; None: as the kind that is recognized."""
     known, kinds = recognize_kinds(folder)
     kind = kind or kinds[0]

@@ -1,4 +1,4 @@
-"""Converts a set to a prepared one: scans files, shrinks images, writes shards and then the index."""
+"""Converts a set to a prepared one: scans files, shrinks images, writes tar shards and then the index."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ import tarfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,37 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.address import open_binary
-from mptui.data.assemble import lossy_images, mask_coding, within_budget
-from mptui.data.dataset import Labels
-from mptui.data.decode import FileRequest, opened
+from mptui.data.assemble import check_budget, lossy_images, mask_coding, within_budget
+from mptui.data.dataset import Labels, Rows
+from mptui.data.decode import FileRequest, load_upright, opened
 from mptui.data.folder_format import Found
 from mptui.data.masks import MaskCoding, MaskedFileRequest
-from mptui.data.scan import OnProgress, Sample, ScanReport, ShouldStop, Work, check_all, processors, scan
-from mptui.data.shards import (
+from mptui.data.prepared import (
     BEGUN,
+    CLASSES,
     FORMAT,
     INDEX,
-    PIXELS,
-    RECORD,
     SAMPLES,
     VERSION,
-    ShardIndex,
+    Description,
+    PreparedSet,
+    SetFile,
     ignored_value,
     open_prepared,
-    shard_name,
+    record_type,
 )
+from mptui.data.scan import OnProgress, Sample, ScanReport, ShouldStop, Work, check_all, processors, scan
 from mptui.data.transforms import resized
-from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, machine_fault, reason_of, tried_again
+from mptui.data.types import (
+    IGNORE,
+    BadSampleError,
+    Decoded,
+    Mask,
+    Problem,
+    machine_fault,
+    reason_of,
+    tried_again,
+)
 from mptui.errors import ConfigError, DataError, DiskError
 from mptui.io.cache import load_arrays
 from mptui.io.files import replacing, write_synced
@@ -69,13 +79,9 @@ class Settings:
     coding: MaskCoding | None
     """Coding of the masks, if there are masks."""
 
-    def to_json(self) -> list[Any]:
+    def to_json(self) -> tuple[Any, ...]:
         """Return the fields in order, ready for JSON."""
-        coding = self.coding
-        parts = None if coding is None else [coding.classes, coding.codes, coding.indices, coding.by_colour]
-        if parts is not None and coding is not None and coding.upright is not None:
-            parts.append(coding.upright)  # without it, sets begun by an earlier version go on
-        return [self.side, self.quality, parts]
+        return astuple(self)
 
     @staticmethod
     def from_json(values: list[Any]) -> "Settings":
@@ -135,7 +141,7 @@ def _shrunk(sample: Sample, settings: Settings) -> Small:
         assert settings.coding is not None
         decoded = MaskedFileRequest(path, mask_path, settings.coding).read(settings.side)
     small = resized(decoded, settings.side)
-    kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
+    kind, image = _as_it_was(path, decoded, mask_path) if small is decoded else ("", b"")
     if not image:
         kind, image = _encoded(small, settings.quality)
     height, width = small.image_HWC.shape[:2]
@@ -155,13 +161,16 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
+def _as_it_was(path: str, decoded: Decoded, mask_path: str | None) -> tuple[str, bytes]:
     """Return extension and bytes of the file if it can be stored unchanged, else empty ones.
 
-    It must have been decoded at full size and be no larger than its pixels.
+    It must have been decoded at full size and be no larger than its pixels. With a mask, it must not be
+    stored turned: masks are stored upright, and not every reader of the tars turns the image.
     """
     with opened(path) as image:
         kind, size = _KEPT_FORMATS.get(image.format or "", ""), image.size
+        if mask_path is not None and load_upright(image)[1] != 1:
+            return "", b""
     if not kind or size[0] * size[1] != decoded.image_HWC.shape[0] * decoded.image_HWC.shape[1]:
         return "", b""
     try:
@@ -194,68 +203,69 @@ def _encoded_mask(mask_HW: Mask, classes: int) -> tuple[bytes, tuple[int, ...]]:
     return content.getvalue(), tuple(counts.tolist())
 
 
-# Writes the shards of a prepared set atomically, so that a killed `mptui prepare` can continue
-# ---------------------------------------------------------------------------------------------
-# A shard is written under a temporary name, synced and renamed; then a note of its contents is written. A
-# shard with a note is complete.
+# Writes the tars of a prepared set atomically, so that a killed `mptui prepare` can continue
+# -------------------------------------------------------------------------------------------
+# A tar is written under a temporary name, synced and renamed; then a note of its contents is written. A tar
+# with a note is complete.
 
 _TAR_BLOCK = 512
 _TAR_END = bytes(2 * _TAR_BLOCK)
 
 
-@dataclass(slots=True)
-class Shard:
-    """The contents of a shard, and the samples left out."""
+@dataclass(frozen=True, slots=True)
+class Tar:
+    """A complete tar, where its samples lie in it, and the samples left out."""
 
+    file: SetFile
     records: npt.NDArray[np.void]
-    pixels: npt.NDArray[np.int64]
-    left_out: list[tuple[str, str]]
-    facts: dict[str, Any]
-    """Size and sha256 of the file."""
+    left_out: list[Problem]
 
 
-class ShardWriter:
-    """Writes one shard.
+class TarWriter:
+    """Writes one tar.
 
     Args:
         folder: Folder of the set.
-        number: Number of the shard.
+        name: Name of the tar.
+        number: Its number among those of the set.
+        record: `record_type` of the set.
 
     Raises:
         OSError: The disk is full, gone, or not writable.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, name: str, number: int, record: "np.dtype[np.void]") -> None:
         self._folder = folder
+        self._name = name
         self._number = number
-        self._records: list[tuple[int, ...]] = []
-        self._pixels: list[tuple[int, ...]] = []
-        self._left_out: list[tuple[str, str]] = []
-        self._path = folder / f".{shard_name(number)}.partial"
+        self._record = record
+        self._records: list[tuple[Any, ...]] = []
+        self._left_out: list[Problem] = []
+        self._path = folder / f".{name}.partial"
         self._file = self._path.open("wb")
         self._digest = hashlib.sha256()
         self._at = 0
 
-    def add(self, row: int, label: int, small: Small) -> None:
+    def add(self, row: int, label: int | None, small: Small) -> None:
         """Append a sample, or record that it is left out.
 
         Raises:
             OSError: The disk is full, gone, or not writable.
         """
         if small.reason:
-            self._left_out.append((small.path, small.reason))
+            self._left_out.append(Problem(small.path, small.reason))
             return
         at, mask_at = self._member(f"{row:08d}.{small.kind}", small.image), 0
         if small.mask:
             mask_at = self._member(f"{row:08d}.seg.png", small.mask)
-            self._pixels.append(small.pixels)
-        else:
+        if label is not None:
             self._member(f"{row:08d}.cls", str(label).encode())
         sizes = len(small.image), len(small.mask)
-        self._records.append((self._number, row, at, mask_at, *sizes, label, small.shorter, small.longer))
+        record = (self._number, row, at, mask_at, *sizes, label or 0, small.shorter, small.longer)
+        self._records.append((*record, small.pixels) if small.mask else record)
 
-    def finish(self) -> Shard:
-        """Sync the shard to the disk and rename it to its final name.
+    def finish(self) -> Tar:
+        """Sync the tar to the disk and rename it to its final name.
 
         Raises:
             OSError: The disk is full, gone, or not writable.
@@ -264,18 +274,14 @@ class ShardWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._path.replace(self._folder / shard_name(self._number))
-        shard = Shard(
-            np.array(self._records, RECORD),
-            np.array(self._pixels, np.int64),
-            self._left_out,
-            {"bytes": self._at, "sha256": self._digest.hexdigest()},
-        )
-        _write_note(self._folder, self._number, shard)
-        return shard
+        self._path.replace(self._folder / self._name)
+        file = SetFile(self._name, self._at, self._digest.hexdigest())
+        tar = Tar(file, np.array(self._records, self._record), self._left_out)
+        _write_note(self._folder, tar)
+        return tar
 
     def give_up(self) -> None:
-        """Remove an unfinished shard."""
+        """Remove an unfinished tar."""
         with suppress(OSError):  # the buffered rest does not fit on the disk either
             self._file.close()
         with suppress(OSError):
@@ -296,55 +302,49 @@ class ShardWriter:
         self._at += len(content)
 
 
-def finished_shard(folder: Path, number: int) -> Shard | None:
-    """Return a shard finished by an earlier, interrupted call; None if it is not finished."""
-    noted = load_arrays(_note(folder, number))
+def finished_tar(folder: Path, name: str) -> Tar | None:
+    """Return a tar finished by an earlier, interrupted call; None if it is not finished."""
+    noted = load_arrays(_note(folder, name))
     try:
-        facts, left_out = json.loads(noted["facts"].tobytes())
-        if (folder / shard_name(number)).stat().st_size != facts["bytes"]:
-            return None
-        records = noted["records"]
-        return (
-            Shard(records, noted["pixels"], [(p, r) for p, r in left_out], facts)
-            if records.dtype == RECORD
-            else None
-        )
+        file, left_out = json.loads(noted["facts"].tobytes())
+        tar = Tar(SetFile(*file), noted["records"], [Problem(*pair) for pair in left_out])
+        return tar if (folder / name).stat().st_size == tar.file.bytes else None
     except (OSError, KeyError, TypeError, ValueError):
         return None
 
 
-def forget_notes(folder: Path, numbers: Iterable[int]) -> None:
-    """Remove the notes of shards, which the set's index replaces."""
-    for number in numbers:
-        _note(folder, number).unlink(missing_ok=True)
+def forget_notes(folder: Path, names: Iterable[str]) -> None:
+    """Remove the notes of tars, which the set's index replaces."""
+    for name in names:
+        _note(folder, name).unlink(missing_ok=True)
 
 
-def write_file(path: Path, content: bytes | memoryview) -> dict[str, Any]:
-    """Replace a file of the set atomically; return its size and sha256.
+def write_file(path: Path, content: bytes | memoryview) -> SetFile:
+    """Replace a file of the set atomically.
 
     Raises:
         OSError: The disk is full, gone, or not writable; an older file is unchanged.
     """
     fresh = path.with_name(f".{path.name}.partial")  # the next call overwrites the file of a killed one
     with replacing(path, fresh=fresh):
-        return {"bytes": len(content), "sha256": write_synced(fresh, [content], 0o666)}
+        return SetFile(path.name, len(content), write_synced(fresh, [content], 0o666))
 
 
-def _note(folder: Path, number: int) -> Path:
-    return folder / f".{shard_name(number)}.npz"
+def _note(folder: Path, name: str) -> Path:
+    return folder / f".{name}.npz"
 
 
-def _write_note(folder: Path, number: int, shard: Shard) -> None:
+def _write_note(folder: Path, tar: Tar) -> None:
     content = BytesIO()
-    facts = np.frombuffer(json.dumps([shard.facts, shard.left_out]).encode(), np.uint8)
-    np.savez(content, records=shard.records, pixels=shard.pixels, facts=facts)
-    write_file(_note(folder, number), content.getbuffer())
+    facts = json.dumps([astuple(tar.file), [astuple(problem) for problem in tar.left_out]])
+    np.savez(content, records=tar.records, facts=np.frombuffer(facts.encode(), np.uint8))
+    write_file(_note(folder, tar.file.name), content.getbuffer())
 
 
-# Converts a dataset to a prepared set: scans files, resizes images, writes shards and then the index
-# ---------------------------------------------------------------------------------------------------
+# Converts a dataset to a prepared set: scans files, resizes images, writes tars and then the index
+# -------------------------------------------------------------------------------------------------
 
-SAMPLES_A_SHARD = 8192
+SAMPLES_A_TAR = 8192
 
 _CHUNK = 16
 _MOST_TOLD = 1000
@@ -376,21 +376,33 @@ class _Plan:
 
     order: ConversionRequest
     settings: Settings
-    rows: np.ndarray[Any, np.dtype[np.int64]]
+    rows: Rows
     """Rows of the usable samples."""
-    labels: Labels
-    problems: list[tuple[str, str]]
+    labels: Labels | None
+    """The class of each row; None: masks, or images alone."""
+    problems: tuple[Problem, ...]
     key: str
     """Hash of everything that the set depends on."""
 
     @property
-    def shards(self) -> int:
-        return -(-len(self.rows) // SAMPLES_A_SHARD)
+    def classes(self) -> tuple[str, ...]:
+        coding = self.settings.coding
+        return self.order.found.classes if coding is None else coding.classes
+
+    @property
+    def tars(self) -> dict[str, Rows]:
+        """The rows of each tar, by its name: those of training first."""
+        train, val = np.split(self.rows, [int((self.rows < self.order.found.train_rows).sum())])
+        return {
+            f"{half}-{number:05d}.tar": rows[start : start + SAMPLES_A_TAR]
+            for half, rows in (("train", train), ("val", val))
+            for number, start in enumerate(range(0, len(rows), SAMPLES_A_TAR))
+        }
 
 
 def prepare_set(
     order: ConversionRequest, on_stage: OnStage, on_progress: OnProgress, should_stop: ShouldStop
-) -> ShardIndex:
+) -> PreparedSet:
     """Prepare a set, or continue an interrupted call.
 
     Args:
@@ -419,8 +431,7 @@ def prepare_set(
                 _tidy(plan)  # an earlier call may have been killed before this
                 return prepared
             _begin(order.out, plan)
-            shards = _written(plan, on_stage, on_progress, should_stop)
-            _finish(plan, shards)
+            _finish(plan, _written(plan, on_stage, on_progress, should_stop))
     except OSError as error:
         raise _disk(order.out, error) from error
     return open_prepared(str(order.out))
@@ -450,12 +461,12 @@ def _planned(order: ConversionRequest, report: ScanReport) -> _Plan:
     rows = np.flatnonzero(report.sides[:, 0])
     _check_halves(order, rows)
     facts = [VERSION, order.name, order.image_size, settings.to_json(), found.classes, found.train_rows]
-    key = hashlib.sha256(json.dumps([*facts, SAMPLES_A_SHARD]).encode() + report.keys[rows].tobytes())
-    labels = np.zeros(len(found.images), np.int64) if found.labels is None else found.labels
-    return _Plan(order, settings, rows, labels, [(p.path, p.reason) for p in problems], key.hexdigest())
+    key = hashlib.sha256(json.dumps([*facts, SAMPLES_A_TAR]).encode() + report.keys[rows].tobytes())
+    labels = found.labels if coding is None and len(found.classes) > 1 else None
+    return _Plan(order, settings, rows, labels, problems, key.hexdigest())
 
 
-def _check_halves(order: ConversionRequest, rows: np.ndarray[Any, np.dtype[Any]]) -> None:
+def _check_halves(order: ConversionRequest, rows: npt.NDArray[Any]) -> None:
     """Refuse a set with an empty half."""
     found = order.found
     train = int((rows < found.train_rows).sum())
@@ -468,9 +479,9 @@ def _check_halves(order: ConversionRequest, rows: np.ndarray[Any, np.dtype[Any]]
         )
 
 
-def _as_it_is(out: Path, key: str) -> ShardIndex:
+def _as_it_is(out: Path, key: str) -> PreparedSet:
     prepared = open_prepared(str(out))
-    if prepared.facts.get("key") != key:
+    if prepared.about.key != key:
         raise _other_set(out, "a set prepared from other files or with other settings")
     return prepared
 
@@ -491,66 +502,53 @@ def _other_set(out: Path, what: str) -> ConfigError:
     )
 
 
-def _written(plan: _Plan, on_stage: OnStage, on_progress: OnProgress, should_stop: ShouldStop) -> list[Shard]:
-    """Write the missing shards; return all."""
-    out, found, total = plan.order.out, plan.order.found, len(plan.rows)
-    done = {number: shard for number in range(plan.shards) if (shard := finished_shard(out, number))}
-    missing = [number for number in range(plan.shards) if number not in done]
-    count = sum(len(_rows(plan, number)) for number in done)
+def _written(plan: _Plan, on_stage: OnStage, on_progress: OnProgress, should_stop: ShouldStop) -> list[Tar]:
+    """Write the missing tars; return all."""
+    out, found, tars, total = plan.order.out, plan.order.found, plan.tars, len(plan.rows)
+    done = {name: tar for name in tars if (tar := finished_tar(out, name))}
+    missing = [name for name in tars if name not in done]
+    count = sum(len(tars[name]) for name in done)
     on_stage(f"{count:,} of {total:,} are there already" if count else f"writing {total:,} samples to {out}")
 
-    def chunks() -> Iterator[list[tuple[str, str | None]]]:
-        for number in missing:
-            rows = _rows(plan, number)
-            for start in range(0, len(rows), _CHUNK):
-                yield [
-                    (found.images[row], None if found.masks is None else found.masks[row])
-                    for row in rows[start : start + _CHUNK].tolist()
-                ]
+    def chunks() -> Iterator[list[Sample]]:
+        for rows in (chunk for name in missing for chunk in _chunks(tars[name])):
+            yield [(found.images[row], None if found.masks is None else found.masks[row]) for row in rows]
+
+    def on_done(samples: int) -> None:
+        nonlocal count
+        count += samples
+        on_progress(count, total)
 
     made = check_all(chunks(), shrinking(plan.settings), processors(), should_stop)
     with contextlib.closing(made):
-        for number in missing:
-            shard = done[number] = _write_shard(plan, number, made, count, on_progress=on_progress)
-            count += len(_rows(plan, number))
-            _check_budget(plan, done.values())
-            _check_room(out, shard.facts["bytes"] * (plan.shards - len(done)))
-    return [done[number] for number in range(plan.shards)]
+        for name in missing:
+            tar = done[name] = _write_tar(plan, name, made, on_done)
+            left_out = [*plan.problems, *(problem for each in done.values() for problem in each.left_out)]
+            check_budget(found, left_out, plan.order.data.bad_sample_budget, "allow more: --bad-budget")
+            _check_room(out, tar.file.bytes * (len(tars) - len(done)))
+    return [done[name] for name in tars]
 
 
-def _write_shard(
-    plan: _Plan, number: int, made: Iterator[list[Small]], before: int, *, on_progress: OnProgress
-) -> Shard:
-    rows, writer = _rows(plan, number), ShardWriter(plan.order.out, number)
+def _write_tar(plan: _Plan, name: str, made: Iterator[list[Small]], on_done: Callable[[int], None]) -> Tar:
+    number = list(plan.tars).index(name)
+    record = record_type(0 if plan.settings.coding is None else len(plan.classes))
+    writer = TarWriter(plan.order.out, name, number, record)
     try:
-        for start in range(0, len(rows), _CHUNK):
-            for row, small in zip(rows[start : start + _CHUNK].tolist(), next(made), strict=True):
+        for rows in _chunks(plan.tars[name]):
+            for row, small in zip(rows, next(made), strict=True):
                 if (fault := machine_fault(small.path, small.reason)) is not None:
                     raise fault
-                writer.add(row, int(plan.labels[row]), small)
-            on_progress(before + min(start + _CHUNK, len(rows)), len(plan.rows))
+                writer.add(row, None if plan.labels is None else int(plan.labels[row]), small)
+            on_done(len(rows))
         return writer.finish()
     except BaseException:
         writer.give_up()
         raise
 
 
-def _rows(plan: _Plan, shard: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return plan.rows[shard * SAMPLES_A_SHARD : (shard + 1) * SAMPLES_A_SHARD]
-
-
-def _check_budget(plan: _Plan, shards: Iterable[Shard]) -> None:
-    left_out = [*plan.problems, *(pair for shard in shards for pair in shard.left_out)]
-    total, budget = (
-        len(plan.order.found.images) + len(plan.order.found.unpaired),
-        plan.order.data.bad_sample_budget,
-    )
-    if len(left_out) > budget * total:
-        named = [f"  {clean_name(path)}: {reason}" for path, reason in left_out[:20]]
-        raise DataError(
-            "\n".join([f"{len(left_out)} of {total} samples can't be used:", *named]),
-            hint=f"Repair or remove them, or allow more: --bad-budget {len(left_out) / total:.3g}",
-        )
+def _chunks(rows: Rows) -> Iterator[list[int]]:
+    for start in range(0, len(rows), _CHUNK):
+        yield rows[start : start + _CHUNK].tolist()
 
 
 def _check_room(out: Path, needed: int) -> None:
@@ -563,48 +561,42 @@ def _check_room(out: Path, needed: int) -> None:
         )
 
 
-def _finish(plan: _Plan, shards: list[Shard]) -> None:
-    order, out = plan.order, plan.order.out
-    records = np.concatenate([shard.records for shard in shards])
+def _finish(plan: _Plan, tars: list[Tar]) -> None:
+    order, out, settings = plan.order, plan.order.out, plan.settings
+    records = np.concatenate([tar.records for tar in tars])
     _check_halves(order, records["row"])
-    classes = order.found.classes if plan.settings.coding is None else plan.settings.coding.classes
-    left_out = [*plan.problems, *(pair for shard in shards for pair in shard.left_out)]
+    left_out = [*plan.problems, *(problem for tar in tars for problem in tar.left_out)]
     train = int((records["row"] < order.found.train_rows).sum())
-    facts = {
-        "format": FORMAT,
-        "version": VERSION,
-        "key": plan.key,
-        "name": order.name,
-        "task": order.task,
-        "classes": list(classes),
-        "image_size": order.image_size,
-        "side": plan.settings.side,
-        "quality": plan.settings.quality,
-        "ignore_index": order.data.ignore_index,
-        "count": len(records),
-        "train_count": train if train < len(records) else None,
-        "left_out": left_out[:_MOST_TOLD],
-        "warnings": list(order.found.warnings),
-        "samples": _write_array(out / SAMPLES, records),
-        "shards": [shard.facts for shard in shards],
-    }
-    if plan.settings.coding is not None:
-        pixels = [shard.pixels.reshape(-1, len(classes) + 1) for shard in shards]
-        facts["pixels"] = _write_array(out / PIXELS, np.concatenate(pixels))
-    write_file(out / INDEX, json.dumps(facts, indent=1).encode())
+    array = io.BytesIO()
+    np.save(array, records, allow_pickle=False)
+    write_file(out / CLASSES, "".join(f"{clean_name(name)}\n" for name in plan.classes).encode())
+    about = Description(
+        format=FORMAT,
+        version=VERSION,
+        key=plan.key,
+        name=order.name,
+        task=order.task,
+        classes=list(plan.classes),
+        masks=settings.coding is not None,
+        image_size=order.image_size,
+        side=settings.side,
+        quality=settings.quality,
+        ignore_index=order.data.ignore_index,
+        count=len(records),
+        train_count=train if train < len(records) else None,
+        left_out=[[problem.path, problem.reason] for problem in left_out[:_MOST_TOLD]],
+        warnings=list(order.found.warnings),
+        samples=write_file(out / SAMPLES, array.getbuffer()),
+        tars=[tar.file for tar in tars],
+    )
+    write_file(out / INDEX, json.dumps(asdict(about), indent=1).encode())
     _tidy(plan)
 
 
 def _tidy(plan: _Plan) -> None:
     """Remove the files that only an incomplete set needs."""
-    forget_notes(plan.order.out, range(plan.shards))
+    forget_notes(plan.order.out, plan.tars)
     (plan.order.out / BEGUN).unlink(missing_ok=True)
-
-
-def _write_array(path: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    content = io.BytesIO()
-    np.save(content, array, allow_pickle=False)
-    return write_file(path, content.getbuffer())
 
 
 @contextlib.contextmanager

@@ -15,11 +15,11 @@ from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
-# The command in a separate process, with small shards, and `{fault}` set up beforehand.
+# The command in a separate process, with small tars, and `{fault}` set up beforehand.
 _CALL = """
 import os, resource, signal, sys
 from mptui.data import prepare
-prepare.SAMPLES_A_SHARD = 8
+prepare.SAMPLES_A_TAR = 8
 calls = 0
 def at(number, what, owner, name):
     whole = getattr(owner, name)
@@ -37,14 +37,14 @@ from tests.program import run_to_end
 sys.argv[0] = "mptui"
 main()
 """
-_SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
+_SHORT = {"in a tar", "before what is in a tar is noted", "in the index"}
 """Cases of the short form."""
 _DEATHS = {
-    "in a shard": "at(20, die, prepare.ShardWriter, 'add')",
-    "before a shard has its name": "at(3, die, prepare.os, 'fsync')",
-    "before what is in a shard is noted": "at(2, die, prepare, '_write_note')",
+    "in a tar": "at(20, die, prepare.TarWriter, 'add')",
+    "before a tar has its name": "at(4, die, prepare.os, 'fsync')",
+    "before what is in a tar is noted": "at(2, die, prepare, '_write_note')",
     "before the index": "at(1, die, prepare, '_finish')",
-    "in the index": "at(2, die, prepare, 'write_file')",
+    "in the index": "at(9, die, prepare, 'write_file')",
     "before the notes are removed": "at(1, die, prepare, 'forget_notes')",
 }
 
@@ -98,7 +98,7 @@ def test_a_prepared_set_is_looked_at(prepare, undisturbed):
 def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path, death):
     killed = prepare(data, "--image-size", 32, "--out", "out", fault=_DEATHS[death])
     assert killed.returncode == -signal.SIGKILL
-    there = {path: path.stat().st_ino for path in (tmp_path / "out").glob("samples-*.tar")}
+    there = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
     if death != "before the notes are removed":
         with pytest.raises(DataError, match="an incomplete prepared set"):
             recognize(str(tmp_path / "out"))
@@ -116,7 +116,7 @@ def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
         assert (stopped.returncode, stopped.stdout) == (code, "")
         assert "continues from here" in stopped.stderr
         assert "Traceback" not in stopped.stderr
-        assert len(list((tmp_path / f"out{code}").glob("samples-*.tar"))) == 3
+        assert len(list((tmp_path / f"out{code}").glob("*.tar"))) == 3
         assert not list((tmp_path / f"out{code}").glob("*.tar.partial"))
     assert "24 of 42 are there already" in prepare(data, "--image-size", 32, "--out", "out130").stderr
 

@@ -19,7 +19,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(prepare, "SAMPLES_A_SHARD", 7)
+    monkeypatch.setattr(prepare, "SAMPLES_A_TAR", 7)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("made")
     data = photos(root / "data", {"cat": 12, "dog": 9})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "SAMPLES_A_SHARD", 7)
+        patch.setattr(prepare, "SAMPLES_A_TAR", 7)
         prepared(data, root / "out")
     return root
 

@@ -1,11 +1,14 @@
 """Prepared sets: their contents, what is read from them, and what is refused."""
 
+import io
 import tarfile
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.decode import FileRequest
@@ -15,7 +18,8 @@ from mptui.data.transforms import resized
 from mptui.data.types import IGNORE
 from mptui.errors import ConfigError, DataError
 from mptui.registry.names import SampleKind
-from tests.data.images import class_folders, pairs, photo, stripes
+from tests.data.images import class_folders, pairs, photo, save_oriented, stripes
+from tests.data.packed_sets import assert_same
 from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared
 
 
@@ -152,22 +156,72 @@ def test_more_classes_than_eight_bits_hold(tmp_path):
     assert np.array_equal(other.train.request(0).read().mask_HW, raw.train.request(0).read().mask_HW)
 
 
-def test_shards_are_archives_that_others_read(ready):
-    _, out = ready
-    names = []
-    for path in sorted(out.glob("*.tar")):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                names.append(member.name)
-                file = archive.extractfile(member)
-                content = b"" if file is None else file.read()
-                if member.name == "00000014.cls":
-                    assert content == b"1"
-    assert len(names) == 42
-    assert names[:2] == ["00000000.jpg", "00000000.cls"]
+# -- read by others -------------------------------------------------------------------------------
+
+
+def members(path):
+    """What plain `tarfile` reads of a tar: the contents by key and ending, as WebDataset groups them."""
+    samples: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+    with tarfile.open(path) as archive:
+        for member in archive:
+            key, _, ending = member.name.partition(".")
+            if (file := archive.extractfile(member)) is not None:
+                samples[key][ending] = file.read()
+    return list(samples.values())
+
+
+def pixels(content):
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def test_others_read_the_samples_of_each_half_and_the_names_of_their_classes(tmp_path, small_shards):
+    data = photos(tmp_path / "data", {"train/cat": 9, "train/dog": 8, "val/cat": 2, "val/dog": 3})
+    out = tmp_path / "out"
+    prepared(data, out)
     assert sorted(path.name for path in out.iterdir()) == [
-        "prepared.json", *(f"samples-0000{number}.tar" for number in range(3)), "samples.npy",
+        "classes.txt", "prepared.json", "samples.npy",
+        "train-00000.tar", "train-00001.tar", "train-00002.tar", "val-00000.tar",
     ]  # fmt: skip
+    classes = (out / "classes.txt").read_text().splitlines()
+    ours = opened(out)
+    for half, split in (("train", ours.train), ("val", ours.val)):
+        theirs = [sample for path in sorted(out.glob(f"{half}-*.tar")) for sample in members(path)]
+        assert len(theirs) == len(split)
+        for index, sample in enumerate(theirs):
+            wanted = split.request(index).read()
+            assert classes[int(sample["cls"])] == ours.classes[wanted.label]
+            assert np.array_equal(pixels(sample["jpg"]), wanted.image_HWC)
+
+
+def test_others_read_masks_that_lie_on_their_images_also_of_photographs_stored_turned(tmp_path):
+    data = pairs(tmp_path / "data", [stripes(0, 1, 255, size=(30, 20))] * 4, size=(30, 20))
+    for number in range(4):
+        save_oriented(data / "images" / f"{number}.jpg", 3 + number, photo(30, 20, number))
+    prepared(data, tmp_path / "out", ignore_index=255)
+    ours, theirs = opened(tmp_path / "out", kind=SampleKind.MASK), members(tmp_path / "out/train-00000.tar")
+    assert len(theirs) == len(ours.train) + len(ours.val) == 4
+    for row, index in zip(ours.train.rows, range(len(ours.train)), strict=True):
+        wanted, sample = ours.train.request(index).read(), theirs[row]
+        mask_HW = pixels(sample["seg.png"]).astype(np.int16)
+        assert np.array_equal(pixels(sample["jpg"]), wanted.image_HWC)
+        assert np.array_equal(np.where(mask_HW == 255, IGNORE, mask_HW), wanted.mask_HW)
+
+
+def test_images_alone_have_no_class_for_others_either(tmp_path):
+    prepared(photos(tmp_path / "data", {".": 10}), tmp_path / "out")
+    assert {tuple(sample) for sample in members(tmp_path / "out/train-00000.tar")} == {("jpg",)}
+
+
+def test_without_its_index_it_is_a_set_of_tar_shards_with_the_same_samples(ready, own_cache):
+    """So another program's copy of the tars alone is read, too."""
+    _, out = ready
+    ours = opened(out)
+    for name in ("prepared.json", "samples.npy"):
+        (out / name).unlink()
+    assert_same(opened(out), ours)
+
+
+# -- resized once -----------------------------------------------------------------------------------
 
 
 def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
@@ -211,7 +265,7 @@ def test_a_folder_of_other_things_is_left_alone(ready, tmp_path):
 
 def test_images_alone_are_prepared_for_diffusion_and_those_in_classes_serve_it_too(tmp_path):
     alone, classes = photos(tmp_path / "alone", {".": 10}), photos(tmp_path / "data", {"cat": 5, "dog": 5})
-    assert prepared(alone, tmp_path / "out").facts["task"] == "diffusion"
+    assert prepared(alone, tmp_path / "out").about.task == "diffusion"
     prepared(classes, tmp_path / "classes")
     assert kind_of(DataConfig(path=str(tmp_path / "out"))) == SampleKind.IMAGE
     for folder in ("out", "classes"):

@@ -1,7 +1,9 @@
 """Prepared sets that are damaged, newer or hostile: refused in one line, or harmless."""
 
+import hashlib
 import json
 import os
+import pickle
 import random
 from pathlib import Path
 
@@ -10,10 +12,10 @@ import pytest
 import torch
 
 from mptui.data.loader import Loader
-from mptui.data.prepare import ShardWriter
-from mptui.data.shards import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
+from mptui.data.prepare import TarWriter
+from mptui.data.prepared import INDEX, SAMPLES, check_bytes, open_prepared, record_type
 from mptui.data.types import Problem
-from mptui.errors import DataError
+from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.names import SampleKind
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import SIDE, opened, photos, prepared
@@ -24,26 +26,40 @@ def changed(out, **facts):
     (out / INDEX).write_text(json.dumps({**index, **facts}))
 
 
-def rewritten(out, change):
-    """Change the records, and update their sha256."""
-    import hashlib
-
-    records = np.load(out / SAMPLES)
-    change(records)
-    np.save(out / SAMPLES, records)
+def indexed(out, records):
+    """Write other records, with their sha256."""
+    np.save(out / SAMPLES, records, allow_pickle=True)
     content = (out / SAMPLES).read_bytes()
-    changed(out, samples={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+    facts = {"name": SAMPLES, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    changed(out, samples=facts)
+    return content
 
 
 def test_a_newer_version_is_refused_in_a_line(ready):
     _, out = ready
-    changed(out, version=2)
-    with pytest.raises(DataError, match=r"version 2, but this mptui reads 1$") as caught:
+    changed(out, version=3)
+    with pytest.raises(DataError, match=r"version 3, but this mptui reads 2$") as caught:
         opened(out)
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize("file", ["samples-00001.tar", "samples.npy"])
+def test_a_set_of_an_earlier_version_is_refused_with_the_command_that_prepares_it_anew(tmp_path):
+    """What `prepared.json` of version 1 had in it."""
+    facts = {
+        "format": "mptui-prepared", "version": 1, "key": "0" * 64, "name": "data", "task": "classification",
+        "classes": ["cat", "dog"], "image_size": 96, "side": 192, "quality": 90, "ignore_index": None,
+        "count": 2, "train_count": None, "left_out": [], "warnings": [],
+        "samples": {"bytes": 216, "sha256": "0" * 64}, "shards": [{"bytes": 4096, "sha256": "0" * 64}],
+    }  # fmt: skip
+    (tmp_path / INDEX).write_text(json.dumps(facts))
+    (tmp_path / "samples-00000.tar").write_bytes(bytes(4096))
+    with pytest.raises(DataError, match="prepared by an earlier mptui") as caught:
+        opened(tmp_path)
+    assert "mptui prepare DATA --image-size 96 --out NEW" in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("file", ["train-00001.tar", "samples.npy"])
 @pytest.mark.parametrize("how", ["cut", "gone", "a link"])
 def test_a_damaged_file_is_named(ready, tmp_path, file, how):
     _, out = ready
@@ -63,7 +79,7 @@ def test_a_damaged_file_is_named(ready, tmp_path, file, how):
 def test_a_flipped_bit_is_found(ready):
     _, out = ready
     check_bytes(open_prepared(str(out)), lambda done, total: None)
-    for file in ("samples-00002.tar", "samples.npy"):
+    for file in ("train-00002.tar", "samples.npy"):
         content = bytearray((out / file).read_bytes())
         content[-600] ^= 4
         (out / file).write_bytes(content)
@@ -74,35 +90,28 @@ def test_a_flipped_bit_is_found(ready):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("shard", 3), ("shard", 2**32 - 1), ("at", 2**63), ("at", 10**9), ("size", 0), ("size", 2**32 - 1),
+        ("tar", 3), ("tar", 2**32 - 1), ("at", 2**63), ("at", 10**9), ("size", 0), ("size", 2**32 - 1),
         ("label", 2), ("label", -1), ("shorter", 0), ("longer", 1),
     ],
 )  # fmt: skip
 def test_records_that_point_elsewhere_are_refused(ready, field, value):
     _, out = ready
 
-    def change(records):
-        records[field][5] = value
-
-    rewritten(out, change)
+    records = np.load(out / SAMPLES)
+    records[field][5] = value
+    indexed(out, records)
     with pytest.raises(DataError, match=r"samples\.npy: damaged"):
         opened(out)
 
 
 def test_pickles_are_not_unpickled(ready, tmp_path):
-    import hashlib
-    import pickle
-
     _, out = ready
 
     class Bomb:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "ran"),)
 
-    np.save(out / SAMPLES, np.array([Bomb()] * 21, object), allow_pickle=True)
-    content = (out / SAMPLES).read_bytes()
-    assert pickle.dumps(Bomb())[:2] in content
-    changed(out, samples={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+    assert pickle.dumps(Bomb())[:2] in indexed(out, np.array([Bomb()] * 21, object))
     with pytest.raises(DataError, match=r"samples\.npy"):
         opened(out)
     assert not (tmp_path / "ran").exists()
@@ -141,17 +150,19 @@ def test_any_change_of_the_index_is_refused_or_harmless(ready):
         try:
             dataset = opened(out, side=SIDE)
             dataset.train.request(0).read()
+        except TwoReadingsError:
+            assert json.loads(changed_text)["masks"] is True  # and the tars have classes
         except DataError as error:
             refused.append(error.message)
     assert len(refused) > len(texts) / 2
     assert all(len(message.splitlines()) == 1 for message in refused)
 
 
-def test_what_is_no_image_in_a_shard_is_a_bad_sample(ready):
+def test_what_is_no_image_in_a_tar_is_a_bad_sample(ready):
     _, out = ready
     record = np.load(out / SAMPLES)[0]
-    assert record.dtype == RECORD
-    with (out / "samples-00000.tar").open("r+b") as file:
+    assert record.dtype == record_type()
+    with (out / "train-00000.tar").open("r+b") as file:
         file.seek(int(record["at"]))
         file.write(bytes(int(record["size"])))
     dataset = opened(out)
@@ -161,7 +172,7 @@ def test_what_is_no_image_in_a_shard_is_a_bad_sample(ready):
         device=torch.device("cpu"), augment=True, seed=0, bad_budget=0.5, on_bad=bad.append,
     ) as loader:  # fmt: skip
         assert sum(window.size for window in loader.windows(0, 1)) == len(dataset.train)
-    assert [problem.path for problem in bad] == [f"{out}/samples-00000.tar:00000000"]
+    assert [problem.path for problem in bad] == [f"{out}/train-00000.tar:00000000"]
 
 
 @pytest.mark.parametrize("ignored", [[255], {"a": 1}, "255", 3])
@@ -169,7 +180,7 @@ def test_an_ignored_value_of_another_kind_is_another_value(tmp_path, small_shard
     masks = [stripes(0, 1, 255, size=(150, 100)), stripes(1, 0, 0, size=(150, 100))] * 3
     prepared(pairs(tmp_path / "data", masks, size=(150, 100)), tmp_path / "out", ignore_index=255)
     changed(tmp_path / "out", ignore_index=ignored)
-    with pytest.raises(DataError, match=r"another data\.ignore_index"):
+    with pytest.raises(DataError, match=r"another data\.ignore_index|not the index"):
         opened(tmp_path / "out", kind=SampleKind.MASK, ignore_index=255)
 
 
@@ -190,8 +201,8 @@ def test_a_set_with_an_empty_half_is_refused_before_it_is_written(tmp_path, smal
     assert not list(tmp_path.glob("out/*.tar"))
 
 
-def test_a_shard_that_is_given_up_leaves_nothing_even_on_a_full_disk(tmp_path):
-    writer = ShardWriter(tmp_path, 0)
+def test_a_tar_that_is_given_up_leaves_nothing_even_on_a_full_disk(tmp_path):
+    writer = TarWriter(tmp_path, "train-00000.tar", 0, record_type())
     writer._file.close()
     with Path("/dev/full").open("wb") as full:
         writer._file = full

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mptui.data.shards import open_prepared
+from mptui.data.prepared import open_prepared
 from mptui.events import EpochFinished, Validated
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
@@ -34,7 +34,7 @@ def test_images_small_enough_to_be_kept_as_they_are_train_to_the_same_figures(tm
     masks = [stripes(0, 255) if index % 3 else stripes(255, 255, 0) for index in range(20)]
     pairs(tmp_path / "data", masks)
     assert prepared(tmp_path / "data", tmp_path / "out", size=16).folder == tmp_path / "out"
-    assert open_prepared(str(tmp_path / "out")).facts["count"] == 20
+    assert open_prepared(str(tmp_path / "out")).about.count == 20
     figures = []
     for where in ("data", "out"):
         settings = {**SETTINGS, "data.path": str(tmp_path / where), "data.cache": cache}

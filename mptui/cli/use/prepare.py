@@ -12,7 +12,7 @@ from mptui.cli.train.signals import Signals
 from mptui.text import clean, counted
 
 if TYPE_CHECKING:
-    from mptui.data.shards import ShardIndex
+    from mptui.data.prepared import PreparedSet
 
 FORMAT_VERSION = 1
 
@@ -61,8 +61,8 @@ def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> i
     from mptui.config.schema import DataConfig
     from mptui.data.open import files_of
     from mptui.data.prepare import ConversionRequest, prepare_set
+    from mptui.data.prepared import is_prepared
     from mptui.data.scan import ScanCancelledError
-    from mptui.data.shards import is_prepared
     from mptui.data.transforms import default_resize
     from mptui.registry.models import task_of_model
     from mptui.registry.tasks import TASKS, task_for
@@ -106,7 +106,7 @@ def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> i
 
 def _verify(data: str, as_json: bool) -> int:
     """Verify the checksums of a prepared set."""
-    from mptui.data.shards import check_bytes, open_prepared
+    from mptui.data.prepared import check_bytes, open_prepared
 
     began = time.monotonic()
     prepared = open_prepared(data)
@@ -117,7 +117,7 @@ def _verify(data: str, as_json: bool) -> int:
     return 0
 
 
-def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
+def _report(prepared: "PreparedSet", seconds: float, as_json: bool) -> None:
     document = _document(prepared, seconds)
     if as_json:
         print_json(document)
@@ -132,26 +132,26 @@ def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
     print_next(f"mptui run --data {prepared.folder}")
 
 
-def _sides(prepared: "ShardIndex") -> str:
+def _sides(prepared: "PreparedSet") -> str:
     """Return the shorter sides of the stored images, which are not enlarged."""
     low, high = prepared.sides[:, 0].min(), prepared.sides[:, 0].max()
-    return f"shorter side {high} px" if low == high else f"shorter sides {low} to {high} px"
+    return f"shorter side {low} px" if low == high else f"shorter sides {low} to {high} px"
 
 
-def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:
-    facts = prepared.facts
+def _document(prepared: "PreparedSet", seconds: float) -> dict[str, Any]:
+    about = prepared.about
     return {
         "version": FORMAT_VERSION,
         "folder": str(prepared.folder),
-        "name": facts["name"],
-        "task": facts["task"],
+        "name": about.name,
+        "task": about.task,
         "classes": list(prepared.classes),
-        "samples": facts["count"],
-        "train_samples": facts["train_count"],
-        "image_size": facts["image_size"],
-        "side": facts["side"],
-        "shards": len(facts["shards"]),
-        "bytes": sum(shard["bytes"] for shard in facts["shards"]),
+        "samples": about.count,
+        "train_samples": about.train_count,
+        "image_size": about.image_size,
+        "side": about.side,
+        "shards": len(about.tars),
+        "bytes": sum(tar.bytes for tar in about.tars),
         "left_out": len(prepared.problems),
         "seconds": round(seconds, 1),
     }

@@ -23,8 +23,8 @@ from mptui.data.layouts.walk import (
     has_images,
     has_subfolders,
 )
+from mptui.data.prepared import LAYOUT, is_prepared, kind_of_prepared, open_prepared
 from mptui.data.scan import OnProgress, ShouldStop
-from mptui.data.shards import is_prepared, kind_of_prepared, open_prepared
 from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.names import SampleKind
 from mptui.text import clean_name, some
@@ -202,8 +202,10 @@ def _find_with_masks_beside(
 
 
 FORMATS: dict[str, FolderFormat] = {
-    "prepared set": FolderFormat(
-        "DATA/prepared.json, as mptui prepare writes it", _is_prepared, lambda path, *_: open_prepared(path)
+    LAYOUT: FolderFormat(
+        "DATA/prepared.json beside tar shards, as mptui prepare writes it",
+        _is_prepared,
+        lambda path, *_: open_prepared(path),
     ),
     "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, *_: find_pairs(path)),
     "masks beside images": FolderFormat(

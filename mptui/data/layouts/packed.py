@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.address import part_of, status_of
-from mptui.data.dataset import PathTable, Rows
+from mptui.data.address import status_of
+from mptui.data.dataset import PartTable, PathTable, Rows
 from mptui.data.folder_format import Found
 from mptui.data.layouts.split_words import TEST, TRAIN, UNLABELLED, VAL, folder_words, split_of_file
 from mptui.data.layouts.walk import leads_to, natural_key, unreadable
@@ -257,37 +257,6 @@ _CLASS_FILES = ("classes.txt", "classnames.txt")
 _UNLABELLED = frozenset({"-1"})
 
 
-@dataclass(frozen=True, slots=True)
-class PartTable(Sequence[str]):
-    """Addresses of parts of files, made when they are asked for: a table of millions is small."""
-
-    files: tuple[tuple[str, str], ...]
-    """The path of each file, and its name in messages."""
-    of_file: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int64]
-    """Number of each sample in its file."""
-    names: PathTable
-    at: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    suffix: str = ""
-    """End of the names in messages."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        name = self.names[index]
-        file, title = self.files[self.of_file[index]]
-        title = f"{title}:{name or self.rows[index]}{self.suffix}"
-        return part_of(file, int(self.at[index]), int(self.sizes[index]), title)
-
-
 @dataclass(slots=True)
 class _Samples:
     """The samples of some files, as columns."""
@@ -357,7 +326,7 @@ def join(
     files = tuple((listing.file, listing.title) for listing in lists)
 
     def table(at: str, size: str, suffix: str = "") -> PartTable:
-        return PartTable(files, of_file, rows, paths, places[at], places[size], suffix)
+        return PartTable(files, of_file, rows, places[at], places[size], names=paths, suffix=suffix)
 
     masked = kind is SampleKind.MASK
     return Found(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mptui.data.address import status_of
+from mptui.data.address import MOST_BYTES, status_of
 from mptui.data.layouts.packed import (
     LONGEST_LABEL,
     Listing,
@@ -29,7 +29,6 @@ from mptui.data.layouts.packed import (
 )
 from mptui.data.layouts.walk import IMAGE_NAMES, MASK_NAMES
 from mptui.data.scan import ScanCancelledError, ShouldStop
-from mptui.data.shards import MOST_BYTES
 from mptui.errors import ConfigError, DiskError
 from mptui.io.cache import write_whole
 from mptui.io.files import open_regular

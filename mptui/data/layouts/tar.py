@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from io import BufferedReader, FileIO
 from itertools import islice
 
+from mptui.data.address import MOST_BYTES
 from mptui.data.decode import EXTENSIONS
 from mptui.data.layouts.packed import (
     LONGEST_LABEL,
@@ -27,7 +28,6 @@ from mptui.data.layouts.packed import (
     remember,
 )
 from mptui.data.scan import ScanCancelledError, ShouldStop
-from mptui.data.shards import MOST_BYTES
 from mptui.io.files import open_regular
 from mptui.registry.names import SampleKind
 from mptui.text import clean_name

@@ -21,6 +21,7 @@ from mptui.data.loader import Loader
 from mptui.data.mask_classes import BINARY
 from mptui.data.masks import opened_mask, survey
 from mptui.data.open import open_dataset
+from mptui.data.prepared import LAYOUT
 from mptui.data.types import IGNORE, RGB, Dataset, Problem, Split
 from mptui.engine.compile import Compiler
 from mptui.engine.evaluate import ValidationResult, evaluate
@@ -203,7 +204,9 @@ def _names_by_value(dataset: Dataset, ours: tuple[str, ...]) -> tuple[str, ...]:
 
     Such masks are background and foreground alone; beside others, 0 and 1 are the numbers of classes.
     """
-    split = dataset.val
+    split, reading = dataset.val, dataset.reading
+    if reading is not None and reading.layout == LAYOUT:  # it has numbered the values of its masks anew
+        return dataset.classes
     may_be_values = dataset.classes == BINARY and {*_NUMBERS} <= {*ours}
     if not may_be_values or not isinstance(split, MaskedSplit):
         return dataset.classes
