@@ -11,7 +11,8 @@ the photos. Freed memory stays with the process, as in every run. Figures are CP
 workers, and wall time, per image. torch uses one thread.
 
 The second part opens a set of many files (hard links to a few JPEGs) in a process without a scan cache, then
-in another with one: seconds, CPU seconds, and memory growth of the process per file.
+in another with one, then the set that `mptui prepare` made of it in a third: seconds, CPU seconds, and memory
+growth of the process per file.
 """
 
 import argparse
@@ -209,6 +210,8 @@ def scans(files: int) -> dict[str, Any]:
         many_files(root, files)
         os.environ["XDG_CACHE_HOME"] = str(root / "cache")
         figures = {name: in_a_process("--scan-of", str(root / "set")) for name in ("first", "second")}
+        prepare(root / "set", root / "ready")
+        figures["prepared"] = in_a_process("--scan-of", str(root / "ready"))
     for name, told in figures.items():
         print(f"  {name}: " + ", ".join(f"{key} {value:,.1f}" for key, value in told.items()))
     return figures

@@ -1,4 +1,4 @@
-"""`mptui prepare`: converts a data set into a few large files, for slow file systems."""
+"""`mptui prepare`: converts a data set into tar shards of resized images, for slow file systems."""
 
 import time
 from pathlib import Path
@@ -52,7 +52,7 @@ _OPTIONS = "data out image_size resize quality lossless ignore_index bad_budget 
 
 
 def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> int:
-    """Convert a data set into a few large files, resized.
+    """Convert a data set into tar shards as WebDataset's, resized.
 
     For disks that are slow with many files. Repeated after a stop or a kill, it continues where it stopped.
     """

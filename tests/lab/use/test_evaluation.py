@@ -11,6 +11,7 @@ from mptui.errors import DataError
 from mptui.lab.use.evaluate import evaluate_run
 from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_summary
+from tests.data.prepared_sets import prepared
 from tests.data.situations.pictures import pairs
 from tests.lab.use.runs import class_pictures, train
 
@@ -86,8 +87,10 @@ def test_masks_of_0_and_1_have_two_of_the_classes_of_a_run_with_more(tmp_path):
     assert found.data.dataset.classes == ("class_0", "class_1", "class_2")
     assert len(found.data.split) == 4
     assert any("values 0 and 1: they are class_0 and class_1" in note for note in notes)
-    with pytest.raises(DataError, match="only in the data: background, foreground"):
-        evaluated(run, {"path": str(tmp_path / "other"), "name": None})
+    prepared(tmp_path / "other", tmp_path / "ready", size=16)  # there, 255 is stored as 1
+    for other in ("other", "ready"):
+        with pytest.raises(DataError, match="only in the data: background, foreground"):
+            evaluated(run, {"path": str(tmp_path / other), "name": None})
 
 
 def test_the_surest_mistake_is_named_with_both_classes(tmp_path, classifier):
