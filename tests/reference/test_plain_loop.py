@@ -95,8 +95,8 @@ def compare(folder, case):
 def record(loader, seen):
     make = loader._batch
 
-    def recorded(images, targets, indices, valid, place):
-        batch = make(images, targets, indices, valid, place)
+    def recorded(images, targets, indices, valid, *, place):
+        batch = make(images, targets, indices, valid, place=place)
         seen[place] = batch.images_BCHW.clone(), batch.targets.clone()
         return batch
 
