@@ -6,12 +6,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 
 from mptui.cli.main import app
 from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
 from mptui.lab.measure.memory import CARDS, PARTS, card_device, count_classes
+from mptui.registry.models import MODELS, ModelSpec
 from mptui.runs.planning.plan import Request, plan_run
 
 SETTINGS = (
@@ -20,6 +22,7 @@ SETTINGS = (
     "model.depth=1",
     "training.batch_size=8",
     "data.image_size=32",
+    "training.loss=cross_entropy",
 )
 SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
@@ -87,18 +90,26 @@ def folder_of_masks(folder, classes):
     return str(folder)
 
 
-def limited(capsys, *more):
-    """Return what the command says of a run with a limit on its memory."""
-    limit = ["--device", "cpu", "--precision", "fp32", "--set", "memory.budget_gib=0.117"]
-    limit += ["--set", "memory.activation_checkpointing=true", "--set", "training.loss=cross_entropy"]
-    assert app(["memory", *SMALL, "--json", *limit, *more], standalone_mode=False) == 0
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def limited(capsys, monkeypatch):
+    """Return what the command says of a network of one layer whose run has a limit on its memory."""
+    spec = ModelSpec(task="segmentation", build=lambda num_classes, side: nn.Conv2d(3, num_classes, 1))
+    monkeypatch.setitem(MODELS, "one_layer", spec)
+    settings = ("model.name=one_layer", "memory.budget_gib=0.121", *SETTINGS[3:])
+    words = ["memory", "--json", "--device", "cpu", "--precision", "fp32"]
+    words += [word for setting in settings for word in ("--set", setting)]
+
+    def document(*more):
+        assert app([*words, *more], standalone_mode=False) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return document
 
 
-def test_the_classes_are_those_of_the_data_and_a_limit_splits_the_batch_by_them(capsys, tmp_path):
-    assumed = limited(capsys)
+def test_the_classes_are_those_of_the_data_and_a_limit_splits_the_batch_by_them(limited, tmp_path):
+    assumed = limited()
     assert (assumed["classes"], assumed["classes_assumed"]) == (10, "no data is given (--data)")
-    masks = limited(capsys, "--data", folder_of_masks(tmp_path, 150))
+    masks = limited("--data", folder_of_masks(tmp_path, 150))
     assert (masks["classes"], masks["classes_assumed"]) == (150, None)
     assert masks["formats"]["fp32"]["per_sample"] > 2 * assumed["formats"]["fp32"]["per_sample"]
     assert masks["micro_batch"] < assumed["micro_batch"]
