@@ -6,15 +6,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from torch import nn
 
 from mptui.cli.main import app
 from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
 from mptui.lab.measure.memory import CARDS, PARTS, card_device, count_classes
-from mptui.registry.models import MODELS, ModelSpec
 from mptui.runs.planning.plan import Request, plan_run
+from tests.made import one_layer
 
 SETTINGS = (
     "model.name=unet",
@@ -93,9 +92,8 @@ def folder_of_masks(folder, classes):
 @pytest.fixture
 def limited(capsys, monkeypatch):
     """Return what the command says of a network of one layer whose run has a limit on its memory."""
-    spec = ModelSpec(task="segmentation", build=lambda num_classes, side: nn.Conv2d(3, num_classes, 1))
-    monkeypatch.setitem(MODELS, "one_layer", spec)
-    settings = ("model.name=one_layer", "memory.budget_gib=0.121", *SETTINGS[3:])
+    one_layer.register(monkeypatch)
+    settings = (f"model.name={one_layer.NAME}", "memory.budget_gib=0.121", *SETTINGS[1:])
     words = ["memory", "--json", "--device", "cpu", "--precision", "fp32"]
     words += [word for setting in settings for word in ("--set", setting)]
 

@@ -31,6 +31,7 @@ from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from tests.made import one_layer
 from tests.made.runs import QUIET, plan_of
 
 SETTINGS = {
@@ -310,12 +311,13 @@ def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
     assert switch.job.force_compile
 
 
-def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_saved(asked):
-    group = {"model.norm": "group", "training.epochs": 1}
-    config = plan_of(SETTINGS | group | {"memory.micro_batch": 3}).config
+def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_saved(asked, monkeypatch):
+    one_layer.register(monkeypatch)
+    short = {"model.name": one_layer.NAME, "training.loss": "cross_entropy", "training.epochs": 1}
+    config = plan_of(SETTINGS | short | {"memory.micro_batch": 3}).config
     masks = len(MASK_CLASSES)
     third = footprint(config, "segmentation", device="cpu", precision="fp32", classes=masks).total
-    events, run = asked(("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}"), **group)
+    events, run = asked(("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}"), **short)
     switched = next(event for event in events if isinstance(event, PresetSwitched))
     assert switched.changes["memory.micro_batch"] == ["none", "3"]
     assert answer(events, "set").state == "done"
