@@ -1,7 +1,8 @@
 """Processor time of each test: a table at the end of a run, and a limit for unit tests.
 
 It is the time of this process and of children that it has waited for: a busy machine fails nobody. A fixture
-of several tests has a row of its own, and the first import of a module is charged to nobody.
+of several tests has a row of its own; the first import of a module and the end of all fixtures after the last
+test, with the children of a whole run, are charged to nobody.
 """
 
 import resource
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 REPORTED_S = 0.25
-REFUSED_S = 3.0
-"""2 s on a quiet machine: beside other processes the same work takes up to half as long again."""
+REFUSED_S = 2.0
+"""1.3 s on a quiet machine: beside other processes the same work takes up to half as long again."""
 ROWS = 20
 
 
@@ -24,15 +25,21 @@ class Meter:
     def __init__(self):
         self.by_name = {}
         self._others_s = 0.0
+        self._is_last = False
         self._start_s = 0.0
+        self._seconds = 0.0
         self._importing = threading.local()
 
-    def start(self):
+    def start(self, *, is_last):
         self.by_name = {}
+        self._is_last = is_last
         self._start_s = self._now()
 
-    def seconds(self):
-        return self._now() - self._start_s
+    def seconds(self, when):
+        """Seconds so far, at the end of the phase `when` of the test."""
+        if not (self._is_last and when == "teardown"):
+            self._seconds = self._now() - self._start_s
+        return self._seconds
 
     def shared(self, name):
         """Charges what is spent until the generator goes on to a name."""
@@ -82,7 +89,7 @@ class TimedImports:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    METER.start()
+    METER.start(is_last=nextitem is None)
     return (yield)
 
 
@@ -96,7 +103,7 @@ def pytest_fixture_setup(fixturedef, request):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    seconds = METER.seconds()
+    seconds = METER.seconds(report.when)
     if report.when == "call" and report.passed and seconds >= REFUSED_S and item.get_closest_marker("unit"):
         report.outcome = "failed"
         report.longrepr = f"{seconds:.1f} s of processor time: a unit test takes less than {REFUSED_S:g} s"

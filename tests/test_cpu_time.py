@@ -16,6 +16,11 @@ def burn():
 def made():
     burn()
 
+@pytest.fixture(scope="session")
+def opened():
+    yield
+    burn()
+
 def test_of_a_module(made):
     import slow_module
 
@@ -29,6 +34,9 @@ def test_unit():
 @pytest.mark.screen
 def test_screen():
     burn()
+
+def test_last(opened):
+    pass
 """
 
 
@@ -41,11 +49,11 @@ def test_a_dear_unit_test_is_told_and_fails_and_what_others_share_is_not_charged
         patch.setattr(cpu_time, "REFUSED_S", 0.05)
         result = pytester.runpytest_inprocess("-p", "tests.cpu_time", *(f"-pno:{name}" for name in UNUSED))
 
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=4, failed=1)
     text = result.stdout.str()
     assert "s of processor time: a unit test takes less than 0.05 s" in text
     table = text.partition("= processor time =")[2]
-    names = "test_of_a_module", "test_quick", "test_unit", "test_screen", "fixture made"
+    names = "test_of_a_module", "test_quick", "test_unit", "test_screen", "fixture made", "test_last"
     assert [name for name in names if name in table.partition("all;")[0]] == [
         "test_unit",
         "test_screen",
