@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.processes.rank_place import Group
 from mptui.runs.planning.plan import Request
@@ -47,6 +49,7 @@ def test_several_processes_are_asked_for_in_the_flags_of_their_launcher(tmp_path
     ]
 
 
+@pytest.mark.program
 def test_what_keeps_it_from_beginning_is_told_as_its_end(tmp_path):
     source = IsolatedSource(Request("debug", {"training.lr": ("edited", -1)}, (), {}), tmp_path).start()
     source.send("pause")
@@ -69,6 +72,7 @@ def test_what_keeps_it_from_beginning_is_told_as_its_end(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.program
 def test_a_stop_before_it_began_leaves_no_run(tmp_path):
     source = IsolatedSource(Request("debug", {"training.epochs": ("picked", 9999)}, (), {}), tmp_path)
     source.stop(signal.SIGTERM)
