@@ -79,13 +79,9 @@ class Settings:
     coding: MaskCoding | None
     """Coding of the masks, if there are masks."""
 
-    def to_json(self) -> tuple[Any, ...]:
-        """Return the fields in order, ready for JSON."""
-        return astuple(self)
-
     @staticmethod
     def from_json(values: list[Any]) -> "Settings":
-        """Create settings from the result of `to_json`."""
+        """Create settings from the fields in order."""
         side, quality, parts = values
         if parts is None:
             return Settings(side, quality, None)
@@ -122,7 +118,7 @@ class Small:
 
 def shrinking(settings: Settings) -> Work[Small]:
     """Return the work of resizing and encoding samples."""
-    return Work("mptui.data.prepare:main", settings.to_json(), Small.from_json, Small)
+    return Work("mptui.data.prepare:main", astuple(settings), Small.from_json, Small)
 
 
 def shrink(sample: Sample, settings: Settings) -> Small:
@@ -460,7 +456,7 @@ def _planned(order: ConversionRequest, report: ScanReport) -> _Plan:
     settings = Settings(order.resize, order.quality, coding)
     rows = np.flatnonzero(report.sides[:, 0])
     _check_halves(order, rows)
-    facts = [VERSION, order.name, order.image_size, settings.to_json(), found.classes, found.train_rows]
+    facts = [VERSION, order.name, order.image_size, astuple(settings), found.classes, found.train_rows]
     key = hashlib.sha256(json.dumps([*facts, SAMPLES_A_TAR]).encode() + report.keys[rows].tobytes())
     labels = found.labels if coding is None and len(found.classes) > 1 else None
     return _Plan(order, settings, rows, labels, problems, key.hexdigest())

@@ -164,13 +164,13 @@ def is_prepared(path: str) -> bool:
     return False
 
 
-def kind_of_prepared(path: str) -> SampleKind:
-    """Return the kind of the samples of a prepared set.
+def kind_of_prepared(path: str) -> SampleKind | None:
+    """Return the kind of the samples of a prepared set; None if the folder is none.
 
     Raises:
-        DataError: It is of another version, or damaged.
+        DataError: It is incomplete, of another version, or damaged.
     """
-    return _kind(_description(Path(path)))
+    return _kind(_description(Path(path))) if is_prepared(path) else None
 
 
 def ignored_value(classes: int) -> int:

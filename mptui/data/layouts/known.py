@@ -23,7 +23,7 @@ from mptui.data.layouts.walk import (
     has_images,
     has_subfolders,
 )
-from mptui.data.prepared import LAYOUT, is_prepared, kind_of_prepared, open_prepared
+from mptui.data.prepared import LAYOUT, kind_of_prepared, open_prepared
 from mptui.data.scan import OnProgress, ShouldStop
 from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.names import SampleKind
@@ -165,10 +165,6 @@ def _each(
 # --------------------------------------------------------------------
 
 
-def _is_prepared(path: str) -> SampleKind | None:
-    return kind_of_prepared(path) if is_prepared(path) else None
-
-
 def _has_pairs(path: str) -> SampleKind | None:
     return SampleKind.MASK if has_pairs(path) else None
 
@@ -204,7 +200,7 @@ def _find_with_masks_beside(
 FORMATS: dict[str, FolderFormat] = {
     LAYOUT: FolderFormat(
         "DATA/prepared.json beside tar shards, as mptui prepare writes it",
-        _is_prepared,
+        kind_of_prepared,
         lambda path, *_: open_prepared(path),
     ),
     "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, *_: find_pairs(path)),
