@@ -139,7 +139,7 @@ def test_workers_end_also_where_the_device_has_failed(monkeypatch: pytest.Monkey
     data = loader(workers=1)
     next(data.windows(0, 1))
     (pid,) = data.worker_pids
-    monkeypatch.setattr(Transfer, "settle", failed)
+    monkeypatch.setattr(Transfer, "wait_for_copies", failed)
     with pytest.raises(RuntimeError, match="device-side assert"):
         data.close()
     assert not psutil.pid_exists(pid)
