@@ -77,7 +77,7 @@ def assemble_prepared(prepared: PreparedSet, data: DataConfig, side: int, seed: 
     if about.masks and data.ignore_index not in (None, about.ignore_index):
         raise DataError(
             f"{place}: prepared with another data.ignore_index",
-            hint=f"Prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",
+            hint=f"prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",
         )
     count, labels, sides = len(records), records["label"].astype(np.int64), prepared.sides
     train_rows = count if about.train_count is None else about.train_count
@@ -287,9 +287,9 @@ def check_budget(found: Found, problems: Sequence[Problem], budget: float, raise
         return
     named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
     more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
-    hint = f"Repair or remove them, or {raise_it} {len(problems) / total:.3g} to leave them out."
+    hint = f"repair or remove them, or {raise_it} {len(problems) / total:.3g} to leave them out"
     if any(problem.reason.endswith(NOT_RGB) for problem in problems):
-        hint = "Train with --set data.bands=all, which reads images as they are stored."
+        hint = "train with --set data.bands=all, which reads images as they are stored"
     raise DataError(
         "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]), hint=hint
     )
@@ -327,7 +327,7 @@ def split_train_val(
         which = "training" if not len(train) else "validation"
         raise DataError(
             f"{name}: no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
-            hint="Add images: each class, or a set with masks, needs two; or add a validation folder.",
+            hint="add images: each class, or a set with masks, needs two; or add a validation folder",
         )
     return train, val
 

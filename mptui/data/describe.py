@@ -496,7 +496,7 @@ def list_text(dataset: Dataset, out: Path) -> str:
         text.getvalue().encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{dataset.name}: a file has a name that is not in UTF-8", hint="Rename it: a list is in UTF-8."
+            f"{dataset.name}: a file has a name that is not in UTF-8", hint="rename it: a list is in UTF-8"
         ) from error
     return text.getvalue()
 
@@ -515,14 +515,14 @@ def _list_rows(dataset: Dataset, split: Split) -> Iterator[tuple[str, str]]:
     ):
         raise DataError(
             f"{dataset.name}: its images are not files of their own, which a list can name",
-            hint="Train on it as it is, or unpack it first.",
+            hint="train on it as it is, or unpack it first",
         )
     for row in split.rows.tolist():
         if isinstance(split, MaskedSplit):
             if len(joined_files(split.mask_paths[row])) > 1:
                 raise DataError(
                     f"{dataset.name}: {split.paths[row]} has several masks, of which a list can name one",
-                    hint="Train on it as it is, or join the masks of each image into one file.",
+                    hint="train on it as it is, or join the masks of each image into one file",
                 )
             yield split.paths[row], split.mask_paths[row]
         else:

@@ -534,7 +534,7 @@ def load_whole(
     if masks_P is not None and (valid_counts < sizes_N2.prod(axis=1)).any():
         raise ConfigError(
             'data.cache = "device" excludes ignored mask pixels with random crops',
-            hint='Set data.cache to "ram" or "off", or data.augment to "none".',
+            hint='set data.cache to "ram" or "off", or data.augment to "none"',
         )
     return WholeImages(pixels_PC, masks_P, to_device(labels, device), starts_N, sizes_N2, indices)
 

@@ -90,7 +90,7 @@ def _refused(what: str, values: Sequence[int], join: str) -> TwoReadingsError:
     return TwoReadingsError(
         what,
         {"objects": "numbers of instances, of one class", "classes": f"{len(values)} classes"},
-        hint=f"Write {join} to join all objects to one class; name each value there if they are classes.",
+        hint=f"write {join} to join all objects to one class; name each value there if they are classes",
     )
 
 
@@ -139,7 +139,7 @@ def find_coding(
             raise DataError(
                 f"{file.path}: `ignore` is a {'colour' if file.by_colour else 'value'}, but the masks have"
                 f" {'values' if file.by_colour else 'colours'}",
-                hint="Write it as the masks have it.",
+                hint="write it as the masks have it",
             )
         found = replace(coding, coding=file.with_ignored(coding.coding))
     elif void is not None and _is_void(void, surveys):
@@ -153,7 +153,7 @@ def find_coding(
     if found.coding.by_colour:
         raise DataError(
             f"data.ignore_index = {ignore_index} is a value, but the masks are coloured",
-            hint=f"Remove data.ignore_index; write `ignore = [R, G, B]` into {CLASS_FILE} beside the data.",
+            hint=f"remove data.ignore_index; write `ignore = [R, G, B]` into {CLASS_FILE} beside the data",
         )
     return replace(found, coding=_with_ignored(found.coding, ignore_index))
 
@@ -231,8 +231,8 @@ def _of_values(values: list[int], surveys: Sequence[MaskSurvey]) -> MaskCoding:
     if len(values) < 2:
         raise DataError(
             f"the masks hold only one value besides ignored ones: {values}",
-            hint="Check that the masks are the right files, and data.ignore_index; if their transparency has"
-            " the classes, save it alone as a grey image.",
+            hint="check that the masks are the right files, and data.ignore_index; if their transparency has"
+            " the classes, save it alone as a grey image",
         )
     if set(values) <= {0, 1} or values == [0, _VOID]:
         return MaskCoding(BINARY, (0, 1, _VOID), (0, 1, 1))
@@ -245,7 +245,7 @@ def _of_values(values: list[int], surveys: Sequence[MaskSurvey]) -> MaskCoding:
     if len(values) > MAX_CLASSES:
         raise DataError(
             f"the masks hold {len(values):,} values: instance numbers, or pictures, not classes",
-            hint="Save each pixel as the number of its class.",
+            hint="save each pixel as the number of its class",
         )
     classes = tuple(f"class_{value}" for value in values)
     return MaskCoding(classes, tuple(values), tuple(range(len(values))))
@@ -255,7 +255,7 @@ def _of_colours(colours: list[int]) -> MaskCoding:
     if not 2 <= len(colours) <= MAX_CODES:
         raise DataError(
             f"the masks hold {len(colours)} colours, where 2 to {MAX_CODES} are expected",
-            hint=f"Check the masks, or list the classes in {CLASS_FILE} beside the folders: {EXAMPLE}.",
+            hint=f"check the masks, or list the classes in {CLASS_FILE} beside the folders: {EXAMPLE}",
         )
     if _VOID_COLOUR in colours:
         raise TwoReadingsError(
@@ -264,7 +264,7 @@ def _of_colours(colours: list[int]) -> MaskCoding:
                 "void": f"VOC's borders, which are no class, and {len(colours) - 1} classes",
                 "a class": f"{len(colours)} classes",
             },
-            hint=f"Write `ignore = [224, 224, 192]` into {CLASS_FILE} beside the data, or name each class.",
+            hint=f"write `ignore = [224, 224, 192]` into {CLASS_FILE} beside the data, or name each class",
         )
     classes = BINARY if colours == [0, _WHITE] else tuple(f"#{colour:06x}" for colour in colours)
     return MaskCoding(classes, tuple(colours), tuple(range(len(colours))), by_colour=True)
@@ -288,8 +288,8 @@ def _refuse_soft_edges(values: list[int], surveys: Sequence[MaskSurvey]) -> None
                 "two classes": "below and above a value, as 0-127 and 128-255",
                 f"{len(values)} classes": ", ".join(ranges(values)[:8]),
             },
-            hint="Save the masks without smoothing, each pixel as the number of its class, or write"
-            f' {CLASS_FILE} beside the folders: `background = "0-127"` and `foreground = "128-255"`.',
+            hint="save the masks without smoothing, each pixel as the number of its class, or write"
+            f' {CLASS_FILE} beside the folders: `background = "0-127"` and `foreground = "128-255"`',
         )
 
 
@@ -307,8 +307,8 @@ def _refuse_unexplained_void(values: list[int]) -> None:
         raise TwoReadingsError(
             f"the masks hold {shown} and the value {_VOID}, which often marks pixels to leave out",
             {"void": f"{_VOID} is no class: {len(others)} classes", "a class": f"{len(values)} classes"},
-            hint="Add --set data.ignore_index=255 to leave them out"
-            f" (or name each value in {CLASS_FILE} beside the folders, if 255 is a class).",
+            hint="add --set data.ignore_index=255 to leave them out"
+            f" (or name each value in {CLASS_FILE} beside the folders, if 255 is a class)",
         )
 
 
@@ -325,8 +325,8 @@ def _refuse_two_codings(surveys: Sequence[MaskSurvey], values: list[int]) -> Non
                 "two codings of one class": f"1 and {_VOID} are the foreground",
                 "one coding": f"{_VOID} marks pixels to leave out",
             },
-            hint=f'Write {CLASS_FILE} beside the folders: `background = 0` and `foreground = "1, {_VOID}"`,'
-            f" or with `foreground = 1` and `ignore = {_VOID}`.",
+            hint=f'write {CLASS_FILE} beside the folders: `background = 0` and `foreground = "1, {_VOID}"`,'
+            f" or with `foreground = 1` and `ignore = {_VOID}`",
         )
 
 
@@ -335,7 +335,7 @@ def _refuse_lossy_colours(surveys: Sequence[MaskSurvey]) -> None:
         count = len({code for survey in surveys for code in colour_codes(survey)})
         raise DataError(
             f"the masks are coloured and saved with loss: {count} colours, most of them no class",
-            hint="Save the masks as PNG.",
+            hint="save the masks as PNG",
         )
 
 
@@ -397,7 +397,7 @@ def masks_upright(surveys: Sequence[MaskSurvey], setting: Setting) -> tuple[bool
     raise TwoReadingsError(
         f"{either} photographs are stored turned (EXIF), and {shapes}",
         {"upright": f"masks are {_PHRASE[True]}", "stored": f"masks are {_PHRASE[False]}"},
-        hint="Choose with --set data.mask_orientation=upright or --set data.mask_orientation=stored.",
+        hint="choose with --set data.mask_orientation=upright or --set data.mask_orientation=stored",
     )
 
 

@@ -412,12 +412,12 @@ class ClassFile:
         if len(self.codes) < 2:
             raise DataError(
                 f"{self.path}: two or more classes are expected, all by value or all by colour",
-                hint=f"Write {EXAMPLE}.",
+                hint=f"write {EXAMPLE}",
             )
         if len(self.codes) > MAX_CLASSES:
             raise DataError(
                 f"{self.path}: {len(self.codes):,} classes, but masks can hold {MAX_CLASSES:,}",
-                hint="List fewer classes.",
+                hint="list fewer classes",
             )
         names = tuple(self.codes if self.by_colour else sorted(self.codes, key=self.codes.__getitem__))
         pairs = [(code, names.index(name)) for name in names for code in self.codes[name]]
@@ -447,12 +447,12 @@ def read_class_file(path: Path) -> ClassFile:
     try:
         table = tomli.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}", hint=f"Write {EXAMPLE}.") from error
+        raise DataError(f"{path}: {error}", hint=f"write {EXAMPLE}") from error
     found = {name: _codes(path, name, value) for name, value in table.items()}
     if not found or len({by_colour for _, by_colour in found.values()}) > 1:
         raise DataError(
             f"{path}: two or more classes are expected, all by value or all by colour",
-            hint=f"Write {EXAMPLE}.",
+            hint=f"write {EXAMPLE}",
         )
     codes = {name: each for name, (each, _) in found.items()}
     ignored = codes.pop(_IGNORE, ())
@@ -464,7 +464,7 @@ def _code_columns(path: Path, pairs: list[tuple[int, int]]) -> tuple[tuple[int, 
     codes = tuple(code for code, _ in pairs)
     if len(set(codes)) < len(codes):
         raise DataError(
-            f"{path}: two classes have the same value or colour", hint="Give each a different one."
+            f"{path}: two classes have the same value or colour", hint="give each a different one"
         )
     return codes, tuple(index for _, index in pairs)
 
@@ -484,7 +484,7 @@ def _codes(path: Path, name: str, value: object) -> tuple[tuple[int, ...], bool]
     values = _written_values(value)
     if values is None:
         raise DataError(
-            f"{path}: {name} = {value!r} is neither a value nor a colour", hint=f"Write {EXAMPLE}."
+            f"{path}: {name} = {value!r} is neither a value nor a colour", hint=f"write {EXAMPLE}"
         )
     return values, False
 

@@ -103,7 +103,7 @@ def open_dataset(
         if isinstance(found, PreparedSet) and data.bands == "all":
             raise ConfigError(
                 f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
-                hint="Give --data the folder of the original images.",
+                hint="give --data the folder of the original images",
             )
         if isinstance(found, PreparedSet):
             dataset = assemble_prepared(found, data, side, seed)
@@ -237,7 +237,7 @@ def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
     near = get_close_matches(name.lower(), names, n=1)
     raise ConfigError(
         f"data.name: no set called {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
-        hint=f"Choose one of {', '.join(names)}, or a folder with --data ./FOLDER.",
+        hint=f"choose one of {', '.join(names)}, or a folder with --data ./FOLDER",
     )
 
 
@@ -538,7 +538,7 @@ def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
             last_line = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise DataError(
                 f"{name} could not be downloaded: {clean(last_line)}",
-                hint=f"Check the network, or copy the set to {root}.",
+                hint=f"check the network, or copy the set to {root}",
             )
 
 
@@ -594,7 +594,7 @@ def _splits(name: str, root: Path) -> tuple[Any, Any]:
     except (RuntimeError, OSError, ValueError, KeyError, EOFError, AssertionError) as error:
         raise DataError(
             f"{name} is not in {root}, or incomplete ({clean(str(error)) or type(error).__name__})",
-            hint="Add --download to download it, or give its folder with --set data.path=FOLDER.",
+            hint="add --download to download it, or give its folder with --set data.path=FOLDER",
         ) from error
     return train, val
 

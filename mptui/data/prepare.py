@@ -471,7 +471,7 @@ def _check_halves(order: ConversionRequest, rows: npt.NDArray[Any]) -> None:
         which = "training" if not train else "validation"
         raise DataError(
             f"{order.name}: no usable images are left for {which}",
-            hint="Check the files that were left out.",
+            hint="check the files that were left out",
         )
 
 

@@ -50,7 +50,7 @@ _TAR = re.compile(r"(train|val)-[0-9]{5}\.tar")
 _MOST_INDEX_BYTES = 64 << 20
 _MOST_CLASSES = 100_000
 _BLOCK = 1 << 22
-_AGAIN = "Prepare it again: mptui prepare DATA."
+_AGAIN = "prepare it again: mptui prepare DATA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def is_prepared(path: str) -> bool:
     if os.path.isfile(os.path.join(path, BEGUN)):
         raise DataError(
             f"{clean_name(path)}: an incomplete prepared set",
-            hint="Repeat its mptui prepare command, which continues where it stopped.",
+            hint="repeat its mptui prepare command, which continues where it stopped",
         )
     return False
 
@@ -248,12 +248,12 @@ def _check_version(path: Path, facts: dict[str, Any]) -> None:
         again = f"mptui prepare DATA --image-size {size}" if type(size) is int else "mptui prepare DATA"
         raise DataError(
             f"{clean_name(str(path.parent))}: prepared by an earlier mptui, in a format no longer read",
-            hint=f"Prepare the original images again: {again} --out NEW.",
+            hint=f"prepare the original images again: {again} --out NEW",
         )
     if type(version) is not int or version != VERSION:
         raise DataError(
             f"{clean_name(str(path))}: version {clean(str(version), 20)}, but this mptui reads {VERSION}",
-            hint=f"Update mptui. {_AGAIN}",
+            hint=f"update mptui, or {_AGAIN}",
         )
 
 

@@ -202,7 +202,7 @@ class Pool:
         raise DataError(
             f"data workers died {_DEATHS_BY_ONE_TASK} times ({how}) while reading: "
             + ", ".join(names[:_NAMES_SHOWN] + more),
-            hint="Check these files and the free memory; with --workers 0, the run decodes them itself.",
+            hint="check these files and the free memory; with --workers 0, the run decodes them itself",
         )
 
 
@@ -371,7 +371,7 @@ class BadSamples:
         count = f"{len(self.problems)} of {self._split_size} samples can't be used"
         return DataError(
             "\n".join([f"{count}, data.bad_sample_budget allows {self._allowed}", *shown]),
-            hint="Repair or remove these files, or raise data.bad_sample_budget.",
+            hint="repair or remove these files, or raise data.bad_sample_budget",
         )
 
 

@@ -159,7 +159,7 @@ def select_device(asked: str, machine: Machine) -> Device:
     known = ", ".join(device.torch_name for device in machine.devices)
     raise ConfigError(
         f"--device {asked}: this machine has {known}.",
-        hint=machine.faults[0] if machine.faults else "Choose one of these, or use --device auto.",
+        hint=machine.faults[0] if machine.faults else "choose one of these, or use --device auto",
     )
 
 

@@ -64,7 +64,7 @@ class HubFile:
             raise ConfigError(
                 f"model.weights = pretrained: {self.place} is missing, and can't be downloaded: "
                 f"{reason or type(error).__name__}",
-                hint=f"With a network: `{self.command}`; then copy {self.to_copy} to {self.place}",
+                hint=f"with a network: `{self.command}`; then copy {self.to_copy} to {self.place}",
             ) from error
 
 
@@ -228,7 +228,7 @@ def build_timm(name: str, num_classes: int, side: int) -> nn.Module:
     if (shape := tuple(output.shape)) != (1, num_classes):
         raise ConfigError(
             f"model.name: {name} is no classifier: its output is of shape {shape}",
-            hint="Use another network.",
+            hint="use another network",
         )
     return model
 
@@ -258,7 +258,7 @@ def build_encoder_unet(
     if len(reductions) < 2 or not shrink:
         raise ConfigError(
             f"model.encoder: {name} has no features at a half, a quarter, … of the resolution",
-            hint="Use another encoder, e.g. timm/resnet34 or timm/convnext_tiny.",
+            hint="use another encoder, e.g. timm/resnet34 or timm/convnext_tiny",
         )
     nhwc = getattr(encoder, "output_fmt", None) == "NHWC"
     return EncoderUNet(
@@ -279,7 +279,7 @@ def _tried(name: str, side: int, **settings: Any) -> tuple[nn.Module, Any]:  # n
     except Exception as error:  # each network has its own way to say that a size does not suit
         raise ConfigError(
             f"data.image_size: {name} can't take images of {side} pixels: {_reason(error)}",
-            hint=f"Use --set data.image_size={config.input_size[-1]}, or another network.",
+            hint=f"use --set data.image_size={config.input_size[-1]}, or another network",
         ) from error
 
 
@@ -346,7 +346,7 @@ def _config(name: str) -> Any:  # noqa: ANN401 - of timm, which has no types
     except RuntimeError as error:
         raise ConfigError(
             f"model.name: {name}: {_reason(error)}",
-            hint=f"Use {name.partition('.')[0]}, or other weights of it.",
+            hint=f"use {name.partition('.')[0]}, or other weights of it",
         ) from error
 
 

@@ -248,14 +248,14 @@ def read_layout(folder: Path) -> VaeLayout:
         key = ".".join(map(str, first["loc"]))
         raise ConfigError(
             f"model.vae: {file}: {clean(key, 100)}: {clean(first['msg'], 100)}",
-            hint="Use a VAE of the class AutoencoderKL of diffusers, or train one: mptui run --model vae",
+            hint="use a VAE of the class AutoencoderKL of diffusers, or train one: mptui run --model vae",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"model.vae: {file}: not JSON", hint="Restore the file.") from error
+        raise ConfigError(f"model.vae: {file}: not JSON", hint="restore the file") from error
     if not layout.fits:
         raise ConfigError(
             f"model.vae: {file}: its levels, channels and groups don't fit together",
-            hint="Restore the file as diffusers wrote it.",
+            hint="restore the file as diffusers wrote it",
         )
     return layout
 
@@ -266,7 +266,7 @@ def _hint_for(folder: Path) -> str:
         return f"Export the run first: mptui export {folder} --format diffusers --out DIR"
     if (folder / "vae" / CONFIG).is_file():
         return f"Name the folder of the VAE in it: {folder / 'vae'}"
-    return f"Name a folder with {CONFIG} and {WEIGHTS}."
+    return f"name a folder with {CONFIG} and {WEIGHTS}"
 
 
 def read_vae(folder: Path, layout: VaeLayout) -> Autoencoder:
@@ -279,7 +279,7 @@ def read_vae(folder: Path, layout: VaeLayout) -> Autoencoder:
     if not file.is_file():
         raise ConfigError(
             f"model.vae: {folder}: no {WEIGHTS}, and other files of weights could run code",
-            hint="Save it with safe_serialization=True.",
+            hint="save it with safe_serialization=True",
         )
     vae = Autoencoder(layout)
     try:
@@ -288,18 +288,18 @@ def read_vae(folder: Path, layout: VaeLayout) -> Autoencoder:
     except (OSError, SafetensorError) as error:
         raise ConfigError(
             f"model.vae: {file}: cannot read: {clean(str(error), 200)}",
-            hint="Check the permissions of the file, or download it again.",
+            hint="check the permissions of the file, or download it again",
         ) from error
     except RuntimeError as error:
         faults = [clean(line.strip(), 200) for line in str(error).splitlines()[1 : 1 + _FAULTS_NAMED]]
         raise ConfigError(
             "\n".join([f"model.vae: {file}: these weights are of another network than {CONFIG}", *faults]),
-            hint="Download both files again.",
+            hint="download both files again",
         ) from error
     if odd := [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]:
         raise ConfigError(
             f"model.vae: {file}: {clean(odd[0], 200)} has values that are not finite",
-            hint="Use an earlier checkpoint, or download the file again.",
+            hint="use an earlier checkpoint, or download the file again",
         )
     return vae
 
@@ -325,6 +325,6 @@ def latent_shape(folder: str, side: int) -> tuple[int, int, int]:
         nearest = max(1, round(side / layout.reduction)) * layout.reduction
         raise ConfigError(
             f"data.image_size: the VAE needs a multiple of {layout.reduction} pixels, not {side}",
-            hint=f"Use --set data.image_size={nearest}, or another VAE.",
+            hint=f"use --set data.image_size={nearest}, or another VAE",
         )
     return layout.latent_channels, latents, latents

@@ -85,10 +85,10 @@ def check_file(path: Path) -> None:
     if not path.name.endswith(SUFFIXES):
         raise ConfigError(
             f"model.weights: {path}: not one of {', '.join(SUFFIXES)}",
-            hint="Use a weights file of one of these kinds.",
+            hint="use a weights file of one of these kinds",
         )
     if not path.is_file():
-        raise ConfigError(f"model.weights: {path}: no such file", hint="Check the path of the weights file.")
+        raise ConfigError(f"model.weights: {path}: no such file", hint="check the path of the weights file")
 
 
 def read_state(path: Path) -> Mapping[str, torch.Tensor]:
@@ -116,16 +116,16 @@ def read_weights(path: Path, key: str | None) -> tuple[Mapping[str, torch.Tensor
         if isinstance(error, OSError) and error.errno is not None:
             raise ConfigError(
                 f"model.weights: {path}: cannot read: {(error.strerror or str(error)).lower()}",
-                hint="Check the permissions of the file and its disk, then try again.",
+                hint="check the permissions of the file and its disk, then try again",
             ) from error
         if found := _FOREIGN.search(str(error)):
             raise ConfigError(
                 f"model.weights: {path}: holds Python objects ({found[1]}), whose code is not run",
-                hint="Save model.state_dict() with torch.save, where the model can be loaded.",
+                hint="save model.state_dict() with torch.save, where the model can be loaded",
             ) from error
         raise ConfigError(
             f"model.weights: {path}: damaged, or not only tensors ({type(error).__name__})",
-            hint="Download the file again, or save only the weights as .safetensors.",
+            hint="download the file again, or save only the weights as .safetensors",
         ) from error
     return _chosen(content, path, key)
 
@@ -147,13 +147,13 @@ def _chosen(content: object, path: Path, key: str | None) -> tuple[Mapping[str, 
             f", but a dict with the keys {_first(map(str, content))}" if isinstance(content, Mapping) else ""
         )
         raise ConfigError(
-            f"model.weights: {path}: not a state dict{keys}", hint="Save model.state_dict() instead."
+            f"model.weights: {path}: not a state dict{keys}", hint="save model.state_dict() instead"
         )
     names = (_WRAPPERS.sub("", name) for state in states.values() for name in state)
     if key is not None and not any(name.startswith(f"{key}.") for name in names):
         raise ConfigError(
             f"model.weights_key = {key}: {path} has none of that name, but {_first(filter(None, states))}",
-            hint="Choose one of these, a prefix of the names in it, or leave it unset.",
+            hint="choose one of these, a prefix of the names in it, or leave it unset",
         )
     averaged = [name for name in states if _AVERAGED.search(name)]
     trained = [name for name in states if name not in averaged]
@@ -162,7 +162,7 @@ def _chosen(content: object, path: Path, key: str | None) -> tuple[Mapping[str, 
     if len(taken) > 1:
         raise ConfigError(
             f"model.weights: {path}: has several state dicts: {_first(taken)}",
-            hint=f"Choose one: --set model.weights_key={taken[0]}",
+            hint=f"choose one: --set model.weights_key={taken[0]}",
         )
     others = [name for name in averaged if name != taken[0]]
     told = f"the weights of {taken[0]} are taken; averaged ones are there, too"
@@ -223,7 +223,7 @@ def _fitting(weights: State, model: nn.Module, path: Path, key: str | None) -> t
     if len(taken) > 1:
         raise ConfigError(
             f"model.weights: {path}: has the weights of the network several times: {_first(taken)}",
-            hint=f"Choose one: --set model.weights_key={taken[0][:-1]}",
+            hint=f"choose one: --set model.weights_key={taken[0][:-1]}",
         )
     inside = {
         name.removeprefix(taken[0]): each for name, each in weights.items() if name.startswith(taken[0])
@@ -344,7 +344,7 @@ def _check_kinds(weights: State, path: Path) -> None:
         more = [f"… and {len(odd) - _NAMED_IN_AN_ERROR} more"] if len(odd) > _NAMED_IN_AN_ERROR else []
         raise ConfigError(
             "\n".join([f"model.weights: {path}: not plain floating point weights", *faults, *more]),
-            hint="Save the state dict of the float32 model: dense tensors, not quantised, with their data.",
+            hint="save the state dict of the float32 model: dense tensors, not quantised, with their data",
         )
 
 
@@ -377,7 +377,7 @@ def _check_finite(weights: State, own: State, path: Path) -> None:
         more = [f"… and {len(bad) - _NAMED_IN_AN_ERROR} more"] if len(bad) > _NAMED_IN_AN_ERROR else []
         raise ConfigError(
             "\n".join([f"model.weights: {path}: weights that are not finite", *faults, *more]),
-            hint="Use an earlier checkpoint: the training that saved this one had diverged.",
+            hint="use an earlier checkpoint: the training that saved this one had diverged",
         )
 
 
@@ -385,7 +385,7 @@ def other_network(path: Path, faults: list[str]) -> ConfigError:
     """Return the error for a file with the weights of another network."""
     return ConfigError(
         "\n".join([f"model.weights: {path}: these are the weights of another network", *faults]),
-        hint="Use the --model that the file was trained with.",
+        hint="use the --model that the file was trained with",
     )
 
 

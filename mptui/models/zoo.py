@@ -42,7 +42,7 @@ def build(
     if not takes_bands and not is_own(config.name):
         raise ConfigError(
             f"model.name: {config.name} takes images of {RGB_BANDS} bands, not of {bands}",
-            hint="Use another network, or leave data.bands out.",
+            hint="use another network, or leave data.bands out",
         )
     guard_convolutions(model)
     if is_own(config.name):
@@ -101,7 +101,7 @@ def pretrained(config: ModelConfig) -> Pretrained:
     if found is None:
         raise ConfigError(
             f"model.weights = {PRETRAINED}: there are no pretrained weights of {config.name}",
-            hint="Leave --weights out, or give it a local weights file.",
+            hint="leave --weights out, or give it a local weights file",
         )
     return found
 
@@ -161,17 +161,17 @@ def _known(name: str | None, key: str = "model.name") -> tuple[str, ModelSpec]:
     if name is None:
         raise ConfigError(
             "model.name is not set",
-            hint=f"Name a network, e.g. --model {' or --model '.join(example_models())}.",
+            hint=f"name a network, e.g. --model {' or --model '.join(example_models())}",
         )
     spec = find_model(name)
     if spec is None:
         if name.startswith(PREFIX) and not timm_names():
             raise ConfigError(
                 f"{key}: {name} needs timm, which is not installed",
-                hint="Install it: pip install 'mptui[timm]'",
+                hint="install it: pip install 'mptui[timm]'",
             )
         near = get_close_matches(name.lower(), [*MODELS, *timm_names()], n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Try {' or '.join(example_models())}."
+        hint = f"did you mean {' or '.join(near)}?" if near else f"try {' or '.join(example_models())}"
         raise ConfigError(f"{key}: no network called {name!r}", hint=hint)
     return name, spec
 
@@ -180,12 +180,12 @@ def _check_task(name: str, spec: ModelSpec, task: str) -> None:
     if spec.task is None and task == RECONSTRUCTION:
         raise ConfigError(
             f"model.name: {name} can't be trained for {task}",
-            hint=f"Use --model {TASKS[task].network.accelerator}.",
+            hint=f"use --model {TASKS[task].network.accelerator}",
         )
     if (own := spec.task) is not None and own != task:
         raise ConfigError(
             f"model.name: {name} {TASKS[own].output}, but this data is {TASKS[task].sample.value}",
-            hint=f"Use --model {TASKS[task].network.accelerator}, or data with {TASKS[own].sample.value}.",
+            hint=f"use --model {TASKS[task].network.accelerator}, or data with {TASKS[own].sample.value}",
         )
 
 
@@ -193,11 +193,11 @@ def _check_encoder(name: str, spec: ModelSpec, encoder: str) -> None:
     if "encoder" not in spec.settings:
         raise ConfigError(
             f"model.encoder = {encoder}: {name} has an encoder of its own",
-            hint="Use --model unet, or leave model.encoder out.",
+            hint="use --model unet, or leave model.encoder out",
         )
     _known(encoder, "model.encoder")
     if not encoder.startswith(PREFIX):
-        raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"Use {PREFIX}{encoder}.")
+        raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"use {PREFIX}{encoder}")
 
 
 def _network_side(name: str, spec: ModelSpec, side: int, config: ModelConfig) -> int:
@@ -206,9 +206,9 @@ def _network_side(name: str, spec: ModelSpec, side: int, config: ModelConfig) ->
         if config.vae is None:
             raise ConfigError(
                 f"model.vae is not set: {name} learns the latents of a VAE",
-                hint="Train one: mptui run --model vae, then mptui export RUN --format diffusers --out DIR",
+                hint="train one: mptui run --model vae, then mptui export RUN --format diffusers --out DIR",
             )
-        raise ConfigError(f"model.vae: {name} learns images", hint="Leave it out, or use latent_diffusion.")
+        raise ConfigError(f"model.vae: {name} learns images", hint="leave it out, or use latent_diffusion")
     return input_shape(config, RGB_BANDS, side)[1]
 
 
@@ -216,13 +216,13 @@ def _check_diffusion(name: str, spec: ModelSpec, side: int, config: ModelConfig)
     given = [key for key in ("attention", "class_conditional") if getattr(config, key)]
     if unknown := [key for key in given if key not in spec.settings]:
         raise ConfigError(
-            f"model.{unknown[0]}: {name} has no such setting", hint="Leave it out, or use diffusion_unet."
+            f"model.{unknown[0]}: {name} has no such setting", hint="leave it out, or use diffusion_unet"
         )
     heights = [side >> level for level in range(config.depth + 1)]
     if other := [height for height in config.attention or () if height not in heights]:
         raise ConfigError(
             f"model.attention = {other[0]}: no level of {name} has this height",
-            hint=f"Choose of {', '.join(map(str, heights))}: its input, halved model.depth times.",
+            hint=f"choose of {', '.join(map(str, heights))}: its input, halved model.depth times",
         )
 
 
@@ -236,11 +236,11 @@ def _check_side(name: str, spec: ModelSpec, side: int, depth: int | None) -> Non
     if side < smallest:
         raise ConfigError(
             f"data.image_size: {name}{at_depth} can't take images of {side} pixels",
-            hint=f"Use --set data.image_size={smallest} or more, or another network.",
+            hint=f"use --set data.image_size={smallest} or more, or another network",
         )
     if side % multiple:
         nearest = max(1, round(side / multiple)) * multiple
         raise ConfigError(
             f"data.image_size: {name} needs a multiple of {multiple} pixels, not {side}",
-            hint=f"Use --set data.image_size={nearest}, or another network.",
+            hint=f"use --set data.image_size={nearest}, or another network",
         )

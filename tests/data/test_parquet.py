@@ -138,7 +138,7 @@ def test_without_pyarrow_the_command_to_install_it_is_told(tmp_path, own_cache, 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match="pyarrow") as caught:
         opened(tmp_path)
-    assert caught.value.hint == "Install it: pip install 'mptui[parquet]'"
+    assert caught.value.hint == "install it: pip install 'mptui[parquet]'"
 
 
 def test_a_full_disk_and_a_stop_leave_no_part_of_a_copy(tmp_path, own_cache, monkeypatch):

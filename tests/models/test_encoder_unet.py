@@ -55,7 +55,7 @@ def test_the_logits_have_the_size_of_the_image_and_every_weight_a_gradient(name,
     [
         ("timm/test_vit", "timm/test_vit has no features at a half", "timm/resnet34"),
         ("timm/resnet3", "model.encoder: no network called 'timm/resnet3'", "timm/resnet34"),
-        ("resnet34", "model.encoder: resnet34 is no network of timm", "Use timm/resnet34"),
+        ("resnet34", "model.encoder: resnet34 is no network of timm", "use timm/resnet34"),
     ],
 )
 def test_what_can_not_be_an_encoder_is_refused(encoder, told, hint):

@@ -70,10 +70,10 @@ def _check_new(path: Path, *, force: bool) -> None:
 
     if path.exists() and not force:
         raise ConfigError(
-            f"{clean_name(str(path))} exists", hint="Choose another name, or replace it: --force"
+            f"{clean_name(str(path))} exists", hint="choose another name, or replace it: --force"
         )
     if path.is_dir():
-        raise ConfigError(f"{clean_name(str(path))} is a folder", hint="Name a file.")
+        raise ConfigError(f"{clean_name(str(path))} is a folder", hint="name a file")
 
 
 def _show(dataset: "Dataset", findings: "list[DataFinding]") -> None:

@@ -117,7 +117,7 @@ def find_images(path: str) -> Found:
     walk.leave_rest(BESIDE_SPLITS)
     if not len(train):
         raise DataError(
-            f"{clean_name(path)}: holds no images", hint="Give --data the folder that has them, at any depth."
+            f"{clean_name(path)}: holds no images", hint="give --data the folder that has them, at any depth"
         )
     return Found(
         images=PathTable.chained((train, val)),
@@ -208,7 +208,7 @@ def _by_inner_folders(path: str, halves: Iterable[dict[str, FolderFiles]], setti
                 "outer": f"{len(nested)} classes, the first is {clean_name(outer)}",
                 "inner": f"{len(shared)} classes, the first is {clean_name(outer)}/{first}",
             },
-            hint="Choose with --set data.class_folders=outer or --set data.class_folders=inner.",
+            hint="choose with --set data.class_folders=outer or --set data.class_folders=inner",
         )
     return False
 
@@ -239,7 +239,7 @@ def _check_classes(path: str, halves: SplitFolders, train: _Classes, val: _Class
     if val is not None and not val.filled:
         raise DataError(
             f"{clean_name(halves.val or path)}: no class folders with images",
-            hint="Put the validation images there, one folder per class, or remove the folder.",
+            hint="put the validation images there, one folder per class, or remove the folder",
         )
     names = list(train.filled)
     _refuse_splits_as_classes(path, names)
@@ -253,16 +253,16 @@ def _check_classes(path: str, halves: SplitFolders, train: _Classes, val: _Class
         inside = f", as {clean_name(within)}" if within and has_subfolders(within) else ""
         raise DataError(
             f"{clean_name(path)}: {what}\n  layout: {CLASS_FOLDERS}",
-            hint=f"Give --data the folder whose subfolders are the classes{inside}.",
+            hint=f"give --data the folder whose subfolders are the classes{inside}",
         )
     known = Counter(map(same_text, names))
     if twice := [name for name, count in known.items() if count > 1]:
         raise DataError(
             f"{clean_name(path)}: two class folders have one name in two spellings: {some(twice)}",
-            hint="Join them: the characters look alike, but are stored in two ways.",
+            hint="join them: the characters look alike, but are stored in two ways",
         )
     if val is not None and (unknown := [name for name in val.filled if same_text(name) not in known]):
-        raise unknown_classes(path, unknown, names, "Give both the same class folders.")
+        raise unknown_classes(path, unknown, names, "give both the same class folders")
 
 
 def unknown_classes(path: str, unknown: Sequence[str], names: Iterable[str], hint: str) -> DataError:
@@ -281,7 +281,7 @@ def unknown_classes(path: str, unknown: Sequence[str], names: Iterable[str], hin
         return DataError(text, hint=hint)
     return DataError(
         f"{text}\n  classes of training that differ in capitals alone: {some(by_case)}",
-        hint="Write the names of classes with the same capitals in both.",
+        hint="write the names of classes with the same capitals in both",
     )
 
 
@@ -295,6 +295,6 @@ def _refuse_splits_as_classes(path: str, names: list[str]) -> None:
                 "splits": f"their images have no class folders, as {first}/CLASS/1.jpg",
                 "classes": f"{len(names)} classes: {some(names)}",
             },
-            hint="Sort the images into class folders, give --data a list of images and labels"
-            " (LIST.csv), or rename the folders if they are classes.",
+            hint="sort the images into class folders, give --data a list of images and labels"
+            " (LIST.csv), or rename the folders if they are classes",
         )

@@ -78,7 +78,7 @@ def recognize_list(path: str) -> SampleKind | None:
         names = ", ".join(map(clean_name, table.header[:12]))
         raise DataError(
             f"{clean_name(path)}: none of its columns is called image: {names}",
-            hint="Name the columns in its first line: image, label or mask, and split if there is one.",
+            hint="name the columns in its first line: image, label or mask, and split if there is one",
         )
     return columns.kind
 
@@ -108,11 +108,11 @@ def find_in_list(path: str, kind: SampleKind, *_: object) -> Found:
     if len(classes) < 2 and kind is SampleKind.CLASS:
         raise DataError(
             f"{clean_name(path)}: only one class: {clean_name(classes[0])}",
-            hint="Choose --model diffusion_unet for images alone, or list two classes or more.",
+            hint="choose --model diffusion_unet for images alone, or list two classes or more",
         )
     if unknown := sorted({*val.targets} - {*train.targets}) if kind is SampleKind.CLASS else []:
         raise unknown_classes(
-            path, unknown, train.targets, "Correct the column of the split, or of the label."
+            path, unknown, train.targets, "correct the column of the split, or of the label"
         )
     numbers = {name: number for number, name in enumerate(classes)}
     masked = kind is SampleKind.MASK
@@ -183,7 +183,7 @@ def offering(folder: str) -> Iterator[None]:
         first = next((path for place in _places(folder) for path in _offered(place)), None)
         if first is None:
             raise
-        offer = f"Its labels are in a list: --data {shell_word(first)}."
+        offer = f"its labels are in a list: --data {shell_word(first)}"
         if not isinstance(error, TwoReadingsError):
             error.hint = offer
         elif shell_word(first) not in error.hint:
@@ -254,7 +254,7 @@ class _Rows:
                 raise TwoReadingsError(
                     f"{first} and {second} say different things of {clean_name(image)}",
                     {first: " ".join(map(clean_name, known[1:])), second: clean_name(f"{split} {target}")},
-                    hint="Remove one of the lines: an image has one label and one split.",
+                    hint="remove one of the lines: an image has one label and one split",
                 )
             self._again.append(image)
             return
@@ -269,7 +269,7 @@ class _Rows:
         if word not in self._columns.split_of:
             raise DataError(
                 f"{self._table.name(number)}: its split is {row[self._columns.split]!r}",
-                hint="Write train, val or test in the column of the split, or remove the column.",
+                hint="write train, val or test in the column of the split, or remove the column",
             )
         return self._columns.split_of[word]
 
@@ -286,7 +286,7 @@ class _Rows:
         mask = self._masks.find(row[columns.mask]) if row[columns.mask] else None
         if mask == image:
             raise DataError(
-                f"{self._table.name(number)}: image and mask are one file", hint="List the file of the mask."
+                f"{self._table.name(number)}: image and mask are one file", hint="list the file of the mask"
             )
         return mask or "", "" if mask else f"has no mask {row[columns.mask]}".rstrip()
 
@@ -302,7 +302,7 @@ class _Rows:
             return str(int(value)) if "." in text else text
         raise DataError(
             f"{self._table.name(number)}: its label is the fraction {text}, not a class",
-            hint="List the class of each image: its name, or its number.",
+            hint="list the class of each image: its name, or its number",
         )
 
 
@@ -338,8 +338,8 @@ def _nothing(table: TextTable, columns: Columns, rows: _Rows) -> DataError:
         what += f": {clean_name(rows.problems[0].path)}: {rows.problems[0].reason}"
     return DataError(
         f"{clean_name(table.path)}: {what}",
-        hint=f"Write into the column {clean_name(table.header[columns.image])} where each image is, from the"
-        " folder of the list: images/1.jpg.",
+        hint=f"write into the column {clean_name(table.header[columns.image])} where each image is, from the"
+        " folder of the list: images/1.jpg",
     )
 
 
@@ -424,7 +424,7 @@ class FileFinder:
         return TwoReadingsError(
             f"{clean_name(self._list)}: the files of its names are in two folders",
             {clean_name(folder): "has files of these names" for folder in (first, second)},
-            hint="Write the folder into the list: images/1.jpg.",
+            hint="write the folder into the list: images/1.jpg",
         )
 
 
@@ -444,7 +444,7 @@ def _found(folder: str, name: str) -> str | None:
         raise TwoReadingsError(
             f"two files fit {clean_name(name)}",
             {clean_name(file): f"in {clean_name(inside)}" for file in files[:2]},
-            hint="Write the names in the list with their endings.",
+            hint="write the names in the list with their endings",
         )
     return os.path.join(inside, files[0]) if files else None
 

@@ -117,7 +117,7 @@ def _labels_said(file: str) -> tuple[str, ...]:
         raise TwoReadingsError(
             f"{clean_name(file)}: the labels may be in {label} or in {others}",
             {clean_name(str(name)): "a column of classes" for name in (columns.label, *columns.other_labels)},
-            hint="Rename the one that is meant to label: dataset.rename_column(NAME, 'label').",
+            hint="rename the one that is meant to label: dataset.rename_column(NAME, 'label')",
         )
     return (f"the labels are those of the column {label}; {others} has classes, too, and is not read",)
 
@@ -261,5 +261,5 @@ def _recognized(path: str) -> tuple[FolderFormat, tuple[SampleKind, ...]]:
     found = contents(find_splits(path, has_subfolders).train)
     raise DataError(
         f"{clean_name(path)}: no data of a known format\n{layouts}\n  found: {found}",
-        hint="Give --data a folder that has one of these layouts.",
+        hint="give --data a folder that has one of these layouts",
     )

@@ -157,7 +157,7 @@ def damaged(path: str, why: object) -> DataError:
     """Return the error for a packed file that can't be read."""
     return DataError(
         f"{clean_name(path)}: damaged: {clean(str(why), 200)}",
-        hint="Copy or download it again, or remove it.",
+        hint="copy or download it again, or remove it",
     )
 
 
@@ -240,7 +240,7 @@ def _refuse_several(path: str, files: list[str]) -> None:
         raise TwoReadingsError(
             f"{clean_name(path)}: {len(folders)} folders with sets of their own",
             {clean_name(folder or "."): some(names) for folder, names in islice(folders.items(), _NAMED)},
-            hint=f"Give --data one of them, as {inner}" + ", or move the others out of it." * ("" in folders),
+            hint=f"give --data one of them, as {inner}" + ", or move the others out of it" * ("" in folders),
         )
 
 
@@ -316,7 +316,7 @@ def join(
     if not counts[0]:
         raise DataError(
             f"{clean_name(path)}: no usable training sample{_first_problem(parts)}",
-            hint="Check that it has the bytes of its images, not paths alone, and labels or masks.",
+            hint="check that it has the bytes of its images, not paths alone, and labels or masks",
         )
     of_file, rows, places, labels = (
         np.concatenate([array for part in parts for array in getattr(part, column)])
@@ -354,7 +354,7 @@ def declared_classes(path: str) -> tuple[str, ...] | None:
         lines = file.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{clean_name(str(file))}: {clean_name(str(error))}", hint="Write the name of a class a line."
+            f"{clean_name(str(file))}: {clean_name(str(error))}", hint="write the name of a class a line"
         ) from error
     return tuple(line.strip() for line in lines if line.strip())
 
@@ -374,7 +374,7 @@ def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] 
     in_files = {listing.classes: None for listing in lists if listing.classes is not None}
     if declared is None and len({frozenset(names) for names in in_files}) > 1:
         raise DataError(
-            f"{clean_name(path)}: its files declare different classes", hint="Give --data one set of files."
+            f"{clean_name(path)}: its files declare different classes", hint="give --data one set of files"
         )
     labels = {label for listing in lists for label in listing.labels}
     _refuse_captions(path, lists, labels)
@@ -384,7 +384,7 @@ def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] 
             f"{clean_name(path)}: only one class: {clean_name(classes[0])}"
             if classes
             else f"{clean_name(path)}: no labels in .cls or .txt members, or as label or class in .json",
-            hint="Choose --model diffusion_unet for images alone, or data with two classes or more.",
+            hint="choose --model diffusion_unet for images alone, or data with two classes or more",
         )
     return tuple(_distinct(map(clean_name, classes)))
 
@@ -400,7 +400,7 @@ def _refuse_captions(path: str, lists: Sequence[Listing], labels: Collection[str
                 "captions": f"each describes its image, as {first}",
                 "classes": f"{len(labels)} classes, most with one image",
             },
-            hint="Choose --model diffusion_unet for images alone; write classes into .cls members.",
+            hint="choose --model diffusion_unet for images alone; write classes into .cls members",
         )
 
 

@@ -191,7 +191,7 @@ def _two_sets(path: str, first: PairFolders, second: PairFolders) -> TwoReadings
     return TwoReadingsError(
         f"{clean_name(path)}: two sets of images and masks can be meant",
         {"one": folders[0], "the other, with splits": folders[1]},
-        hint="Move one of them out of it.",
+        hint="move one of them out of it",
     )
 
 
@@ -210,7 +210,7 @@ def _only(path: str, what: str, names: list[str], inside: Mapping[str, str]) -> 
                 first: f"has the {what}, and {second} is left out",
                 second: f"has them, and {first} is left out",
             },
-            hint="Move one of them out of it.",
+            hint="move one of them out of it",
         )
     return filled[0]
 
@@ -267,7 +267,7 @@ def _names(file: str) -> Iterable[str]:
             return [line.split()[0] for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{clean_name(file)}: {clean_name(str(error))}", hint="Write the name of an image a line."
+            f"{clean_name(file)}: {clean_name(str(error))}", hint="write the name of an image a line"
         ) from error
 
 
@@ -313,7 +313,7 @@ def find_pairs(path: str) -> Found:
     if TRAIN not in folders and "" not in folders:
         raise DataError(
             f"{clean_name(path)}: needs a folder of images and one of masks\n  layout: {IMAGES_AND_MASKS}",
-            hint="Give it both, side by side.",
+            hint="give it both, side by side",
         )
     walk = FolderWalk(path)
     pairs = {split: _pairs_of(walk, each) for split, each in folders.items()}
@@ -429,7 +429,7 @@ def _paired(walk: FolderWalk, folders: PairFolders, images: list[str], masks: li
                 return pairs
     raise DataError(
         f"{clean_name(folders.masks)}: no mask has the name of an image in {clean_name(folders.images)}",
-        hint="Use the same names: 1.jpg and 1.png, or 1_mask.png.",
+        hint="use the same names: 1.jpg and 1.png, or 1_mask.png",
     )
 
 
@@ -444,7 +444,7 @@ def _without_images(folder: str, walk: FolderWalk) -> DataError:
     named = f" (but {len(others)} other files: {kinds})" if others else ""
     return DataError(
         f"{clean_name(folder)}: holds no images{named}",
-        hint="A mask is an image file whose pixels are the classes; polygons and boxes are not read.",
+        hint="a mask is an image file whose pixels are the classes; polygons and boxes are not read",
     )
 
 
@@ -476,13 +476,13 @@ def _parts(walk: FolderWalk, folders: PairFolders, listed: Sequence[tuple[list[s
         inner = os.path.dirname(folders.each[0][0])
         raise DataError(
             f"{at}: its only folder {clean_name(names[0])} has the images and masks",
-            hint=f"Give --data {shell_word(inner)}.",
+            hint=f"give --data {shell_word(inner)}",
         )
     if odd := [name for name in names if _may_be_split(name)]:
         raise TwoReadingsError(
             f"{at}: its folders have images and masks each, and can be splits or parts",
             {"splits": f"{clean_name(odd[0])} is one by its name", "parts of one set": some(names)},
-            hint="Name the folders of splits train, val and test, or give --data one of the folders.",
+            hint="name the folders of splits train, val and test, or give --data one of the folders",
         )
     whole = _Pairs()
     for (images, masks), (image_folder, mask_folder) in zip(listed, folders.each, strict=True):
@@ -562,7 +562,7 @@ def _refuse_two(what: str, files: list[str]) -> None:
         raise TwoReadingsError(
             f"two {what}",
             {first: f"is read, without {second}", second: f"is read, without {first}"},
-            hint="Remove one of them, or give --data a list of the images and their masks (LIST.csv).",
+            hint="remove one of them, or give --data a list of the images and their masks (LIST.csv)",
         )
 
 

@@ -255,7 +255,7 @@ def _opened(path: str) -> "pq.ParquetFile":
     except ImportError as error:
         raise ConfigError(
             f"{clean_name(path)}: pyarrow, which reads it, is not installed",
-            hint="Install it: pip install 'mptui[parquet]'",
+            hint="install it: pip install 'mptui[parquet]'",
         ) from error
     try:
         os.close(open_regular(path))

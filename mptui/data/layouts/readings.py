@@ -16,7 +16,7 @@ from mptui.text import clean_name, some
 # ------------------------------------------------------------------------------------
 
 _PARTS = frozenset({"part", "parts", "batch", "chunk", "fold", "shard", "volume", "disk", "split", "zip"})
-_AS_CLASSES = "add --set data.class_folders=outer if each folder is a class."
+_AS_CLASSES = "add --set data.class_folders=outer if each folder is a class"
 
 
 def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]) -> None:
@@ -38,7 +38,7 @@ def refuse_two_readings(path: str, half: str, folders: Mapping[str, FolderFiles]
             raise TwoReadingsError(
                 f"{clean_name(half)}: {clean_name(name)} can be a class, or another part of the set",
                 {**reading, "a class": f"{len(filled)} classes: {some(list(filled))}"},
-                hint=f"Move {clean_name(name)} out of it (splits are DATA/train/CLASS and DATA/val/CLASS), or"
+                hint=f"move {clean_name(name)} out of it (splits are DATA/train/CLASS and DATA/val/CLASS), or"
                 f" {_AS_CLASSES}",
             )
     _refuse_shared_folders(half, filled)
@@ -91,7 +91,7 @@ def refuse_links_across(half: str, links: Iterable[str], counts: Mapping[str, in
                     f"of {first}": f"{second} holds the files of other classes, and is none",
                     f"of {second}": f"the links in {first} are none of its samples",
                 },
-                hint=f"Move {second} out of it if links say the classes, or remove the links.",
+                hint=f"move {second} out of it if links say the classes, or remove the links",
             )
 
 
@@ -108,7 +108,7 @@ def _refuse_parts(half: str, names: list[str]) -> None:
                 "parts of one set": f"{some(names)}: the classes are said elsewhere",
                 "classes": f"{len(names)} classes: {some(names)}",
             },
-            hint=f"Give --data a list of images and labels (LIST.csv), or {_AS_CLASSES}",
+            hint=f"give --data a list of images and labels (LIST.csv), or {_AS_CLASSES}",
         )
 
 
@@ -124,7 +124,7 @@ def _refuse_shared_folders(half: str, filled: Mapping[str, FolderFiles]) -> None
                 "outer": f"{len(filled)} classes: {some(list(filled))}",
                 "inner": f"{len(shared)} classes: {some(sorted(shared))}",
             },
-            hint="Give --data one of its folders, or a list of images and labels (LIST.csv), if the inner are"
+            hint="give --data one of its folders, or a list of images and labels (LIST.csv), if the inner are"
             " the classes; add --set data.class_folders=inner if each of the inner is a class of its own;"
             f" {_AS_CLASSES}",
         )
@@ -223,10 +223,10 @@ def _are_boxes(text: str) -> bool:
 
 def _annotation_hint(name: str, kind: SampleKind) -> str:
     if kind is SampleKind.MASK:
-        return f"To train a U-Net, {_MASKS_FROM[name]}; put them into DATA/masks beside DATA/images."
+        return f"to train a U-Net, {_MASKS_FROM[name]}; put them into DATA/masks beside DATA/images"
     return (
-        "To train on classes, cut the objects out into class folders (DATA/cat/1.jpg), or give --data a list"
-        " of images and labels (LIST.csv)."
+        "to train on classes, cut the objects out into class folders (DATA/cat/1.jpg), or give --data a list"
+        " of images and labels (LIST.csv)"
     )
 
 
@@ -245,27 +245,27 @@ def _no_class_folders(text: str, path: str, splits: list[str]) -> DataError:
         "classes": f"{named} are the classes",
     }
     hint = (
-        "Sort the images into class folders, give --data a list of images and labels (LIST.csv), or rename"
-        " the folders if they are classes."
+        "sort the images into class folders, give --data a list of images and labels (LIST.csv), or rename"
+        " the folders if they are classes"
     )
     lists = sorted((name for name in os.listdir(path) if name.lower().endswith(_LISTS)), key=natural_key)
     if lists:
         file = clean_name(os.path.join(path, lists[0]))
-        hint = f"Give --data {file}, if it lists the images and their labels; or rename the folders."
+        hint = f"give --data {file}, if it lists the images and their labels; or rename the folders"
     return TwoReadingsError(text, readings, hint=hint)
 
 
 def _hint(kinds: tuple[SampleKind, ...], kind: SampleKind) -> str:
     if kind is SampleKind.IMAGE:
-        return "Choose --model unet, or give --data the folder of the images alone."
+        return "choose --model unet, or give --data the folder of the images alone"
     if kind is SampleKind.MASK:
         return (
-            "A --model unet needs images and their masks: DATA/images/1.jpg and DATA/masks/1.png"
-            " (docs/data.md has each layout that is read). Choose another model for classes."
+            "a --model unet needs images and their masks: DATA/images/1.jpg and DATA/masks/1.png"
+            " (docs/data.md has each layout that is read). Choose another model for classes"
         )
     if kinds == (SampleKind.IMAGE,):
         return (
-            "Put the images of each class into a folder of its own (DATA/cat/1.jpg), or choose --model "
-            "diffusion_unet for images alone, without model.class_conditional."
+            "put the images of each class into a folder of its own (DATA/cat/1.jpg), or choose --model "
+            "diffusion_unet for images alone, without model.class_conditional"
         )
-    return "Choose --model unet for masks, diffusion_unet for images alone, and any other for classes."
+    return "choose --model unet for masks, diffusion_unet for images alone, and any other for classes"

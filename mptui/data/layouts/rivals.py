@@ -83,11 +83,11 @@ def refuse_rivals(
     split = f" of {found.split}" if found.split else ""
     which = "the splits alone are meant" if split else "each folder is a class"
     outer = f"add --set data.class_folders=outer if {which}" if by_folders else ""
-    hint = ", or ".join(way for way in ("Move one of them out of it", rival.way_out, outer) if way)
+    hint = ", or ".join(way for way in ("move one of them out of it", rival.way_out, outer) if way)
     raise TwoReadingsError(
         f"{clean_name(path)}: two layouts can be meant",
         {found.layout: f"{len(found.images):,} images{names}{split}", rival.layout: rival.what},
-        hint=f"{hint}.",
+        hint=f"{hint}",
     )
 
 
@@ -104,11 +104,11 @@ def refused_by_kind(what: str, path: str, kinds: tuple[SampleKind, ...], kind: S
     if rival is None:
         return wrong_kind(what, path, kinds, kind)
     has = " and ".join(each.value for each in kinds)
-    hint = ", or ".join(way for way in ("Move one of them out of it", rival.way_out) if way)
+    hint = ", or ".join(way for way in ("move one of them out of it", rival.way_out) if way)
     return TwoReadingsError(
         f"{clean_name(what)} has {has}, but the model needs {kind.value}, and two layouts can be meant",
         {layout_of(recognize(path)[0]): f"it has {has}", rival.layout: rival.what},
-        hint=f"{hint}.",
+        hint=f"{hint}",
     )
 
 
@@ -122,8 +122,8 @@ def _refuse_split_in_names(path: str, found: Found) -> None:
             "the split is that of the names": f"{named}, as {_named(path, [found.images[0]])}",
             "they say nothing": "a share of all images is held out by the seed",
         },
-        hint="Put the images of each split into a folder of its own (DATA/train, DATA/val), or give --data a"
-        " list of them (LIST.csv): a column split says which, and without it a share is held out.",
+        hint="put the images of each split into a folder of its own (DATA/train, DATA/val), or give --data a"
+        " list of them (LIST.csv): a column split says which, and without it a share is held out",
     )
 
 

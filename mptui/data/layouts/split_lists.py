@@ -28,7 +28,7 @@ _MOST_LISTS, _MOST_BYTES, _TRIED = 64, 1 << 28, 50
 _NAMED = 0.9
 """Share of the lines of a list that name an image, and of the images that are in a list."""
 _UNLISTED = "is in none of the lists of splits"
-_OR_A_LIST = "or give --data LIST.csv with a column split."
+_OR_A_LIST = "or give --data LIST.csv with a column split"
 
 Rows = frozenset[int]
 
@@ -148,7 +148,7 @@ def _check(path: str, lists: Mapping[str, _List], images: int) -> None:
             f"{clean_name(path)}: its lists of splits leave out {images - len(listed):,} of {images:,}"
             " images",
             {"by the lists": counts, "without": "a share of all is held out by the seed"},
-            hint=f"Complete the lists, or move them out of it, {_OR_A_LIST}",
+            hint=f"complete the lists, or move them out of it, {_OR_A_LIST}",
         )
 
 

@@ -70,21 +70,21 @@ def read_table(path: str, rows: int | None = None) -> TextTable:
             if rows is not None and len(lines) > rows:
                 break
     except UnicodeDecodeError as error:
-        raise DataError(f"{clean_name(path)}: not in UTF-8", hint="Save it as CSV in UTF-8.") from error
+        raise DataError(f"{clean_name(path)}: not in UTF-8", hint="save it as CSV in UTF-8") from error
     except (OSError, csv.Error) as error:
         raise DataError(
             f"{clean_name(path)}: {getattr(error, 'strerror', None) or error}",
-            hint="Save it as CSV in UTF-8.",
+            hint="save it as CSV in UTF-8",
         ) from error
     if not lines:
-        raise DataError(f"{clean_name(path)}: the list is empty", hint="Write a line for each image.")
+        raise DataError(f"{clean_name(path)}: the list is empty", hint="write a line for each image")
     header = lines[0]
     for number, line in enumerate(lines):
         if len(line) > len(header):
             raise DataError(
                 f"{clean_name(os.path.basename(path))}, line {number + 1}: {len(line)} values,"
                 f" where the first line has {len(header)}",
-                hint="Put a value that has a comma between double quotes.",
+                hint="put a value that has a comma between double quotes",
             )
         line += [""] * (len(header) - len(line))
     return TextTable(path, header, lines[1:])
@@ -175,7 +175,7 @@ def find_columns(table: TextTable) -> Columns | None:
         raise _refused(
             table,
             f"{coded[0]} holds masks as run lengths",
-            "Write each mask as a PNG file, and list it as mask.",
+            "write each mask as a PNG file, and list it as mask",
         )
     mask = _first(names, _MASK)
     labels = [place for place, name in enumerate(names) if name in _plain_all(_LABEL) and place != image]
@@ -188,7 +188,7 @@ def find_columns(table: TextTable) -> Columns | None:
                 "images and masks": f"column {clean_name(table.header[mask])}",
                 "images in classes": f"column {clean_name(table.header[labels[0]])}",
             },
-            hint="Remove the column that is not to be learned.",
+            hint="remove the column that is not to be learned",
         )
     split, split_of = _split_column(table, names, {image, mask, *labels})
     if mask is not None or not table.rows:
@@ -208,7 +208,7 @@ def find_columns(table: TextTable) -> Columns | None:
         raise _refused(
             table,
             f"none of its columns is called label or mask: {', '.join(map(clean_name, table.header[:12]))}",
-            "Rename the column of the classes to label, or that of the masks' files to mask.",
+            "rename the column of the classes to label, or that of the masks' files to mask",
         )
     return Columns(image, split=split, split_of=split_of)
 
@@ -308,7 +308,7 @@ def _one_of(table: TextTable, labels: list[int]) -> int:
                     clean_name(table.header[first]): f"{counts[0]} classes",
                     clean_name(table.header[other]): f"{counts[1]} classes",
                 },
-                hint="Remove one of them.",
+                hint="remove one of them",
             )
         if all(_is_number(row[first]) for row in table.rows):
             first = other
@@ -376,8 +376,8 @@ def refuse_several_labels(table: TextTable, place: int) -> None:
                 f"several, with {what} between them": f"{len(parts)} labels: {_first_names(parts)}",
                 "one": f"{len(labels)} classes: {_first_names(labels)}",
             },
-            hint="List one class for each image: a network learns one. If each combination is a class, write"
-            f" + instead of {what}.",
+            hint="list one class for each image: a network learns one. If each combination is a class, write"
+            f" + instead of {what}",
         )
 
 

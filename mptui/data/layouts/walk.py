@@ -274,7 +274,7 @@ def leads_to(kind: Callable[[], bool]) -> bool:
 def unreadable(path: str, error: OSError) -> DataError:
     """Return the error for a folder that can't be listed."""
     return DataError(
-        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder is readable (ls -l)."
+        f"{clean_name(path)}: {error.strerror}", hint="check that the folder is readable (ls -l)"
     )
 
 
@@ -403,12 +403,12 @@ def check_folder(path: str) -> None:
     if not os.path.lexists(path):
         raise DataError(
             f"no such folder: {clean_name(path)}",
-            hint="Check --data; relative paths start at the current folder.",
+            hint="check --data; relative paths start at the current folder",
         )
     if not os.path.isdir(path):
         raise DataError(
             f"not a folder: {clean_name(path)}",
-            hint="Unpack it if it is an archive, and give the folder to --data.",
+            hint="unpack it if it is an archive, and give the folder to --data",
         )
 
 
@@ -459,7 +459,7 @@ def _of_split(path: str, inside: dict[str, str], split: str, is_half: Callable[[
         raise TwoReadingsError(
             f"{clean_name(path)}: two folders of one split",
             {first: f"is {split}, without {second}", second: f"is {split}, without {first}"},
-            hint="Move one of them out of it, or give --data LIST.csv with a column split.",
+            hint="move one of them out of it, or give --data LIST.csv with a column split",
         )
     return inside[chosen[0]] if chosen else None
 

@@ -154,7 +154,7 @@ def open_samples(
     if dataset.pixels != (trained_on := trained.preprocessing.stored or RGB):
         raise DataError(
             f"{clean_name(dataset.name)}: images have {dataset.pixels}, but the run has {trained_on}",
-            hint="Give --data images of the same bands and values.",
+            hint="give --data images of the same bands and values",
         )
     whole = dataset.held_out and not own
     if own and (told := data_changes(trained.run, dataset)) is not None:

@@ -89,13 +89,13 @@ def check_format(name: str) -> ExportFormat:
         ConfigError: There is no such format, or a module of it is not installed.
     """
     if name not in EXPORT_FORMATS:
-        raise ConfigError(f"--format {clean(name, 100)}: no such format", hint=f"Use {_either()}.")
+        raise ConfigError(f"--format {clean(name, 100)}: no such format", hint=f"use {_either()}")
     spec = EXPORT_FORMATS[name]
     missing = [module for module in spec.modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigError(
             f"--format {name}: {' and '.join(missing)} not installed",
-            hint=f"Install with: pip install 'mptui[{spec.extra}]'",
+            hint=f"install with: pip install 'mptui[{spec.extra}]'",
         )
     return spec
 
@@ -121,7 +121,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     if spec.model not in {"", trained.config.model.name}:
         raise ConfigError(
             f"--format {request.format} is for --model {spec.model}, not for {trained.config.model.name}",
-            hint="Use --format safetensors.",
+            hint="use --format safetensors",
         )
     name = spec.file or trained.run.name + spec.suffix
     for planned in (name, CARD, CURVES):
@@ -133,7 +133,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     data = open_samples(trained, request.data, on_progress=on_progress, note=note)
     facts = facts_of(trained, course, request.licence)
     if not len(data.split):
-        raise DataError(f"{data.dataset.name}: no images to compare on", hint="Use --data with images.")
+        raise DataError(f"{data.dataset.name}: no images to compare on", hint="use --data with images")
     try:
         request.folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -179,9 +179,9 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, *,
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise MptuiError(
             f"this network can't be exported as {spec.suffix[1:]}: {clean(first_line, 300)}",
-            hint="Use another --format; --debug shows the exporter's error."
+            hint="use another --format; --debug shows the exporter's error"
             if spec is EXPORT_FORMATS["safetensors"]
-            else "Use --format safetensors, which holds any network; --debug shows the exporter's error.",
+            else "use --format safetensors, which holds any network; --debug shows the exporter's error",
         ) from error
 
 
@@ -199,7 +199,7 @@ def _load(spec: ExportFormat, trained: Trained, file: Path, facts: str) -> Netwo
     if found != facts:
         raise MptuiError(
             f"{file.name}: the facts in the file are not those that were written",
-            hint="The file was removed. Report this, with the versions of torch and of the runtime.",
+            hint="the file was removed. Report this, with the versions of torch and of the runtime",
         )
     return network
 
@@ -209,7 +209,7 @@ def _other_outputs(name: str, found: Agreement) -> MptuiError:
     return MptuiError(
         f"the {name} file computes other outputs than the run: they differ by up to {found.difference:.3g}"
         f" (accepted: {found.tolerance:.3g}) on {found.images:,} images{classes}",
-        hint="The file was removed. Use another --format, and report this with the versions of torch.",
+        hint="the file was removed. Use another --format, and report this with the versions of torch",
     )
 
 

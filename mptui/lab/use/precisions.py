@@ -84,7 +84,7 @@ def check_installed() -> None:
         ConfigError: It is not.
     """
     if importlib.util.find_spec("torchao") is None:
-        raise ConfigError("int8: torchao not installed", hint="Install with: pip install 'mptui[int8]'")
+        raise ConfigError("int8: torchao not installed", hint="install with: pip install 'mptui[int8]'")
 
 
 @torch.no_grad()
@@ -213,7 +213,7 @@ def precision_names(text: str) -> list[str]:
     unknown = [name for name in names if name not in NAMES]
     if unknown or not names:
         wrong = clean(", ".join(unknown) or "none", 100)
-        raise ConfigError(f"--precisions: {wrong}: no such precision", hint=f"Use {', '.join(NAMES)} or all.")
+        raise ConfigError(f"--precisions: {wrong}: no such precision", hint=f"use {', '.join(NAMES)} or all")
     if INT8 in names:
         check_installed()
     return names

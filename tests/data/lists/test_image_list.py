@@ -216,21 +216,21 @@ def test_what_is_left_out_is_counted_by_its_reason(folder):
         (
             [("id", "a", "b"), (0, "x", "y"), (1, "x", "z")],
             "none of its columns is called label or mask",
-            "Rename",
+            "rename",
         ),
         (
             [("id", "label", "class"), (0, "a", "x"), (1, "b", "x")],
             r"label: 2 classes\n  class: 1 classes",
-            "Remove",
+            "remove",
         ),
-        ([("id", "label", "mask"), (0, "a", "x")], "a mask and a label", "Remove"),
+        ([("id", "label", "mask"), (0, "a", "x")], "a mask and a label", "remove"),
         ([("id", "EncodedPixels"), (0, "1 2 3")], "run lengths", "PNG"),
         ([("id", "label"), (0, "0.25"), (1, "0.5")], "line 2: its label is the fraction 0.25", "its number"),
         ([("id", "label", "split"), (0, "a", "fold1")], "line 2: its split is 'fold1'", "train, val or test"),
         (
             [("id", "label"), (0, "a"), (1, "b"), (0, "b")],
             r"line 2 and list.csv, line 4 say different",
-            "Remove",
+            "remove",
         ),
         (
             [("id", "label", "split"), (0, "a", "train"), (1, "b", "train"), (0, "a", "val")],

@@ -268,7 +268,7 @@ def test_classes_of_links_to_the_files_in_one_folder_are_refused_until_that_is_m
             (tmp_path / "set" / name / f"{number}.png").symlink_to(tmp_path / "set" / "all" / f"{number}.png")
     with pytest.raises(DataError, match=r"a has 4 links to images in all:\n  of a: .*\n  of all: ") as caught:
         opened(tmp_path / "set", SampleKind.CLASS)
-    assert "Move all out of it if links" in caught.value.hint
+    assert "move all out of it if links" in caught.value.hint
     shutil.move(tmp_path / "set" / "all", tmp_path / "files")
     for link in (tmp_path / "set").rglob("*.png"):
         link.unlink()

@@ -183,6 +183,6 @@ def assert_both_are_named(error, root, kind, *layouts):
     for layout in layouts:
         known = LAYOUTS[layout] + "|images" * (kind is SampleKind.IMAGE)
         assert any(re.search(known, line) for line in (*readings, error.hint)), (error.message, kind)
-    assert re.match("Move .* out of it|Sort the images", error.hint), (error.message, error.hint)
+    assert re.match("move .* out of it|sort the images", error.hint), (error.message, error.hint)
     if given := re.search(rf"--data ({root}\S*) for the second", error.hint):
         assert any(serves(given[1], other) for other in SampleKind)

@@ -239,8 +239,8 @@ def list_the_masks(root):
 @pytest.mark.parametrize(
     ("make", "said", "hint", "remedy", "given"),
     [
-        (of_the_only_folder, "its only folder Kvasir", "/Kvasir.", None, "Kvasir"),
-        (splits_by_other_words, r"\n  splits: X-T.*\n  parts", "Name the folders", rename_splits, "."),
+        (of_the_only_folder, "its only folder Kvasir", "/Kvasir", None, "Kvasir"),
+        (splits_by_other_words, r"\n  splits: X-T.*\n  parts", "name the folders", rename_splits, "."),
         (two_kinds_of_masks, r"\n  other masks: 1st_manual/", "LIST.csv", list_the_masks, "list.csv"),
     ],
 )

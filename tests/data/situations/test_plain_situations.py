@@ -61,7 +61,7 @@ def test_an_archive_is_to_be_unpacked(tmp_path, form):
     archive = shutil.make_archive(str(tmp_path / "packed"), form, tmp_path / "set")
     with pytest.raises(DataError) as caught:
         opened(archive, SampleKind.CLASS)
-    assert "Unpack it" in caught.value.hint
+    assert "unpack it" in caught.value.hint
     shutil.unpack_archive(archive, tmp_path / "out")
     assert opened(tmp_path / "out", SampleKind.CLASS)[0].classes == ("a", "b")
 

@@ -188,7 +188,7 @@ def test_splits_of_images_and_masks_are_said_to_be_for_masks(tmp_path):
         pairs(tmp_path / half, "images/{}.png", "masks/{}.png")
     with pytest.raises(DataError, match="has images with masks") as caught:
         opened(tmp_path, SampleKind.CLASS)
-    assert "Choose --model unet for masks" in caught.value.hint
+    assert "choose --model unet for masks" in caught.value.hint
     assert opened(tmp_path, SampleKind.MASK)[0].reading.split == "folders train and val"
 
 

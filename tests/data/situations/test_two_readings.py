@@ -115,7 +115,7 @@ def test_two_sets_of_masks_in_one_folder_are_refused(tmp_path, other):
     fill(tmp_path, *other, *splits)
     with pytest.raises(DataError, match=r"two sets.*\n.*images and masks.*\n.*train") as caught:
         opened(tmp_path, SampleKind.MASK)
-    assert "Move" in caught.value.hint
+    assert "move" in caught.value.hint
     shutil.rmtree(tmp_path / "images")
     shutil.rmtree(tmp_path / "masks")
     dataset, _ = opened(tmp_path, SampleKind.MASK)
