@@ -34,8 +34,8 @@ from mptui.data.prepared import (
     INDEX,
     SAMPLES,
     VERSION,
-    Description,
     PreparedSet,
+    SetDescription,
     SetFile,
     ignored_value,
     open_prepared,
@@ -566,7 +566,7 @@ def _finish(plan: _Plan, tars: list[Tar]) -> None:
     array = io.BytesIO()
     np.save(array, records, allow_pickle=False)
     write_file(out / CLASSES, "".join(f"{clean_name(name)}\n" for name in plan.classes).encode())
-    about = Description(
+    about = SetDescription(
         format=FORMAT,
         version=VERSION,
         key=plan.key,

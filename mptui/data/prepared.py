@@ -63,7 +63,7 @@ class SetFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class SetDescription:
     """The contents of `prepared.json`."""
 
     format: str
@@ -96,7 +96,7 @@ class PreparedSet:
     """The checked index of a prepared set."""
 
     folder: Path
-    about: Description
+    about: SetDescription
     records: npt.NDArray[np.void]
     """[N] of `record_type`."""
 
@@ -210,7 +210,7 @@ def check_bytes(prepared: PreparedSet, on_progress: Callable[[int, int], None]) 
         _check_digest(prepared.folder, tar, on_block)
 
 
-def _kind(about: Description) -> SampleKind:
+def _kind(about: SetDescription) -> SampleKind:
     """Return the kind of the samples; images of one class are images alone."""
     if about.masks:
         return SampleKind.MASK
@@ -227,14 +227,14 @@ def _damaged(path: Path, why: str) -> DataError:
     return DataError(f"{clean_name(str(path))}: damaged: {why}", hint=_AGAIN)
 
 
-def _description(folder: Path) -> Description:
+def _description(folder: Path) -> SetDescription:
     path = folder / INDEX
     try:
         facts = json.loads(read_regular(path, _MOST_INDEX_BYTES, os.O_NOFOLLOW))
         if facts["format"] != FORMAT:
             raise ValueError(facts["format"])
         _check_version(path, facts)
-        about: Description = reader_of(Description)(facts)
+        about: SetDescription = reader_of(SetDescription)(facts)
     except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise _damaged(path, "not the index of a prepared set") from error
     if not _is_sound(about):
@@ -257,7 +257,7 @@ def _check_version(path: Path, facts: dict[str, Any]) -> None:
         )
 
 
-def _is_sound(about: Description) -> bool:
+def _is_sound(about: SetDescription) -> bool:
     """Whether numbers are within their limits, and names are those of files of a set."""
     files, train = [about.samples, *about.tars], about.train_count
     least, most = (2, MAX_CLASSES) if about.masks else (1, _MOST_CLASSES)
@@ -273,7 +273,7 @@ def _is_sound(about: Description) -> bool:
     )
 
 
-def _records(folder: Path, about: Description) -> npt.NDArray[np.void]:
+def _records(folder: Path, about: SetDescription) -> npt.NDArray[np.void]:
     """Check the array of the index and map it into memory."""
     path, expected = folder / SAMPLES, record_type(len(about.classes) if about.masks else 0)
     _check_size(folder, about.samples)
