@@ -168,6 +168,10 @@ class RunActions(App[str], inherit_bindings=False):
 
     def on_runs_screen_opened(self, event: "RunsScreen.Opened") -> None:
         """Show a run on the live screen, or resume it."""
+        from mptui.tui.screens.runs import RunsScreen
+
+        if not isinstance(self.screen, RunsScreen):  # a second click comes before the first one has opened it
+            return
         if event.resume:
             self.resume_run(event.run)
         else:

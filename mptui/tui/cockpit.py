@@ -102,6 +102,8 @@ class Cockpit(TerminalApp):
     def _pick(self, event: DetectionScreen.Chosen) -> None:
         from mptui.tui.screens.picker import PickerScreen
 
+        if not isinstance(self.screen, DetectionScreen):  # a second click comes before the picker is open
+            return
         profile = event.advice.profile
         screen = PickerScreen(
             *event.devices,

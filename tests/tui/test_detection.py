@@ -362,3 +362,13 @@ async def test_a_click_on_a_device_that_is_gone_by_then_chooses_the_last(two_car
             await pilot.pause(0.01)
         app.screen.query_one(DeviceTable).post_message(DeviceTable.Pressed(2))
         await until(app, pilot, "▸ cpu")
+
+
+async def test_a_device_that_is_chosen_twice_opens_one_picker(two_cards):
+    async with cockpit() as (app, pilot, _runs):
+        await until(app, pilot, "2.0/140")
+        for _ in range(2):
+            app.screen.action_choose()
+        await until(app, pilot, "enter start")
+        await pilot.press("escape")
+        await until(app, pilot, "enter choose a profile")

@@ -24,6 +24,7 @@ from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
+from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
 from mptui.tui.widgets.run_list import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
@@ -231,6 +232,16 @@ async def test_a_run_is_opened_and_left_again(shown, three):
         await pilot.press("q")
         await pilot.pause(0.1)
         assert app.has_left
+
+
+async def test_a_run_that_is_clicked_twice_is_opened_once(shown, three):
+    async with shown(three) as (app, pilot):
+        lines = app.screen.query_one(KeyedList)
+        for _ in range(2):
+            lines.action_select()
+        await until(app, pilot, "completed")
+        await pilot.press("escape")
+        assert isinstance(app.screen, RunsScreen)
 
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])
