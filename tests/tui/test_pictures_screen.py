@@ -13,7 +13,7 @@ from mptui.tui.terminal.graphics import Graphics
 from mptui.tui.widgets import panels
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
 from tests.tui.events import START, MemorySource, demo, run_started
-from tests.tui.frames import frame, seen
+from tests.tui.frames import frame, put_below, seen
 
 SIZES = [(80, 24), (140, 45)]
 
@@ -143,6 +143,21 @@ async def test_new_pictures_replace_those_on_the_screen(stage, tmp_path):
         records.close()
         shown.waiting.append(made(path, step=12, epoch=4))
         assert await seen(app, pilot, "epoch 4")
+
+
+async def test_a_chosen_tab_comes_back_with_its_pictures(stage, tmp_path):
+    shown = written(tmp_path)
+    async with stage.live(shown) as (app, pilot):
+        await opened(app, pilot)
+        await pilot.press("tab")
+        assert await seen(app, pilot, "random · 1–1 of 1 · epoch 3")
+        worst = {"worst": [sample(7, RED)], "random": []}
+        for epoch, groups, title in ((4, worst, "worst · 1–1 of 1"), (5, None, "random · 1–1 of 1")):
+            records = Records(tmp_path)
+            path = records.write_pictures(pictures(epoch, epoch, groups=groups))
+            records.close()
+            await put_below(app, pilot, made(path, step=epoch, epoch=epoch))
+            assert await seen(app, pilot, f"{title} · epoch {epoch}")
 
 
 async def test_without_half_blocks_brightness_is_in_characters(stage, tmp_path):

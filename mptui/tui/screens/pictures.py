@@ -212,7 +212,7 @@ class PicturesScreen(ViewPage):
         self._run = run
         self._ascii_only = ascii_only
         self._asked: ImagesGenerated | None = None
-        self._tab = ""
+        self._tab = self._chosen = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the tabs, their panels, of which one is shown, and the keys."""
@@ -254,9 +254,9 @@ class PicturesScreen(ViewPage):
             super().show()
 
     def _lay_out(self) -> None:
-        """Show the panel of the chosen tab, or of the first one if that is gone."""
+        """Show the panel of the chosen tab; while it is not there, of the one before, else of the first."""
         tabs = self._tabs()
-        tab = self._tab if self._tab in tabs else next(iter(tabs), "")
+        tab = next((tab for tab in (self._chosen, self._tab, *tabs) if tab in tabs), "")
         if tab != self._tab:
             self._tab = tab
             self._samples.choose(tab)
@@ -277,7 +277,7 @@ class PicturesScreen(ViewPage):
         """Show another tab."""
         there = self._tabs()
         if there:
-            self._tab = (
+            self._tab = self._chosen = (
                 there[(there.index(self._tab) + tabs) % len(there)] if self._tab in there else there[0]
             )
             self._samples.choose(self._tab)
