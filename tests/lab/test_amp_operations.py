@@ -171,7 +171,7 @@ def test_an_operation_of_the_network_itself_is_named_with_its_line_and_with_what
 
 
 def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes_values_of(checked):
-    bf16 = checked(OWN_OPERATIONS + SUM, "sum_net", side=32).checked["bf16"]
+    bf16 = checked(OWN_OPERATIONS + SUM, "sum_net", side=28).checked["bf16"]
     assert bf16.safe
     assert bf16.fp32_layers == ["body"]
 

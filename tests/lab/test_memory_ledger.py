@@ -142,10 +142,12 @@ def test_in_fp32_16_bits_are_a_lever(capsys):
     assert told["levers"][0]["total"] == told["formats"]["bf16"]["total"]
 
 
-def test_the_largest_batch_fits_and_one_more_does_not(capsys):
-    largest = document(capsys, *UNSHARDED)["formats"]["bf16"]["largest_batch"]
+def test_the_largest_batch_fits_and_one_more_does_not(capsys, monkeypatch):
+    one_layer.register(monkeypatch)
+    settings = *UNSHARDED, "--set", f"model.name={one_layer.NAME}"
+    largest = document(capsys, *settings)["formats"]["bf16"]["largest_batch"]
     for batch, fits in ((largest, True), (largest + 1, False)):
-        told = document(capsys, *UNSHARDED, "--set", f"training.batch_size={batch}")
+        told = document(capsys, *settings, "--set", f"training.batch_size={batch}")
         assert (told["formats"]["bf16"]["total"] <= USABLE * (1 << 30)) is fits
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torchvision.models import VisionTransformer
 
 from mptui.engine.precision import DTYPES
 from mptui.engine.progress import StepSeeds
@@ -12,6 +13,8 @@ from mptui.errors import ConfigError
 from mptui.lab.learn.exercises import EXERCISES, choices_of, exercise_named, run_exercise
 from mptui.lab.learn.formats import LearnChoices, text_of
 from mptui.lab.learn.runs import AT_STEP, DOUBLINGS, FORMAT_STEPS, STEPS, TOO_HIGH, SmallRun
+from mptui.registry.models import MODELS, ModelSpec
+from mptui.registry.tasks import CLASSIFICATION
 from mptui.runs.planning.plan import Request
 
 SMALL = {"model__name": "small_cnn"}
@@ -167,13 +170,19 @@ def test_autocast_is_that_of_torch():
     assert rules["_log_softmax", "fp32"] == 1
 
 
-def test_the_rules_of_a_gpu_are_shown_without_one():
+def two_layers(*, num_classes, side):
+    """Return a vision transformer of two layers."""
+    return VisionTransformer(side, 16, 2, num_heads=2, hidden_dim=8, mlp_dim=8, num_classes=num_classes)
+
+
+def test_the_rules_of_a_gpu_are_shown_without_one(monkeypatch):
     """Layer norm is in CUDA's list of operations in fp32. Attention counts as one operation."""
-    rules = rules_of("cuda", "fp16", model__name="vit_b_16", data__image_size=32, data__name="shapes")
+    monkeypatch.setitem(MODELS, "vit", ModelSpec(task=CLASSIFICATION, build=two_layers))
+    rules = rules_of("cuda", "fp16", model__name="vit", data__image_size=32, data__name="shapes")
     gpu = {rule["operation"]: rule for rule in rules}
     assert gpu["native_layer_norm"]["where"] == "fp32"
     attention = gpu["scaled_dot_product_attention"]
-    assert (attention["where"], attention["calls"]) == ("16 bits", 12)
+    assert (attention["where"], attention["calls"]) == ("16 bits", 2)
     assert "bmm" not in gpu
     assert gpu["addmm"]["where"] == "16 bits"
     # 16 bits are added to the fp32 of the positions and of all residuals after them: the sum is fp32
