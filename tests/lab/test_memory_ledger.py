@@ -132,13 +132,16 @@ def test_a_network_that_tells_no_classes_apart_assumes_none(capsys):
     assert (found["classes"], found["classes_assumed"]) == (0, None)
 
 
-def test_a_rank_of_eight_has_less(capsys):
-    told = document(capsys, *AVERAGED)
+def test_a_rank_of_eight_has_less(before, capsys):
+    told = document(capsys, *AVERAGED)  # whose formats and levers are counted already
+    assert told["formats"] == before["formats"]
     assert told["sharded"]["total"] < told["formats"]["bf16"]["total"]
 
 
-def test_in_fp32_16_bits_are_a_lever(capsys):
-    told = document(capsys, *AVERAGED, *UNSHARDED, "--precision", "fp32")
+def test_in_fp32_16_bits_are_a_lever(capsys, monkeypatch):
+    one_layer.register(monkeypatch)
+    network = "--set", f"model.name={one_layer.NAME}"
+    told = document(capsys, *network, *AVERAGED, *UNSHARDED, "--precision", "fp32")
     assert told["levers"][0]["total"] == told["formats"]["bf16"]["total"]
 
 
@@ -151,8 +154,10 @@ def test_the_largest_batch_fits_and_one_more_does_not(capsys, monkeypatch):
         assert (told["formats"]["bf16"]["total"] <= USABLE * (1 << 30)) is fits
 
 
-def test_the_table_says_what_autocast_leaves_in_fp32(capsys):
-    app(["memory", *SMALL, "--card", "rtx4090"], standalone_mode=False)
+def test_the_table_says_what_autocast_leaves_in_fp32(capsys, monkeypatch):
+    one_layer.register(monkeypatch)
+    network = "--set", f"model.name={one_layer.NAME}"
+    app(["memory", *SMALL, *network, "--card", "rtx4090"], standalone_mode=False)
     told = capsys.readouterr().out
     assert "RTX 4090 (23.6 GiB)" in told
     assert "Autocast keeps weights, gradients and optimizer states in FP32" in told
