@@ -98,8 +98,8 @@ class DivergenceDetector:
         """Handle the rows of the next steps."""
         if not rows:
             return
-        are_good = not any(row.refused for row in rows) and self.far.none_in(rows)
-        if are_good and self.alarm is None:
+        may_be_good = self.alarm is None and not any(row.refused for row in rows)
+        if may_be_good and self.far.none_in(rows):
             rows = rows[-1:]  # of good steps the last one suffices
         for row in rows:
             self._update(row)
