@@ -47,6 +47,7 @@ def test_a_dear_unit_test_is_told_and_fails_and_what_others_share_is_not_charged
         patch.setattr(cpu_time, "METER", cpu_time.Meter())  # this test has its own
         patch.setattr(cpu_time, "REPORTED_S", 0.05)
         patch.setattr(cpu_time, "REFUSED_S", 0.05)
+        patch.setattr(cpu_time, "slowness", lambda: 1.0)
         result = pytester.runpytest_inprocess("-p", "tests.cpu_time", *(f"-pno:{name}" for name in UNUSED))
 
     result.assert_outcomes(passed=4, failed=1)
@@ -60,3 +61,15 @@ def test_a_dear_unit_test_is_told_and_fails_and_what_others_share_is_not_charged
         "fixture made",
     ]
     assert "s the 3 of 0.05 s or more" in table
+
+
+def test_a_unit_test_on_a_slow_machine_may_take_as_many_times_longer(pytester, monkeypatch):
+    pytester.makepyfile(test_it=TESTS, slow_module="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu_time, "METER", cpu_time.Meter())
+        patch.setattr(cpu_time, "REFUSED_S", 0.05)
+        patch.setattr(cpu_time, "PACE_S", cpu_time.PACE_S / 100)
+        result = pytester.runpytest_inprocess("-p", "tests.cpu_time", *(f"-pno:{name}" for name in UNUSED))
+
+    result.assert_outcomes(passed=5)
