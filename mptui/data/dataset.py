@@ -1,6 +1,7 @@
 """Splits of files, masks and arrays, in little memory for any number of files; splits made of others."""
 
 import os
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from mptui.data.address import part_of
 from mptui.data.decode import ArrayRequest, FileRequest
@@ -36,7 +38,28 @@ _TAIL = 8
 """Bytes of a path that are its ending."""
 
 
-class PathTable(Sequence[str]):
+class _Table(Sequence[str]):
+    """Paths that are made when they are asked for."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._path(index)
+
+    @abstractmethod
+    def _path(self, index: int) -> str:
+        """Return one path, from 0."""
+
+
+class PathTable(_Table):
     """Stores many paths compactly: one block of text and the end of each path in it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -107,20 +130,13 @@ class PathTable(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    @override
+    def _path(self, index: int) -> str:
         return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
 
 
 @dataclass(frozen=True, slots=True)
-class PartTable(Sequence[str]):
+class PartTable(_Table):
     """Addresses of parts of files, made when they are asked for: a table of millions is small."""
 
     files: tuple[tuple[str, str], ...]
@@ -138,13 +154,8 @@ class PartTable(Sequence[str]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    @override
+    def _path(self, index: int) -> str:
         row = self.rows[index]
         name = f"{row:08d}" if self.names is None else self.names[index] or row
         file, title = self.files[self.of_file[index]]
