@@ -185,6 +185,16 @@ async def test_what_is_learnt_while_the_cursor_moves_leaves_it_where_it_is(envir
             assert (profiles.highlighted, app.screen.picked.profile) == (3, "debug")
             profiles.highlighted = 0
             await pilot.pause()
+        picker = app.screen
+        for act in (picker.action_save, picker.action_edit):
+            profiles.highlighted = 3
+            act()  # before the message of the cursor, too
+            assert picker.picked.profile == "debug"
+            await pilot.pause()
+            await pilot.press("escape")
+            profiles.highlighted = 0
+            await pilot.pause()
+        profiles.focus()
         profiles.highlighted = 3
         app.screen.show_learnt()
         await pilot.press("enter")
