@@ -66,7 +66,7 @@ def test_no_module_imports_an_extra_as_it_is_imported():
     assert not {path: wrong for path, wrong in found.items() if not any(map(path.startswith, OTHERS))}
 
 
-@pytest.mark.program
+@pytest.mark.slow
 def test_a_run_needs_no_package_but_the_dependencies(tmp_path):
     own, extras = modules()
     assert {"torch", "torchvision", "textual", "numpy"} <= own

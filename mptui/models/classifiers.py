@@ -87,7 +87,7 @@ def torch_hub_file(url: str) -> HubFile:
 def hugging_face_file(repository: str, name: str) -> HubFile:
     """Return a file of a repository of the Hugging Face hub, in its cache (`$HF_HOME/hub`)."""
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    from huggingface_hub.utils import disable_progress_bars
 
     folder = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     newest = folder / "refs" / "main"

@@ -50,9 +50,17 @@ EXPECTED = [(f"{n}.png", name) for n, name in ROWS[:4]], [(f"{n}.png", name) for
 
 
 @pytest.mark.parametrize(
-    "image", ["image", "Filename", "path", "img_path", "id", "image_id", "\ufefffile_name"]
+    ("image", "label"),
+    [
+        ("image", "label"),
+        ("Filename", "class"),
+        ("path", "category"),
+        ("img_path", "Breed"),
+        ("id", "anything"),
+        ("image_id", "label"),
+        ("\ufefffile_name", "class"),
+    ],
 )
-@pytest.mark.parametrize("label", ["label", "class", "category", "Breed", "anything"])
 def test_columns_have_the_names_that_people_use(folder, image, label):
     lines = [(f"images/{n}.png", name, split) for (n, name), split in zip(ROWS, SPLIT, strict=True)]
     dataset = opened(write(folder / "list.csv", (image, label, "split"), *lines))

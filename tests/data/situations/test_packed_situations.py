@@ -1,5 +1,6 @@
 """Tar shards and Parquet files as people have them: what is in each half, or a refusal whose remedy works."""
 
+import itertools
 import json
 import tarfile
 
@@ -30,21 +31,23 @@ def assert_right(root, train, val):
     return dataset, heard
 
 
+NAMES_OF_SPLITS = [
+    ("train-0000", "val-0000"),
+    ("imagenet12k-train-0000", "imagenet12k-validation-0000"),
+    ("birds_training_00", "birds_dev_00"),
+    ("data/train/0000", "data/validation/0000"),
+    ("my-data-train-00000-of-00001", "my-data-validation-00000-of-00001"),
+    ("plain_text/train-00000-of-00001", "plain_text/test-00000-of-00001"),
+    ("default/train/0000", "default/validation/0000"),
+    ("snapshots/0123abcd/data/train-0", "snapshots/0123abcd/data/validation-0"),
+]
+
+
 @pytest.mark.parametrize(
-    ("train", "val"),
-    [
-        ("train-0000", "val-0000"),
-        ("imagenet12k-train-0000", "imagenet12k-validation-0000"),
-        ("birds_training_00", "birds_dev_00"),
-        ("data/train/0000", "data/validation/0000"),
-        ("my-data-train-00000-of-00001", "my-data-validation-00000-of-00001"),
-        ("plain_text/train-00000-of-00001", "plain_text/test-00000-of-00001"),
-        ("default/train/0000", "default/validation/0000"),
-        ("snapshots/0123abcd/data/train-0", "snapshots/0123abcd/data/validation-0"),
-    ],
+    ("names", "kind"), zip(NAMES_OF_SPLITS, itertools.cycle(["tar", "parquet"]), strict=False)
 )
-@pytest.mark.parametrize("kind", ["tar", "parquet"])
-def test_the_split_of_a_file_is_a_word_of_its_name_or_of_its_folder(tmp_path, train, val, kind):
+def test_the_split_of_a_file_is_a_word_of_its_name_or_of_its_folder(tmp_path, names, kind):
+    train, val = names
     write = shard if kind == "tar" else parquet
     write(tmp_path / f"{train}.{kind}", 9)
     write(tmp_path / f"{val}.{kind}", 6)
