@@ -35,7 +35,6 @@ import numpy as np
 import psutil
 import torch
 from PIL import Image
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks.common import RESULTS, parser_of, turn
 from benchmarks.forked import Forks
@@ -47,6 +46,7 @@ from benchmarks.subjects import ON_GPU, Case
 from benchmarks.targets import GPU
 from mptui.engine.compile import VARIABLE
 from mptui.hardware.nvml import read_gpus
+from mptui.torch_private import default_cache_dir
 
 Get = Callable[[Measurement], dict[str, Any]]
 

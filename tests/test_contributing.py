@@ -55,6 +55,24 @@ def test_words_of_our_own_are_not_names_where_the_field_has_one():
     assert not found
 
 
+def private_names_of_torch(path):
+    """Return the names with an underscore that a module takes of torch; `torch._foreach_…` is documented."""
+    attributes = r"(?<![\w.\"'`])(?:torch|nn|dist)(?:\.\w+)*\._(?!_|foreach_)\w+"
+    imported = r"^ *from torch\S* import .*\b_\w+"
+    return re.findall(f"{attributes}|{imported}", path.read_text(), re.MULTILINE)
+
+
+def test_private_names_of_torch_stand_in_one_file():
+    one = ROOT / "mptui" / "torch_private.py"
+    assert {"torch._inductor", "torch._fused_sgd_"} <= set(private_names_of_torch(one))
+    found = {
+        str(path): names
+        for path in ROOT.glob("mptui/**/*.py")
+        if path != one and (names := private_names_of_torch(path))
+    }
+    assert not found
+
+
 def test_each_name_is_defined():
     code = "\n".join(path.read_text() for room in ("mptui", "tests") for path in ROOT.glob(f"{room}/**/*.py"))
     defined = set(re.findall(r"^ *(?:async )?(?:def|class) (\w+)", code, re.MULTILINE))

@@ -8,9 +8,8 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +26,15 @@ from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.io.cache import cache_folder, load_json, save_json
 from mptui.models.layers import has_synchronized_norm
 from mptui.text import clean
+from mptui.torch_private import (
+    GRAPH_TREES,
+    compile_calls,
+    default_cache_dir,
+    inductor_config,
+    leave_pool_of_recording,
+    move_precompiled_headers,
+    prepare_thread,
+)
 
 # On-disk cache of benchmark results, keyed by device, software and model shape
 # -----------------------------------------------------------------------------
@@ -107,8 +115,6 @@ def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = No
         warn: Called with (code, message) if nothing can be cached.
         folder: The cache folder.
     """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
     named = os.environ.get(VARIABLE)
     if named is not None and named != default_cache_dir():  # set by torch itself on import
         return Path(named)
@@ -150,13 +156,8 @@ def _make_private(folder: Path) -> str | None:
 
 def _move_headers(folder: Path) -> None:
     """Move the cache of precompiled headers there too: it ignores the variable."""
-    from torch._inductor import codecache, config
-
-    if hasattr(codecache, "_HEADER_DIR") and hasattr(codecache, "_HEADER_LOCK_DIR"):
-        codecache._HEADER_DIR = str(folder / "precompiled_headers")
-        codecache._HEADER_LOCK_DIR = str(folder / "precompiled_headers" / "locks")
-    else:  # another version of torch, with another location
-        config.cpp_cache_precompile_headers = False
+    if not move_precompiled_headers(str(folder / "precompiled_headers")):
+        inductor_config().cpp_cache_precompile_headers = False
 
 
 def prune(folder: Path, limit: int = LIMIT_BYTES) -> None:
@@ -603,31 +604,17 @@ class Stopwatch:
 # at least): the thread stays on the stream of the recording, the allocator believes that the recording goes
 # on, so that `empty_cache` fails, and the generator of random numbers refuses to draw.
 
-_TREES = "torch._inductor.cudagraph_trees"
 _RECORDS = "record_function"
-"""The function there through which each recording goes."""
+"""The function of the trees through which each recording goes."""
 
 _OVERWRITTEN = "CUDAGraphs that has been overwritten"
 """In the message of torch where a tensor in a graph's memory is read too late."""
 
 
-def prepare_thread() -> None:
-    """Let this thread record graphs: before torch 2.14, only the first one that imports the trees can."""
-    from torch._inductor import cudagraph_trees as trees
-
-    if hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers"):
-        return
-    trees.local.tree_manager_containers = {}
-    trees.local.tree_manager_locks = defaultdict(threading.Lock)
-    # for the threads of autograd
-    torch._C._stash_obj_in_tls("tree_manager_containers", trees.local.tree_manager_containers)
-    torch._C._stash_obj_in_tls("tree_manager_locks", trees.local.tree_manager_locks)
-
-
 def is_of_graphs(error: BaseException) -> bool:
     """Whether `error` was raised while a graph was recorded, or by a tensor that a graph has overwritten."""
     return _OVERWRITTEN in str(error) or any(
-        frame.f_code.co_name == _RECORDS and frame.f_globals.get("__name__") == _TREES
+        frame.f_code.co_name == _RECORDS and frame.f_globals.get("__name__") == GRAPH_TREES
         for frame, _ in walk_tb(error.__traceback__)
     )
 
@@ -636,21 +623,12 @@ def leave_recording(device: torch.device) -> None:
     """Put stream, allocator and generator right after an error, which may have ended a recording halfway."""
     if device.type != "cuda":
         return
-    from torch._inductor import cudagraph_trees as trees
-
     index = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.set_stream(torch.cuda.default_stream(device))
     with suppress(RuntimeError):  # an error that is still on its way from the device will come again
         torch.cuda.synchronize(device)  # with the stream of the warm-up, which may still write to buffers
-    manager = trees.get_manager(index, create_if_none_exists=False)
-    if manager is None:
+    if not leave_pool_of_recording(index):
         return
-    pool = manager.cuda_graphs_thread_pool
-    try:
-        torch._C._cuda_endAllocateToPool(index, pool)
-    except RuntimeError:  # nothing is being recorded
-        return
-    torch._C._cuda_releasePool(index, pool)
     generator, usable = torch.cuda.default_generators[index], torch.Generator(device)
     usable.set_state(generator.get_state())
     generator.graphsafe_set_state(usable)
@@ -670,23 +648,14 @@ def compile_in_place(model: torch.nn.Module, mode: str) -> None:
     named = None if mode == "default" else mode
     is_torchs = type(model).forward.__module__.startswith("torch.nn.")
     if is_torchs and getattr(model.compile, "__func__", None) is torch.nn.Module.compile:
-        model._compiled_call_impl = torch.compile(_call_of(model), mode=named)
+        compile_calls(model, named)
     else:
         model.compile(mode=named)
 
 
-def _call_of(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
-    def call(*inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = model._call_impl(*inputs)  # type: ignore[no-untyped-call]
-        return outputs
-
-    return call
-
-
 def _quiet() -> None:
     """Keep what Inductor prints while it autotunes off the terminal, unless torch's variables ask for it."""
-    from torch._inductor import config
-
+    config = inductor_config()
     if "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED" not in os.environ:
         config.autotune_num_choices_displayed = 0
     if "TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS" not in os.environ:

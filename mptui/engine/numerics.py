@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from mptui.config.schema import NumericsMode
 from mptui.engine import spectrum
@@ -23,6 +22,7 @@ from mptui.engine.spectrum import Part, PartStatistics, Spectrum, rank
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 from mptui.models.layers import recomputing
 from mptui.registry.names import LOSS_SCALED
+from mptui.torch_private import DropoutNd, tree_leaves
 
 # A probe of one step: module hooks that count values, and are removed when the step ends
 # ---------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ WHOLE = "the network"
 """Name of a network that is a single layer."""
 
 # modules that return their input, or a part of it
-_PASSED_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.modules.dropout._DropoutNd)
+_PASSED_ON = (torch.nn.Identity, torch.nn.Flatten, DropoutNd)
 # modules whose exact zeros are small values that underflowed
 _NEVER_ZERO = (torch.nn.Softmax, torch.nn.Softmax2d, torch.nn.Softmin, torch.nn.Sigmoid)
 

@@ -10,11 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mptui.events import NumericsLayer
 from mptui.models.layers import recomputing
+from mptui.torch_private import TorchDispatchMode, tree_leaves
 
 # Computes from the counts of `tally`, on the host, what float16 loses under any loss scale
 # -----------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torchvision
 from torch import nn
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torchvision.transforms import InterpolationMode
 
 from mptui.errors import ConfigError
@@ -20,6 +19,7 @@ from mptui.models.weights import other_network, read_state
 from mptui.registry import own_code
 from mptui.registry.names import PREFIX, Interpolation
 from mptui.text import clean
+from mptui.torch_private import DynamicOutputShapeException
 
 # Files of published weights, in the caches that all programs share
 # -----------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from mptui.errors import ConfigError
+from mptui.torch_private import BatchNorm, Convolve, NormBase, convolve_by, is_in_backward
 
 # The layers of any network: by their order from the input, and by name
 # ---------------------------------------------------------------------
@@ -87,7 +87,7 @@ def layers_named(model: nn.Module, patterns: Sequence[str], *, key: str) -> list
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Whether a network has BatchNorm, whose statistics are those of a micro-batch."""
-    return any(isinstance(module, _BatchNorm) for module in model.modules())
+    return any(isinstance(module, BatchNorm) for module in model.modules())
 
 
 def has_synchronized_norm(model: nn.Module) -> bool:
@@ -163,7 +163,7 @@ def guard_convolutions(model: nn.Module) -> None:
     """Let each convolution of `model` compute in float32 where bf16 on a CPU would corrupt its weights."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and _may_have_idle_taps(module):
-            module._conv_forward = partial(_forward, module)  # type: ignore[method-assign]
+            convolve_by(module, partial(_forward, module))
 
 
 def _may_have_idle_taps(conv: nn.Conv2d) -> bool:
@@ -171,9 +171,12 @@ def _may_have_idle_taps(conv: nn.Conv2d) -> bool:
 
 
 def _forward(
-    conv: nn.Conv2d, images_BCHW: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    conv: nn.Conv2d,
+    plain: Convolve,
+    images_BCHW: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
 ) -> torch.Tensor:
-    plain: Callable[..., torch.Tensor] = partial(nn.Conv2d._conv_forward, conv)
     at_risk = (
         images_BCHW.device.type == "cpu"
         and torch.is_autocast_enabled("cpu")
@@ -258,7 +261,7 @@ are none of two: of them less is saved."""
 
 def recomputing() -> bool:
     """Whether this is a forward pass inside a backward pass: one that repeats another."""
-    return torch._C._current_graph_task_id() != -1
+    return is_in_backward()
 
 
 def apply_activation_checkpointing(model: nn.Module) -> list[WrappedForward]:
@@ -269,7 +272,7 @@ def apply_activation_checkpointing(model: nn.Module) -> list[WrappedForward]:
     """
     blocks = blocks_of(model)
     wrapped = [WrappedForward(block, _checkpointed) for block in blocks]
-    norms = [norm for block in blocks for norm in block.modules() if isinstance(norm, _NormBase)]
+    norms = [norm for block in blocks for norm in block.modules() if isinstance(norm, NormBase)]
     return wrapped + [WrappedForward(norm, partial(_counted_once, norm)) for norm in norms]
 
 
@@ -327,7 +330,7 @@ def _checkpointed(forward: Forward) -> Forward:
     return keep_inputs
 
 
-def _counted_once(norm: _NormBase, forward: Forward) -> Forward:
+def _counted_once(norm: NormBase, forward: Forward) -> Forward:
     def count_once(images: torch.Tensor) -> Any:  # noqa: ANN401 - as of the module
         # compiled code is functional: what it computes again it does not store again
         if torch.compiler.is_compiling() or not recomputing():

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.config.schema import GradScalerConfig, TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
@@ -22,6 +21,7 @@ from mptui.engine.optim.optimizers import (
 )
 from mptui.engine.precision import build_precision
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
+from mptui.torch_private import LOCAL_SCALAR, TorchDispatchMode
 
 _CPU = torch.device("cpu")
 _NAME = "contract"
@@ -43,7 +43,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        reads = torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero, torch.ops.aten.equal
+        reads = LOCAL_SCALAR, torch.ops.aten.is_nonzero, torch.ops.aten.equal
         self.count += func.overloadpacket in reads
         return func(*args, **(kwargs or {}))
 

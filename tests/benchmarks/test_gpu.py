@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks import gpu, gpu_results
 from benchmarks.forked import MODULES, Forks, load_of
@@ -17,6 +16,7 @@ from benchmarks.subjects import ON_GPU
 from benchmarks.targets import OnGpu
 from mptui.engine.compile import VARIABLE
 from mptui.events import DeviceSample
+from mptui.torch_private import default_cache_dir
 
 CASES = {**SMOKE, "resnet50": replace(SMOKE["unet"], batch=2)}
 SECONDS = {"fp32": 8.0, "tf32": 4.0, "bf16": 2.5, "fp16": 2.0}

@@ -4,9 +4,9 @@ import os
 
 import pytest
 import torch._inductor.codecache as codecache
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from mptui.engine.compile import VARIABLE, prune, use_compile_cache
+from mptui.torch_private import default_cache_dir
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from torch._inductor import cudagraph_trees
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
-from mptui.engine.compile import prepare_thread
 from mptui.engine.epochs import enter_training
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command
 from mptui.events import PresetSwitched, Recovered, Step, Validated, Warned
+from mptui.torch_private import prepare_thread
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
 
 pytestmark = [

@@ -10,9 +10,10 @@ from torch._inductor import cudagraph_trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.engine import compile, epochs
-from mptui.engine.compile import Compiler, leave_recording, prepare_thread
+from mptui.engine.compile import Compiler, leave_recording
 from mptui.engine.epochs import enter_training
 from mptui.events import Recovered, Validated, Warned
+from mptui.torch_private import prepare_thread
 from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from mptui.data.batch import Batch, Window
@@ -17,6 +16,7 @@ from mptui.engine.ranks.group import shard_of
 from mptui.engine.spectrum import WatchedOperations
 from mptui.errors import DataError, DivergedError, OwnCodeError
 from mptui.registry.own_code import defining_line
+from mptui.torch_private import tree_leaves
 
 # Finds the layer and operation where a batch's numbers stop being finite, by recomputation
 # -----------------------------------------------------------------------------------------

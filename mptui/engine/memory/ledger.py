@@ -583,9 +583,8 @@ def _with(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
 
 # What the memory of a CUDA device belongs to when it is full
 # -----------------------------------------------------------
-# torch's allocator lists its blocks by address (`torch.cuda.memory._snapshot`, a dictionary of this
-# process: nothing is unpickled). A block belongs to the tensors that begin in it; what belongs to none that
-# the run keeps are activations, their gradients and temporaries.
+# torch's allocator lists its blocks by address (`torch.cuda.memory_snapshot`). A block belongs to the tensors
+# that begin in it; what belongs to none that the run keeps are activations, their gradients and temporaries.
 
 GAPS = "free, in gaps"
 REST = "activations and temporaries"
@@ -639,6 +638,6 @@ def owners_in_words(model: torch.nn.Module, parts: Parts, device: torch.device) 
     """Describe what the memory of a device belongs to now; "" where its allocator doesn't tell."""
     if device.type != "cuda":
         return ""
-    snapshot = torch.cuda.memory._snapshot(device)
-    here = [each for each in snapshot["segments"] if each["device"] == (device.index or 0)]
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    here = [each for each in segments if each["device"] == (device.index or 0)]
     return ", ".join(f"{fmt.size(size)} {name}" for name, size in owners(here, kept_tensors(model, parts)))

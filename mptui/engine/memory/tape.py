@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 from typing_extensions import override
@@ -30,6 +22,19 @@ from typing_extensions import override
 from mptui.data.batch import Batch
 from mptui.models.layers import Forward, WrappedForward
 from mptui.tasks.base import Task
+from mptui.torch_private import (
+    CUDNN_RNN,
+    LOCAL_SCALAR,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    tree_leaves,
+    tree_map_only,
+    unset_fake_temporarily,
+    uses_of_storage,
+)
 
 # Runs a backward pass over tensors without storage, with the memory of autograd's engine
 # ---------------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ def _add(buffer: list[torch.Tensor | None], slot: int, gradient: torch.Tensor) -
     before = buffer[slot]
     if before is None:
         buffer[slot] = gradient
-    elif torch._C._storage_Use_Count(before.untyped_storage()._cdata) == _OWN:
+    elif uses_of_storage(before) == _OWN:
         before.add_(gradient)
     else:
         buffer[slot] = before + gradient
@@ -383,7 +388,7 @@ def _cudnn_bytes(args: Any) -> int:  # noqa: ANN401 - those of _cudnn_rnn
 
 _SIZES: dict[Any, tuple[int, Callable[[Any], int]]] = {
     torch.ops.aten.mkldnn_rnn_layer.default: (3, _onednn_bytes),
-    torch.ops.aten._cudnn_rnn.default: (3, _cudnn_bytes),
+    CUDNN_RNN.default: (3, _cudnn_bytes),
 }
 """Operation -> place of the workspace in its outputs, and its bytes."""
 
@@ -660,7 +665,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _is_in_place(func):
             self._forget(args[0])
             return args[0]
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func is LOCAL_SCALAR.default:
             return self._value(args[0])
         outputs = with_workspace(func, args, func(*args, **kwargs))
         if self._known or func in _OF_NUMBERS:
@@ -672,7 +677,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with unset_fake_temporarily():
                 return known.item()
         if tensor.dtype in _INTEGERS:
-            raise DynamicOutputShapeException(torch.ops.aten._local_scalar_dense.default)
+            raise DynamicOutputShapeException(LOCAL_SCALAR.default)
         return False if tensor.dtype is torch.bool else 1.0
 
     def _learn(self, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:  # noqa: ANN401 - an operation
@@ -706,7 +711,7 @@ def _tensors_in(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree
 
 
 @cache
-def _is_in_place(func: torch._ops.OpOverload) -> bool:
+def _is_in_place(func: OpOverload) -> bool:
     """Whether an operation returns its first argument, of the same shape as before."""
     is_inner = func._schema.name.endswith("_") and not func._schema.name.endswith("__")
     return is_inner and torch.Tag.inplace_view not in func.tags and func is not torch.ops.aten.resize_.default

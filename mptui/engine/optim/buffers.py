@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from mptui.torch_private import NormBase
 
 _LIBRARIES = {"torch", "torchvision", "timm", "mptui"}
 
@@ -108,7 +109,7 @@ class RevertibleBuffers:
     """
 
     def __init__(self, model: nn.Module, *, sync: bool) -> None:
-        self.norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+        self.norms = [module for module in model.modules() if isinstance(module, NormBase)]
         self.sync = sync
         statistics, own = _Statistics(model), _OwnBuffers(model)
         self._parts: list[_Statistics | _OwnBuffers] = []
@@ -271,7 +272,7 @@ def _changing_tables(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[st
 
 
 def _is_plain_norm(module: nn.Module) -> bool:
-    return isinstance(module, _NormBase) and _is_of_torch(module)
+    return isinstance(module, NormBase) and _is_of_torch(module)
 
 
 def _is_of_torch(module: nn.Module) -> bool:

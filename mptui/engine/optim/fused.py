@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim import _muon
 
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.torch_private import fused_adam_, fused_adamw_, fused_sgd_, in_one_row, nearest_orthogonal
 
 # Optimizers that update all weights in a few kernels, and change nothing when the step is refused
 # ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def descend(
     weight_decay: float = 0.0,
 ) -> None:
     """Compute weights -= rate x (directions + weight_decay x weights), unless `found_inf` is 1."""
-    torch._fused_sgd_(
+    fused_sgd_(
         weights,
         directions,
         [],
@@ -192,9 +192,7 @@ def average_in(
     averages: Tensors, values: Tensors, share: torch.Tensor | float, found_inf: torch.Tensor
 ) -> None:
     """Compute averages += share x (values - averages), unless `found_inf` is 1."""
-    torch._fused_sgd_(
-        averages, values, [], **_PLAIN, lr=share, weight_decay=1.0, maximize=True, found_inf=found_inf
-    )
+    fused_sgd_(averages, values, [], **_PLAIN, lr=share, weight_decay=1.0, maximize=True, found_inf=found_inf)
 
 
 _PLAIN: dict[str, Any] = {
@@ -219,7 +217,7 @@ class FusedSGD(FusedOptimizer):
 
     def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
         group, rate, weights, states = part
-        torch._fused_sgd_(
+        fused_sgd_(
             weights,
             grads,
             states[0] if group["momentum"] else [],
@@ -239,7 +237,7 @@ class FusedAdamW(FusedOptimizer):
     """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW."""
 
     state_names = ("exp_avg", "exp_avg_sq", STEP)
-    _kernel = staticmethod(torch._fused_adamw_)
+    _kernel = staticmethod(fused_adamw_)
 
     def __init__(
         self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float], eps: float
@@ -271,7 +269,7 @@ class FusedAdamW(FusedOptimizer):
 class FusedAdam(FusedAdamW):
     """Adam (Kingma & Ba 2015) as in torch.optim.Adam: weight decay is part of the gradient."""
 
-    _kernel = staticmethod(torch._fused_adam_)
+    _kernel = staticmethod(fused_adam_)
 
 
 class FusedLion(FusedOptimizer):
@@ -375,7 +373,7 @@ class GradientNorm:
             else:
                 rest.append(grad if grad.is_contiguous() else in_a_row(grad))
         if rest:  # one sum over many small gradients is cheaper than many sums
-            squares.append(_squares(torch._C._nn.flatten_dense_tensors(rest)))
+            squares.append(_squares(in_one_row(rest)))
         total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
         return total.sqrt()
 
@@ -399,8 +397,6 @@ def _note(noted: dict[int, _Noted], number: int, parameter: torch.Tensor) -> Non
 # ------------------------------------------------------------------------------------------------------
 # The momentum of each matrix is replaced by an approximation of the nearest orthogonal matrix, by torch's
 # Newton-Schulz iteration in bfloat16. All other parameters are trained by AdamW.
-
-_COEFFICIENTS = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
 
 
 class Muon(FusedAdamW):
@@ -460,6 +456,6 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    found = _muon._zeropower_via_newtonschulz(matrix, _COEFFICIENTS, _muon.DEFAULT_NS_STEPS, _muon.EPS)
+    found = nearest_orthogonal(matrix)
     # a tall one is transposed, and the kernel reads memory in order
     return found.to(torch.float32, memory_format=torch.contiguous_format)

@@ -14,6 +14,7 @@ from mptui.errors import ConfigError
 from mptui.models.layers import layers_named, layers_of
 from mptui.models.weights import head_names
 from mptui.registry.optimizers import OPTIMIZERS, Groups
+from mptui.torch_private import ConvNd, NormBase
 
 # Frozen layers, as `training.freeze` names them: not trained, and unchanged to the bit
 # -------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class FrozenLayers:
             norm
             for module in _modules(model, frozen)
             for norm in module.modules()
-            if isinstance(norm, torch.nn.modules.batchnorm._NormBase) and norm.training
+            if isinstance(norm, NormBase) and norm.training
         ]
         for norm in self._norms:
             norm.eval()
@@ -292,7 +293,7 @@ def head_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 def hidden_matrices(model: torch.nn.Module) -> set[nn.Parameter]:
     """Return the weights of linear layers, attention and convolutions, but for those of the head."""
-    kinds = nn.Linear, nn.MultiheadAttention, nn.modules.conv._ConvNd
+    kinds = nn.Linear, nn.MultiheadAttention, ConvNd
     found = {
         parameter
         for module in model.modules()

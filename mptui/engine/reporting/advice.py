@@ -21,6 +21,7 @@ from mptui.engine.reporting.step_time import AdviceContext, Remedy, validation_r
 from mptui.events import Advice, MemorySample
 from mptui.hardware.host import usable_cpus
 from mptui.tasks.classification import Classification
+from mptui.torch_private import ConvNd
 
 # Advice on speed and convergence, emitted during the run, and whether it has helped
 # ----------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def aligned_share(model: torch.nn.Module) -> float:
 
     Tensor Cores take 16-bit values in eights; other sizes are padded (NVIDIA, Deep Learning Performance).
     """
-    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+    kinds = (torch.nn.Linear, ConvNd)
     weights = [module.weight for module in model.modules() if isinstance(module, kinds)]
     total = sum(weight.numel() for weight in weights)
     aligned = sum(w.numel() for w in weights if all(size % _TENSOR_CORE == 0 for size in w.shape[:2]))

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
-from torch.utils._pytree import tree_leaves
 from typing_extensions import Self, override
 
 from mptui import text as fmt
@@ -38,6 +37,7 @@ from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, import_own_code, plan_run
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
+from mptui.torch_private import TO_COPY, NormBase, tree_leaves
 
 # Short runs of the exercises: some steps with mptui's own trainer, and the same steps with a plain loop
 # ------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
         if self.inside or func.namespace == "prim":
             return result
         dtypes = _dtypes((args, kwargs))
-        if func is torch.ops.aten._to_copy.default:
+        if func is TO_COPY.default:
             self.casts += bool(dtypes) and result.is_floating_point() and {result.dtype} != dtypes
         elif dtypes and not _is_copy(func):
             self.count(func.overloadpacket.__name__, dtypes, result)
@@ -612,7 +612,7 @@ class LoopState:
 
 
 def _running_means(model: torch.nn.Module) -> list[torch.Tensor]:
-    norms = (m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase))
+    norms = (m for m in model.modules() if isinstance(m, NormBase))
     return [norm.running_mean for norm in norms if norm.running_mean is not None]
 
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 from typing_extensions import override
 
 from mptui.data.batch import Batch
@@ -29,6 +28,7 @@ from mptui.models.layers import recomputing
 from mptui.registry import own_code
 from mptui.registry.own_code import defining_line, failing_line, running_line
 from mptui.text import clean
+from mptui.torch_private import has_kernel, tree_leaves, tree_map
 
 # Tries a remedy for operations outside of layers: lines of the person's code that compute in fp32
 # ------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
 
     def _custom(self, func: Any, args: Any) -> None:  # noqa: ANN401 - an operator
         key = f"Autocast{self._device.type.upper()}"
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key):
+        if has_kernel(func, key):
             return
         if dtypes := set(_float_dtypes(args)):
             mixed = ", and gets mixed dtypes" if len(dtypes) > 1 else ""

@@ -13,11 +13,11 @@ from difflib import SequenceMatcher
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from mptui.engine.spectrum import WatchedOperations, drawn_places
 from mptui.registry.own_code import running_line
+from mptui.torch_private import tree_leaves
 
 TIMES_CONTROL = 5.0
 """Allowed difference, as a multiple of that by rounding images and weights."""

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from mptui.config.schema import RunConfig
@@ -23,6 +22,7 @@ from mptui.errors import ConfigError
 from mptui.models.layers import blocks_of
 from mptui.models.zoo import build, input_shape
 from mptui.tasks.build_task import build_task
+from mptui.torch_private import begin_fake_group, buckets_of
 
 # Predicts the duration of a training step on several ranks, from that on one and a bandwidth
 # -------------------------------------------------------------------------------------------
@@ -292,9 +292,7 @@ class Simulation:
             forward = counter.get_total_flops()
             torch.autograd.backward(loss)
             total = counter.get_total_flops()
-            buckets, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
-                [gradient for gradient, _ in ready], [_FIRST_BUCKET, _BUCKET]
-            )
+            buckets = buckets_of([gradient for gradient, _ in ready], [_FIRST_BUCKET, _BUCKET])
             marks = [0, *entered.values(), forward]
             return Trace(
                 forward=forward / total,
@@ -355,7 +353,7 @@ def _blocks(network: torch.nn.Module) -> list[torch.nn.Module]:
 
 @contextmanager
 def _fake_group(ranks: int) -> Iterator[None]:
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    begin_fake_group(ranks)
     try:
         yield
     finally:

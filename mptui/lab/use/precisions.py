@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from mptui.data.loader import Loader
 from mptui.data.types import Dataset, SampleRequest, Split
@@ -27,6 +26,7 @@ from mptui.models.layers import tensors_of
 from mptui.registry.names import LONG_NAMES, PRECISIONS
 from mptui.runs.planning.build import LoaderMaker
 from mptui.text import clean
+from mptui.torch_private import ConvNd, inductor_config
 
 # Rounds a trained network to 8 bits, weights and activations, by torchao's quantization of programs
 # --------------------------------------------------------------------------------------------------
@@ -350,9 +350,8 @@ def _compiled(model: nn.Module, *, on: bool) -> Iterator[Callable[..., Any]]:
     if not on:
         yield model
         return
-    from torch._inductor import config
-
-    with config.patch(freezing=True):  # weights are constants: int8 layers become integer kernels only so
+    # weights are constants: int8 layers become integer kernels only so
+    with inductor_config().patch(freezing=True):
         yield torch.compile(model.program if isinstance(model, Int8Network) else model, dynamic=False)
 
 
@@ -360,7 +359,7 @@ def _compiled(model: nn.Module, *, on: bool) -> Iterator[Callable[..., Any]]:
 def _weights_in(dtype: torch.dtype | None, trained: Trained) -> Iterator[None]:
     """Store weights that autocast would cast in `dtype`; None: as they are."""
     kept = {id(part) for region in trained.fp32_regions for part in region.module.modules()}
-    layers = (m for m in trained.model.modules() if isinstance(m, _ConvNd | nn.Linear) and id(m) not in kept)
+    layers = (m for m in trained.model.modules() if isinstance(m, ConvNd | nn.Linear) and id(m) not in kept)
     exact = {parameter: parameter.data for layer in layers for parameter in layer.parameters(recurse=False)}
     try:
         for parameter, value in exact.items():
