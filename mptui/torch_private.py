@@ -129,7 +129,7 @@ def inductor_config() -> Any:  # noqa: ANN401 - a module that torch fills at run
 
 
 def compile_calls(model: nn.Module, mode: str | None) -> None:
-    """Compile what a call of `model` does, its hooks among it; `nn.Module.compile` hands over its own method."""
+    """Compile what a call of `model` does; `nn.Module.compile` compiles a method that is of torch itself."""
 
     def call(*inputs: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = model._call_impl(*inputs)  # type: ignore[no-untyped-call]

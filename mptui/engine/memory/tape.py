@@ -2,6 +2,7 @@
 
 import gc
 import heapq
+import re
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, MutableMapping
@@ -364,13 +365,22 @@ def _onednn_bytes(args: Any) -> int:  # noqa: ANN401 - those of mkldnn_rnn_layer
 
     It has the gates of each step, and the states with their gradients between all steps and at the ends:
     of the layer's inputs in rows of the larger of both sizes (oneDNN, src/cpu/rnn/rnn_utils.cpp).
+    oneDNN 3.7 keeps as much again as the gates between all steps, 3.12 does not.
     """
     input_TBI, hidden, is_training = args[0], args[10], args[15]
     if not is_training:
         return 0
     T, B, inputs = input_TBI.shape
-    between = (T + 1) * (6 * max(inputs, hidden) + 5 * hidden)
+    states = 5 if _onednn_version() >= (3, 12) else 5 + _GATES
+    between = (T + 1) * (6 * max(inputs, hidden) + states * hidden)
     return int(_FLOAT * B * (T * _GATES * hidden + between))
+
+
+@cache
+def _onednn_version() -> tuple[int, ...]:
+    """Return the major and minor version of the oneDNN that torch was built with; (0,) if it has none."""
+    named = re.search(r"MKL-DNN v(\d+)\.(\d+)", torch.__config__.show())
+    return tuple(map(int, named.groups())) if named else (0,)
 
 
 def _cudnn_bytes(args: Any) -> int:  # noqa: ANN401 - those of _cudnn_rnn

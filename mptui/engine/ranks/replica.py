@@ -198,8 +198,9 @@ class SummedReplica(RankReplica):
                 device_ids=[self._device] if self._device.type == "cuda" else None,
                 process_group=self._ranks.device_group,
                 gradient_as_bucket_view=True,  # or each gradient is copied out of its bucket, too
-                forward_sync_buffers=False,  # each rank has its own statistics; those of rank 0 count
             )
+        # buffers are those of rank 0 now; each rank goes on with its own, and those of rank 0 count
+        parallel.broadcast_buffers = False
         parallel.register_comm_hook(None, self._summed)
         return parallel
 

@@ -96,7 +96,7 @@ def power(exponent: int) -> str:
 # without its leading 1; the smallest exponent is for zero and subnormal numbers, the largest for infinity
 # and NaN. tf32 has fp32's exponent and fp16's mantissa. The fp8 formats are those of Micikevicius et al.
 # 2022, "FP8 Formats for Deep Learning": e4m3 (torch.float8_e4m3fn) has no infinity and one NaN, so that its
-# largest number is 448, to which torch's cast saturates.
+# largest number is 448, to which torch's cast saturates, from 2.13 on: before, it made NaN of what is larger.
 
 Fate = Literal["exact", "rounded", "subnormal", "vanishes", "overflows", "saturates"]
 """What becomes of a number: kept; rounded to the format's digits; rounded to fewer digits, as it is below the

@@ -181,9 +181,10 @@ class Agent(LocalElasticAgent):
             self._account(result, ended_before, at_once=time.monotonic() - since < ASKED_S)
         return result
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *timeout: int, **named: int) -> None:
         at_once = isinstance(sys.exc_info()[1], KeyboardInterrupt)  # the second SIGINT
-        super()._shutdown(signal.SIGKILL if at_once else death_sig, timeout)
+        # with a timeout in later versions of torch than 2.10
+        super()._shutdown(signal.SIGKILL if at_once else death_sig, *timeout, **named)
 
     # -- parts of a look at the ranks
 

@@ -27,6 +27,8 @@ EDGES = [
     2.0**-24,
     2.0**-25,
 ]
+SATURATES = not torch.tensor(1e6).to(torch.float8_e4m3fn).isnan()
+"""From torch 2.13 on; before, larger numbers became NaN."""
 INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32}
 
 
@@ -59,11 +61,14 @@ def test_limits_are_those_of_finfo(each):
 def test_the_bits_of_numbers_are_those_of_real_casts(each):
     for number, cast, bits in with_casts(each):
         there = represent(number, each)
+        assert (there.fate == "saturates") == (abs(number) > 464 and not each.has_infinity), number
+        if there.fate == "saturates" and not SATURATES:
+            assert math.isnan(cast)
+            continue
         assert there.value == cast, number
         assert "".join(there.fields) == bits, number
         assert (there.fate == "overflows") == math.isinf(cast), number
         assert (there.fate == "exact") == (cast == number), number
-        assert (there.fate == "saturates") == (abs(number) > 464 and not each.has_infinity), number
         assert (there.fate == "vanishes") == (cast == 0 != number), number
         if there.fate == "subnormal":
             assert 0 < abs(cast) < each.tiny
