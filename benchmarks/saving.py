@@ -24,6 +24,7 @@ from mptui.data.batch import Window
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Mailbox
+from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Event
 from mptui.runs.planning.build import prepare
@@ -48,7 +49,9 @@ class Bench:
             force_compile=self.plan.resolved.compile_forced,
         )
         self.saver = Saver(folder, lambda: self.plan.config.checkpoint, self._note)
-        self.trainer = Trainer(prepared.job, emit=self._note, mailbox=Mailbox(), saver=self.saver)
+        self.trainer = Trainer(
+            prepared.job, emit=self._note, mailbox=Mailbox(), saver=self.saver, observers=observers()
+        )
         self.trainer.context.begin()
         self._windows = self._forever()
 

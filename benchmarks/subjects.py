@@ -23,6 +23,7 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS
@@ -312,6 +313,6 @@ def make_trainer(
         ranks=ranks,
     )
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
-    trainer = Trainer(job, emit=journal.write, mailbox=mailbox, saver=saver)
+    trainer = Trainer(job, emit=journal.write, mailbox=mailbox, saver=saver, observers=observers())
     stack.callback(trainer.close)
     return trainer

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from mptui.data.pictures import Pixels, ValidationPictures
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.evaluate import ValidationResult
@@ -27,8 +26,6 @@ from mptui.tasks.base import Task
 Emit = Callable[[Event], None]
 Rebuild = Callable[[Command], ProfileSwitch]
 OnBest = Callable[[ValidationResult], None]
-OnImages = Callable[[int, Pixels], str]
-OnPictures = Callable[[ValidationPictures], str]
 
 
 _REASONS = (None, "steps", "time")
@@ -96,9 +93,6 @@ class TrainContext:
         saver: Writes the checkpoints.
         rebuild: Builds the job for a command that switches profile or settings, around the same model.
         on_best: Called with each validation that is the best so far.
-        on_images: Called with the epoch and the images, [N, H, W, C], that the network has made; returns the
-            file that has them, "" if it can't be written. None: none are made.
-        on_pictures: Called with the pictures of validations; as `on_images`.
 
     Attributes:
         state: Everything that a checkpoint holds.
@@ -124,16 +118,12 @@ class TrainContext:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
-        on_images: OnImages | None = None,
-        on_pictures: OnPictures | None = None,
     ) -> None:
         self.emit = emit
         self.mailbox = mailbox
         self.saver = saver
         self.rebuild = rebuild
         self.on_best = on_best
-        self.on_images = on_images
-        self.on_pictures = on_pictures
         self.device = job.device
         self.state = TrainState(job, emit)
         self.state.build(job, None)
@@ -264,3 +254,7 @@ class TrainContext:
         self.hooks.refresh()
         for settings_changed in self.hooks.at(Hook.settings_changed):
             settings_changed()
+
+
+HookFactory = Callable[[TrainContext], Hook]
+"""Builds a hook of a run."""

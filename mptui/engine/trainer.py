@@ -1,7 +1,8 @@
 """The loop: step, epoch, run; the table of hooks."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -11,7 +12,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.commands import execute, may_undo, reason_of, undo_trial
 from mptui.engine.compile import Stopwatch, outputs_of
-from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
+from mptui.engine.context import Emit, HookFactory, OnBest, Rebuild, TrainContext
 from mptui.engine.epochs import (
     begin_epoch,
     check_trained,
@@ -30,8 +31,6 @@ from mptui.engine.numerics import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.sync import Lockstep, RankTimes, Unreadable
-from mptui.engine.reporting.advice import FirstLoss, MemorySamples, SpeedAdvice
-from mptui.engine.reporting.pictures import ImageGrids, PredictionPictures
 from mptui.errors import DiskError, DivergedError, RunDirectoryError
 from mptui.events import Recovered
 
@@ -42,24 +41,19 @@ from mptui.events import Recovered
 # lists everything that acts beside the loop: see `mptui.engine.hooks` for its moments, and
 # `mptui.engine.state` for the contents of a checkpoint.
 
-HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
+HOOKS: dict[str, HookFactory] = {
     "numerics": NumericsMonitor,
-    "advice": SpeedAdvice,
     "compile": epochs.CompileFallback,
     "nan": NanGuard,
     "memory": MemoryGuard,
     "rank times": RankTimes,
     "unreadable": Unreadable,
-    "images": ImageGrids,
-    "pictures": PredictionPictures,
-    "memory samples": MemorySamples,
-    "first loss": FirstLoss,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
 
 class Trainer:
-    """Trains one model; its arguments are those of `TrainContext`.
+    """Trains one model; its arguments are those of `TrainContext`, and hooks that act after its own, by name.
 
     Attributes:
         context: Context shared with the hooks.
@@ -75,8 +69,7 @@ class Trainer:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
-        on_images: OnImages | None = None,
-        on_pictures: OnPictures | None = None,
+        observers: Mapping[str, HookFactory] = MappingProxyType({}),
     ) -> None:
         self.context = TrainContext(
             job,
@@ -85,11 +78,9 @@ class Trainer:
             saver=saver,
             rebuild=rebuild,
             on_best=on_best,
-            on_images=on_images,
-            on_pictures=on_pictures,
         )
         self.state = self.context.state
-        for name, hook in HOOKS.items():
+        for name, hook in {**HOOKS, **observers}.items():
             self.context.hooks.add(name, hook(self.context))
         self._lockstep = Lockstep(self.context)
         self.context.hooks.add("ranks", self._lockstep)

@@ -17,6 +17,8 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.ranks.replica import placed
+from mptui.engine.reporting.observers import observers
+from mptui.engine.reporting.pictures import OnImages, OnPictures
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.diffusion_unet import DiffusionUNet
@@ -117,6 +119,8 @@ def build_trainer(
     device: torch.device = CPU,
     task: str | None = None,
     ranks: Ranks = ALONE,
+    on_images: OnImages | None = None,
+    on_pictures: OnPictures | None = None,
 ) -> tuple[Trainer, Recorder]:
     """Build a complete trainer over `train` samples of a kind (read as another kind with `reads_as`)."""
     task = task or ("classification" if kind is Blot else "segmentation")
@@ -159,7 +163,8 @@ def build_trainer(
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
     saver = (Saver if ranks.is_first else NonPrimarySaver)(folder, lambda: run.checkpoint, events.handle)
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
-    return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver), events
+    looking_on = observers(on_images=on_images, on_pictures=on_pictures)
+    return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver, observers=looking_on), events
 
 
 def end(trainer: Trainer) -> None:

@@ -28,15 +28,13 @@ def build(folder, *, task="diffusion", taken=None, sampling=SAMPLING, **training
         sampling=sampling,
     )
     model = NoiseNet() if task == "diffusion" else None
-    trainer, events = build_trainer(run, folder, model=model, task=task, train=8, val=4)
     images = []
 
     def take(epoch, pixels):
         images.append((epoch, pixels))
         return f"samples/{epoch}.png"
 
-    trainer.context.on_images = take
-    trainer.context.hooks.refresh()
+    trainer, events = build_trainer(run, folder, model=model, task=task, train=8, val=4, on_images=take)
     return trainer, events, images
 
 

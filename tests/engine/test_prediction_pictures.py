@@ -27,15 +27,13 @@ def trained(folder, *, kind=Blot, keep=5, at_once=None, batch_size=8, task=None,
         logging={"pictures": keep},
         data={"image_size": SIDE},
     )
-    trainer, events = build_trainer(run, folder, kind=kind, val=SAMPLES, task=task)
     taken = []
 
     def take(pictures):
         taken.append(pictures)
         return f"predictions/{pictures.epoch}.png"
 
-    trainer.context.on_pictures = take
-    trainer.context.hooks.refresh()
+    trainer, events = build_trainer(run, folder, kind=kind, val=SAMPLES, task=task, on_pictures=take)
     trainer.context.micro_batches.limits["validating"] = at_once
 
     def stop(event):

@@ -97,6 +97,7 @@ def built(
     blocks=0,
     reads_as=None,
     force_compile=False,
+    on_pictures=None,
     **tables,
 ):
     settings = config(data={"image_size": SIDE}, **tables)
@@ -115,6 +116,7 @@ def built(
         reads_as=reads_as,
         force_compile=force_compile,
         device=own_device(),
+        on_pictures=on_pictures,
     )
 
 
@@ -220,10 +222,11 @@ def take_pictures(ranks, folder):
         return ""
 
     for masks in (False, True):
-        trainer, _ = built(ranks, Path(folder) / str(masks), masks=masks, training={"batch_size": 8})
-        if ranks.is_first:
-            trainer.context.on_pictures = take
-        trainer.context.hooks.refresh()
+        on_pictures = take if ranks.is_first else None
+        training = {"batch_size": 8}
+        trainer, _ = built(
+            ranks, Path(folder) / str(masks), masks=masks, on_pictures=on_pictures, training=training
+        )
         report(trainer.context, validate(trainer.context), 1, best=True)
         end(trainer)
     return found

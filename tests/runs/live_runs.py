@@ -11,6 +11,7 @@ import torch
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
+from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.events import CommandAnswered, Event, PresetSwitched, Recovered, Step
 from mptui.runs.planning.build import PreparedRun, prepare
@@ -128,7 +129,9 @@ def trained(settings: dict[str, object], change: str, fault: Fault | None, folde
             )
             return replace(switch, accept=lambda: plans.append(fresh))
 
-        trainer = Trainer(made.job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild)
+        trainer = Trainer(
+            made.job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild, observers=observers()
+        )
         watch(made, ran)
         if fault is not None:
             fault(trainer, ran)

@@ -30,7 +30,7 @@ from mptui.data.pictures import (
 from mptui.data.rng import RandomStream, generator
 from mptui.data.transforms import HALF, IMAGENET, Normalization
 from mptui.data.types import IGNORE, LabelledSplit
-from mptui.engine.context import OnImages, TrainContext
+from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import PROGRESS_S, ValidationResult, in_eval_mode, worst_classes
 from mptui.engine.guards.memory import compute_in_pieces
 from mptui.engine.hooks import Hook
@@ -39,6 +39,9 @@ from mptui.tasks.classification import Classification
 from mptui.tasks.diffusion import Diffusion
 from mptui.tasks.image_sampler import ImageSampler
 from mptui.tasks.segmentation import Segmentation, predicted_classes
+
+OnImages = Callable[[int, Pixels], str]
+OnPictures = Callable[[ValidationPictures], str]
 
 # Picks samples of a validation on the device: the worst ones, and some that are the same at each validation
 # ----------------------------------------------------------------------------------------------------------
@@ -224,8 +227,9 @@ class PredictionPictures(Hook):
     the time; the best and the last are written at the end, or after a stop.
     """
 
-    def __init__(self, context: TrainContext) -> None:
+    def __init__(self, context: TrainContext, *, on_pictures: OnPictures | None) -> None:
         self._context = context
+        self._on_pictures = on_pictures
         self._picked: PickedSamples | None = None
         self._chosen: dict[str, npt.NDArray[np.int64]] | None = None
         self._shown: Iterable[int] = range(CLASSES_SHOWN)
@@ -237,7 +241,7 @@ class PredictionPictures(Hook):
     def active(self) -> bool:
         """Whether there is something to see, and somebody takes it, or needs the samples of this rank."""
         context = self._context
-        wanted = context.on_pictures is not None or not context.ranks.is_alone
+        wanted = self._on_pictures is not None or not context.ranks.is_alone
         with_classes = isinstance(context.task, Classification | Segmentation)
         to_keep = context.job.config.logging.pictures if context.job.val_split is not None else 0
         return wanted and with_classes and to_keep > 0
@@ -254,7 +258,7 @@ class PredictionPictures(Hook):
         picked, self._picked = self._picked, None
         groups = self._groups(*(None, None) if picked is None else picked.take())
         self._show_worst_classes(measured)
-        if self._context.on_pictures is None:
+        if self._on_pictures is None:
             return
         confusion = measured.confusion
         if confusion is not None and len(confusion) > _MOST_CONFUSED:
@@ -285,10 +289,10 @@ class PredictionPictures(Hook):
     def _write(self) -> None:
         """Write the best pictures and the last ones, as far as they are not written."""
         context, began = self._context, time.perf_counter()
-        if context.on_pictures is None:
+        if self._on_pictures is None:
             return
         for pictures in sorted({p.step: p for p in self._unwritten.values()}.values(), key=lambda p: p.step):
-            path = context.on_pictures(replace(pictures, best_epoch=context.state.best.epoch))
+            path = self._on_pictures(replace(pictures, best_epoch=context.state.best.epoch))
             context.emit(
                 ImagesGenerated(
                     step=context.state.step,
@@ -418,8 +422,9 @@ class ImageGrids(Hook):
     state of the run changes, and no number of its random sequences is used.
     """
 
-    def __init__(self, context: TrainContext) -> None:
+    def __init__(self, context: TrainContext, *, on_images: OnImages | None) -> None:
         self._context = context
+        self._on_images = on_images
         self._cost_s = 0.0
         self._ended_at = -math.inf
         self._last_step = -1
@@ -428,7 +433,7 @@ class ImageGrids(Hook):
     def active(self) -> bool:
         """Whether the network makes images, and somebody takes them, or needs the weights of this process."""
         context = self._context
-        wanted = context.on_images is not None or context.job.is_sharded
+        wanted = self._on_images is not None or context.job.is_sharded
         return wanted and context.job.config.sampling.count > 0 and isinstance(context.task, Diffusion)
 
     def epoch_ends(self) -> None:
@@ -460,8 +465,8 @@ class ImageGrids(Hook):
             context.parts.replica.full_weights(),
             in_eval_mode(context.model),
         ):
-            if context.on_images is not None:
-                self._emit(context.on_images, began)
+            if self._on_images is not None:
+                self._emit(self._on_images, began)
             self._last_step = context.state.step
         self._ended_at = time.perf_counter()
         self._cost_s = self._ended_at - began

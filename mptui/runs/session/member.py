@@ -24,6 +24,7 @@ from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.mailbox import mailbox_of
+from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, MptuiError, RunDirectoryError, cleaned_up_by
 from mptui.events import Event
@@ -123,7 +124,7 @@ class RankTraining:
 
     def _outputs(self) -> dict[str, Any]:
         """Return what a trainer calls with its results, by its arguments."""
-        return {}
+        return {"observers": observers()}
 
     def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: "Beginning") -> int | None:
         """Restore the newest checkpoint of a resumed run; return the step it goes on from."""

@@ -13,6 +13,7 @@ from mptui.config.resolve import resolve, to_toml
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, DiskError, MptuiError, RunDirectoryError, cleaned_up_by
 from mptui.events import CommandAnswered, DeviceSample, Diagnosed, Event, PhaseChanged, Warned
@@ -231,11 +232,9 @@ class Session(RankTraining):
         self._records.bad_samples.note(prepared.dataset.problems, self._warn)
 
     def _outputs(self) -> dict[str, Any]:
-        return {
-            "on_best": self._records.write_best,
-            "on_images": partial(self._records.write_images, keep=self.plan.config.sampling.keep),
-            "on_pictures": self._records.write_pictures,
-        }
+        on_images = partial(self._records.write_images, keep=self.plan.config.sampling.keep)
+        looking_on = observers(on_images=on_images, on_pictures=self._records.write_pictures)
+        return {"on_best": self._records.write_best, "observers": looking_on}
 
     def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: Beginning) -> int | None:
         self._watchdog.follow(trainer.context)
