@@ -1,7 +1,7 @@
 """The schema of a run: every table and key of a profile, with its meaning, unit and default."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
@@ -62,10 +62,12 @@ class Live:
     Attributes:
         owner: The file below `mptui/` whose code reads the value anew.
         one_optimizer: Whether its value suits one optimizer, so that a profile with another leaves it.
+        overridden_by: Paths in a checkpoint to what a run made of it: not restored if a resume changes it.
     """
 
     owner: str
     one_optimizer: bool = False
+    overridden_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,10 @@ _OF_DIVERGENCE = Live("engine/guards/divergence.py")
 _OF_OPTIMIZER = Live("engine/optim/optimizers.py", one_optimizer=True)
 _OF_ITS_OPTIMIZER = Live("registry/optimizers.py", one_optimizer=True)
 _OF_RATE = Live("engine/optim/schedule.py", one_optimizer=True)
+_OF_PRECISION = Live(
+    "runs/planning/change.py",
+    overridden_by=("guards/nan/ladder/precision", "guards/nan/ladder/islands"),
+)
 _OF_WEIGHTS = Fixed("its weights fit no other network")
 _OF_OWN_WEIGHTS = Fixed("it continues from its own weights")
 _OF_SAMPLES = Fixed("the order of its samples and its validation set depend on it")
@@ -124,7 +130,9 @@ class MemoryConfig(Table):
     budget_gib: Annotated[Annotated[float, Field(gt=0, le=4096)] | None, Live("engine/commands.py")] = None
     """Memory in GiB that the run keeps to: activation checkpointing and `micro_batch` are chosen before the
     first step so that a tenth of it stays free, and CUDA allocates no more; unset: all of the device."""
-    micro_batch: Annotated[Count | Literal["auto"] | None, Live("engine/guards/memory.py")] = None
+    micro_batch: Annotated[
+        Count | Literal["auto"] | None, Live("engine/guards/memory.py", overridden_by=("guards/memory",))
+    ] = None
     """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
     the first step, with `budget_gib` by counting instead of trials."""
     activation_checkpointing: Annotated[bool, _OF_JOB] = False
@@ -138,7 +146,7 @@ class MemoryConfig(Table):
 class SpeedConfig(Table):
     """Optimizations that change results by no more than rounding."""
 
-    compile: Annotated[CompileMode, _OF_JOB] = "off"
+    compile: Annotated[CompileMode, replace(_OF_JOB, overridden_by=("compiled",))] = "off"
     """Mode of torch.compile, used only if the run is long enough to repay compiling (`--compile`: always)."""
     channels_last: bool | Literal["auto"] = "auto"
     """Store images and convolution weights as NHWC; auto: the faster by measurement."""
@@ -249,7 +257,7 @@ class GradScalerConfig(Table):
 
     # bf16 falls back to fp16 on a device that lacks it
     scopes = (beside("precision.mode", "fp16", lambda mode: mode != "fp32", said=True),)
-    init_scale: Annotated[float, Field(gt=0), _OF_SCALE] = 65536.0
+    init_scale: Annotated[float, Field(gt=0), replace(_OF_SCALE, overridden_by=("scaler",))] = 65536.0
     """Initial loss scale."""
     growth_factor: Annotated[float, Field(gt=1), _OF_SCALE] = 2.0
     """Factor of the loss scale after `growth_interval` consecutive steps with finite gradients."""
@@ -264,7 +272,7 @@ class GradScalerConfig(Table):
 class PrecisionConfig(Table):
     """The number format that the network computes in."""
 
-    mode: Annotated[PrecisionMode, Live("runs/planning/change.py")] = "auto"
+    mode: Annotated[PrecisionMode, _OF_PRECISION] = "auto"
     """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
     fp32, with a warning."""
     matmul: Annotated[Literal["highest", "high", "medium"], Live("engine/progress.py")] = "high"
@@ -363,7 +371,7 @@ class TrainingConfig(Table):
     """Samples per micro-batch."""
     accumulate: Annotated[Count, _OF_JOB] = 1
     """Micro-batches per optimizer step; the gradient is averaged over all their valid items."""
-    lr: Annotated[float, Field(gt=0), _OF_RATE] = 0.1
+    lr: Annotated[float, Field(gt=0), replace(_OF_RATE, overridden_by=("guards/nan/ladder/lr_factor",))] = 0.1
     """Peak learning rate for an effective batch of `lr_batch_size`."""
     lr_scaling: Annotated[Literal["linear", "sqrt", "off"], _OF_RATE] = "linear"
     """Rescaling of `lr` from `lr_batch_size` to the effective batch (batch_size x accumulate)."""

@@ -51,7 +51,7 @@ def mask_cases():
 
 
 # of a square, no size tells how it is stored
-@pytest.mark.parametrize(("drawn", "orientation", "side"), mask_cases())
+@pytest.mark.parametrize(("drawn", "orientation", "side"), [*mask_cases()])
 def test_a_mask_lies_over_its_image(tmp_path, drawn, orientation, side):
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()

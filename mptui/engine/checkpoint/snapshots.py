@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mptui.config.change import changed
+from mptui.config.keys import SETTINGS
 from mptui.config.resolve import values_of
 from mptui.engine.checkpoint.device_copies import (
     AnyGroups,
@@ -42,15 +43,6 @@ AT_TOP = {
     "compiler": ("compiled",),
 }
 """Parts whose values format 1 stores at the top level of `state.json`, and their keys."""
-
-CHOSEN_FOR = {
-    "memory.micro_batch": ("guards/memory",),
-    "precision.mode": ("guards/nan/ladder/precision", "guards/nan/ladder/islands"),
-    "training.lr": ("guards/nan/ladder/lr_factor",),
-    "precision.grad_scaler.init_scale": ("scaler",),
-    "speed.compile": ("compiled",),
-}
-"""State that overrides a setting, by setting: not restored if a resume changes that setting."""
 
 
 def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
@@ -110,7 +102,8 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
         RunDirectoryError: The snapshot is of another model or optimizer.
     """
     given = changed(snapshot.state.get("settings", {}), values_of(state.given.config))
-    values = _without(snapshot.state, [path for key in given for path in CHOSEN_FOR.get(key, ())])
+    asked = [setting.live for key, setting in SETTINGS.items() if key in given and setting.live is not None]
+    values = _without(snapshot.state, [path for live in asked for path in live.overridden_by])
     parameters = dict(state.model.named_parameters(remove_duplicate=False))
     try:
         state.step = snapshot.step

@@ -44,7 +44,7 @@ NAMES_OF_SPLITS = [
 
 
 @pytest.mark.parametrize(
-    ("names", "kind"), zip(NAMES_OF_SPLITS, itertools.cycle(["tar", "parquet"]), strict=False)
+    ("names", "kind"), [*zip(NAMES_OF_SPLITS, itertools.cycle(["tar", "parquet"]), strict=False)]
 )
 def test_the_split_of_a_file_is_a_word_of_its_name_or_of_its_folder(tmp_path, names, kind):
     train, val = names
