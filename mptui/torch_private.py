@@ -1,7 +1,8 @@
 """Private names of torch: what each is for, and which public one is missing or does less.
 
-Nothing else of mptui names one. All are there from torch 2.10 on, the oldest that is allowed; what a later
-one moves or mends is changed here alone.
+No other module imports one, or takes it of a module of torch: what another version moves is changed here.
+All are there in torch 2.10, the oldest that is allowed. Private methods of an object, such as the reducer of
+`DistributedDataParallel`, are called where it is used.
 """
 
 import threading
