@@ -110,7 +110,7 @@ for asked in {asked}:
     try:
         main()
     except SystemExit:
-        print("loaded:", " ".join({{'torch', 'torchvision', 'textual'}} & set(sys.modules)))
+        print("loaded:", " ".join({{'torch', 'torchvision', 'textual'}} & set(sys.modules)), flush=True)
 """
 
 
