@@ -22,7 +22,7 @@ from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.sync import RanksMailbox
 from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build

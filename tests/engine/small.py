@@ -15,8 +15,8 @@ from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.ranks.replica import placed
+from mptui.engine.ranks.sync import RanksMailbox
 from mptui.engine.reporting.observers import observers
 from mptui.engine.reporting.pictures import OnImages, OnPictures
 from mptui.engine.trainer import Trainer

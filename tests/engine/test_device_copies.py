@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.engine.checkpoint import device_copies, snapshots
-from mptui.engine.checkpoint.device_copies import Layout, in_parts, row_beside_a_step
+from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import host_copy, read_newest
+from mptui.engine.checkpoint.snapshots import Layout, in_parts, row_beside_a_step
 from mptui.engine.guards import rollback
 from tests.engine.small import build_trainer, config, end
 
@@ -138,7 +138,7 @@ def stand_ins(monkeypatch):
 def test_a_save_keeps_its_step_while_training_goes_on(tmp_path, monkeypatch, stand_ins):
     calls, may_arrive = stand_ins
     on_a_device(monkeypatch, snapshots)
-    monkeypatch.setattr(device_copies, "PART", 1000)
+    monkeypatch.setattr(snapshots, "PART", 1000)
     trainer, _ = build_trainer(config(training={"ema_decay": 0.9}), tmp_path / "checkpoints")
     state, saver = trainer.state, trainer.context.saver
     expected = host_copy(state.model.state_dict())

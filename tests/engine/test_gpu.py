@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from mptui.engine.checkpoint import device_copies, snapshots
+from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import host_copy, read_newest
 from mptui.engine.guards.rollback import Rollback
 from mptui.events import EpochFinished, Warned
@@ -92,7 +92,7 @@ def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_saves_and_snapshots_wait_for_no_copy_and_keep_their_step(tmp_path, precision, monkeypatch):
-    monkeypatch.setattr(device_copies, "PART", 4096)  # so that there are many parts
+    monkeypatch.setattr(snapshots, "PART", 4096)  # so that there are many parts
     run = config(
         training={"batch_size": BATCH, "ema_decay": 0.9},
         guards={"snapshot_every": 1_000_000},

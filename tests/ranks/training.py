@@ -16,7 +16,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import full_tensor
-from mptui.engine.ranks.mailbox import mailbox_of
+from mptui.engine.ranks.sync import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import (

@@ -13,8 +13,8 @@ import torch
 
 from mptui import text as fmt
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.checkpoint.device_copies import AnyGroups, Groups, Layout, row_beside_a_step, split
 from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.checkpoint.snapshots import AnyGroups, Groups, Layout, row_beside_a_step, split
 from mptui.engine.ranks.group import ALONE, Ranks, shard_of
 from mptui.engine.state import TrainState
 from mptui.hardware.host import host_memory

@@ -23,7 +23,7 @@ from mptui.engine.epochs import EPOCHS, MAX_STEPS, PATIENCE, ended_by
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.mailbox import mailbox_of
+from mptui.engine.ranks.sync import mailbox_of
 from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, MptuiError, RunDirectoryError, cleaned_up_by
