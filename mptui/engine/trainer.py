@@ -38,8 +38,9 @@ from mptui.events import Recovered
 # -------------------------------------------------------------------------------------------------
 # `_train_step` retries it after a recoverable failure, `_train_epoch` iterates over the windows of an
 # epoch, `train` over the epochs. Commands, signals, guards and saves are handled between two steps. `HOOKS`
-# lists everything that acts beside the loop: see `mptui.engine.hooks` for its moments, and
-# `mptui.engine.state` for the contents of a checkpoint.
+# lists what acts beside the loop, and who builds a trainer gives it those that only look on
+# (`mptui.engine.reporting.observers`): see `mptui.engine.hooks` for the moments, and `mptui.engine.state` for
+# the contents of a checkpoint.
 
 HOOKS: dict[str, HookFactory] = {
     "numerics": NumericsMonitor,
