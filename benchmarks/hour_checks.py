@@ -307,18 +307,6 @@ def deterministic(scene: Scene) -> Found:
     return Found("right" if same else "failed", words, {"sha256": digests})
 
 
-def kills(scene: Scene) -> Found:
-    """Kill and resume runs."""
-    words = ("selftest", "--kills", "2", "--device", scene.device, "--runs-dir", str(scene.scratch / "kills"))
-    ran = scene.command("kills", ["python", "-m", "mptui", *words])
-    if ran.code != 0:
-        return _failed(ran, "mptui selftest")
-    table = dict(re.findall(r"^(\w[\w ]*\w) {2,}(\d\S*)", ran.output, re.MULTILINE))
-    return Found(
-        "right", f"{table.get('kills')} kills, {table.get('runs that differ')} runs that differ", table
-    )
-
-
 def two_gpus(scene: Scene) -> Found:
     """Train on all GPUs with one command."""
     ran, summary = _trained(scene, "ranks", "--nproc-per-node", "gpu", "--no-compile", "--max-steps", "40")
@@ -341,8 +329,8 @@ CHECKS = (
     Check("memory", out_of_memory, gpus=1, least_s=40),
     Check("scaling", loss_scaling, gpus=1, least_s=30),
     Check("deterministic", deterministic, least_s=40),
-    Check("kills", kills, least_s=60),
+    Check("kills", _tests("kills_of_a_run", "kills"), gpus=1, least_s=60),
     Check("ranks", two_gpus, gpus=2, least_s=40),
-    Check("tests", _tests("not (wait or sync or graph)", "tests"), gpus=1, least_s=60),
+    Check("tests", _tests("not (wait or sync or graph or kills_of_a_run)", "tests"), gpus=1, least_s=60),
 )
 """All checks, in their order."""

@@ -14,7 +14,8 @@ from threading import Thread
 import pytest
 
 from mptui.processes import start
-from mptui.processes.start import MAIN, RUN_MODULES, RunServer
+from mptui.processes.start import MAIN, RUN_MODULES
+from tests.run_server import RunServer
 from tests.spare import Spare
 
 DEADLINE_S = 300

@@ -17,7 +17,7 @@ import typer
 from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
-from mptui.cli.measure import bench, check_amp, memory, parity, selftest, simulate, tune
+from mptui.cli.measure import bench, check_amp, memory, parity, simulate, tune
 from mptui.cli.options import command
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare, report, sample, sync
@@ -81,7 +81,20 @@ app.add_typer(profiles.profiles)
 _add(bench.bench, tune.tune, check_amp.check_amp, simulate.simulate, memory.memory)
 _add(doctor.doctor, data.data, monitor.monitor, learn.learn, parity.parity)
 _add(evaluate.evaluate, predict.predict, sample.sample, export.export, report.report, prepare.prepare)
-_add(sync.sync, selftest.selftest)
+_add(sync.sync)
+
+
+@app.command(
+    hidden=True,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def selftest() -> NoReturn:
+    """Refuse a command of earlier versions, whatever its options."""
+    raise ConfigError(
+        "selftest is no longer a command",
+        hint="kill runs in a folder, from a clone: pytest -m slow tests/chaos/test_kill.py --basetemp DIR",
+    )
 
 
 def main() -> NoReturn:

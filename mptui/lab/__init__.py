@@ -1,1 +1,1 @@
-"""Experiments built on runs: bench, tune, parity, check-amp, doctor, selftest."""
+"""Experiments built on runs: bench, tune, parity, check-amp, doctor."""

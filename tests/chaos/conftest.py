@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.lab.selftest import outcome_of
+from tests.chaos.killer import outcome_of
 from tests.chaos.runs import UNET, trained
 from tests.decoders import forked_decoders
 from tests.program import server

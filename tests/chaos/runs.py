@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.events import Event, PhaseChanged, Step
-from mptui.processes.start import Child, RunServer
 from mptui.runs.store.journal import NAME, read_events
 from tests.cli.calls import call
+from tests.run_server import Child, RunServer
 from tests.tools.faulty_disk import run_on_disk
 
 LIMIT_S = 300.0

@@ -13,9 +13,9 @@ import pytest
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.events import Paused, Recovered, Step, Warned
-from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
+from tests.chaos.killer import outcome_of
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
 from tests.program import Program, run_to_end
 

@@ -19,12 +19,13 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import Step
-from mptui.processes.start import MAIN, Child
+from mptui.processes.start import MAIN
 from mptui.runs.remote import control
 from mptui.runs.remote.feed import Connection
 from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LOOK_S, in_phase, stepped, wait_for
 from tests.program import run_to_end
+from tests.run_server import Child
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,14 @@ import textwrap
 import pytest
 
 from mptui.events import RunStarted
-from mptui.lab.selftest import Killer
 from mptui.runs.store.journal import read_journal
-from tests.chaos.runs import RESNET, UNET
+from tests.chaos import killer
+from tests.chaos.killer import Killer
+from tests.chaos.runs import RESNET, UNET, Case
 
 
 def killed_again_and_again(server, case, folder, kills, seed):
-    tally = Killer(server, lambda name: case.arguments(folder, name), folder, seed=seed).run(kills)
+    tally = Killer(server, case, folder, seed=seed).run(kills)
     assert tally.kills == kills
     assert tally.damaged == []
     assert tally.differing == []
@@ -37,6 +38,29 @@ def test_two_hundred_kills_change_nothing(fork_server, tmp_path, case, kills, ca
     assert tally.inside_a_save >= kills // 4
     with capsys.disabled():
         print(f"\n{case.name}: {tally.kills} kills, {tally.inside_a_save} inside a save, {tally.runs} runs")
+
+
+@pytest.mark.gpu
+def test_kills_of_a_run_on_a_gpu_change_nothing(fork_server, tmp_path):
+    case = Case("on-gpu", (*RESNET.flags, "--device", "cuda", "--no-compile"), RESNET.sets)
+    killed_again_and_again(fork_server, case, tmp_path, kills=2, seed=0)
+
+
+def test_a_run_that_ends_otherwise_is_found(fork_server, tmp_path, monkeypatch):
+    """Negative control: a resume that changes one bit of the weights is detected."""
+    whole, seen = killer.outcome_of, 0
+
+    def garbled(run):
+        nonlocal seen
+        seen += 1
+        outcome = whole(run)
+        if seen == 2:
+            name, content = next(iter(outcome.weights["model"].items()))
+            outcome.weights["model"][name] = bytes([content[0] ^ 1]) + content[1:]
+        return outcome
+
+    monkeypatch.setattr(killer, "outcome_of", garbled)
+    assert Killer(fork_server, UNET, tmp_path).run(0).differing == ["again"]
 
 
 @pytest.mark.chaos

@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from mptui.events import RunStarted, Warned
-from mptui.lab.selftest import outcome_of
 from mptui.runs.store.journal import read_journal
+from tests.chaos.killer import outcome_of
 from tests.chaos.runs import LIMIT_S, SHUFFLENET, Case, finished, started, stepped, wait_for
 from tests.data.images import class_folders
 from tests.data.packed_sets import classes_to_parquet, classes_to_tar

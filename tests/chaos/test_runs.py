@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from mptui.events import RunStarted, Step, Warned
-from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
+from tests.chaos.killer import outcome_of
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, trained, wait_for
 from tests.cli.calls import call
 from tests.data.images import pairs, stripes

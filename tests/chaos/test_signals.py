@@ -10,11 +10,11 @@ import pytest
 from mptui.engine.checkpoint.files import checkpoints, read_newest
 from mptui.engine.mailbox import INSIST_S
 from mptui.events import CheckpointSaved, EpochFinished, Step
-from mptui.lab.selftest import outcome_of
 from mptui.runs.remote.feed import Connection
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
+from tests.chaos.killer import outcome_of
 from tests.chaos.runs import (
     LIMIT_S,
     LONG,

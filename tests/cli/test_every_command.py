@@ -12,6 +12,8 @@ from tests.cli.calls import call, program
 def names(group, before=""):
     """The commands of a group, with those of the groups in it."""
     for name, command in group.commands.items():
+        if command.hidden:  # of earlier versions
+            continue
         yield f"{before}{name}"
         if isinstance(command, typer.core.TyperGroup):
             yield from names(command, f"{before}{name} ")
@@ -25,6 +27,14 @@ NO_ROOM = "mptui: standard output: No space left on device\n  free disk space, o
 
 def test_all_commands_are_here():
     assert {"run", "runs", "runs compare", "profiles list", "sync"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [(), ("--kills", "2", "--json"), ("--help",)])
+def test_a_command_of_earlier_versions_is_told_with_what_to_use_instead(words):
+    ended = call("selftest", *words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("mptui: selftest is no longer a command\n  kill runs in a folder")
+    assert "selftest" not in call("--help").stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -18,9 +18,8 @@ from mptui.engine.checkpoint.files import (
     write_checkpoint,
 )
 from mptui.errors import DiskError
-from mptui.lab.selftest import Fault, faulty_disk
 from tests.engine.checkpoints import same, snapshot
-from tests.tools.faulty_disk import failing
+from tests.tools.faulty_disk import Fault, failing, faulty_disk
 
 
 class Killed(BaseException):

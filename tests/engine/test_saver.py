@@ -28,8 +28,7 @@ from mptui.engine.checkpoint.pointers import target_of
 from mptui.engine.checkpoint.saver import Saver
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
-from mptui.lab.selftest import Fault, faulty_disk
-from tests.tools.faulty_disk import failing
+from tests.tools.faulty_disk import Fault, failing, faulty_disk
 
 
 def snapshot(step):

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from mptui.events import CheckpointSaved, RunStarted, Step, Warned
-from mptui.lab.selftest import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
+from tests.chaos.killer import outcome_of
 from tests.forks import FORKING
 from tests.program import run_to_end
 from tests.ranks.cluster import Cluster, wait_until

@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from mptui.events import Paused, PresetSwitched, RunStarted, Step, Warned
-from mptui.lab.selftest import outcome_of
 from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
+from tests.chaos.killer import outcome_of
 from tests.forks import FORKING, rank_pids
 from tests.program import Program
 from tests.ranks.cluster import wait_until

@@ -15,9 +15,8 @@ import pytest
 
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Warned
-from mptui.lab.selftest import Fault, faulty_disk
 from mptui.runs.store.journal import NAME, Journal, read_journal
-from tests.tools.faulty_disk import failing
+from tests.tools.faulty_disk import Fault, failing, faulty_disk
 
 EVENTS = [
     Warned(time=1.5, step=1, code="a", message="one"),
