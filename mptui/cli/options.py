@@ -189,7 +189,7 @@ class SettingOptions(Options):
     sets: list[str] | None = option(
         None,
         "TABLE.KEY=VALUE",
-        "Set any key of a profile, as training.optimizer=adamw; repeatable; --dry-run lists all keys.",
+        "Set any key of a profile, as training.optimizer=adamw; repeatable; keys: `mptui profiles keys`.",
         "--set",
         autocompletion=completion.settings,
     )

@@ -11,7 +11,7 @@ import yaml
 
 from mptui.errors import ConfigError
 from mptui.io.files import OddFileError, read_regular
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # Finds the line of each key of a TOML text; tomli doesn't tell them
 # ------------------------------------------------------------------
@@ -69,7 +69,7 @@ def read_document(path: Path) -> Document:
     Raises:
         ConfigError: The file can't be read, is not UTF-8, or is not TOML or plain YAML.
     """
-    faulty = f"correct the file, then check it with `mptui profiles validate {path}`"
+    faulty = f"correct the file, then check it with `mptui profiles validate {shell_word(path)}`"
     try:
         text = read_regular(path, _LARGEST).decode("utf-8-sig")
         if path.suffix.lower() not in SUFFIXES[1:]:

@@ -111,8 +111,9 @@ def _settings(table: type[Table], prefix: str = "") -> Iterator[tuple[str, Setti
 
 SETTINGS: dict[str, Setting] = dict(_settings(RunConfig))
 """Every `table.key`, in the order of the schema."""
-RETIRED = frozenset({"data.decode"})
-"""Settings of earlier versions: files that have them can be read, and the values are ignored with a note."""
+RETIRED: Mapping[str, str] = {"data.decode": "images are decoded on the CPU, by data.workers processes"}
+"""Settings of earlier versions, and what there is in their place: files that have them can be read, and the
+values are ignored with a note."""
 RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
     "precision.tf32": ("precision.matmul", {True: "high", False: "highest"})
 }
@@ -123,19 +124,30 @@ ELSEWHERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(("fp16", "bf16", "use_fp16", "use_bf16", "autocast_dtype"), "precision.mode"),
     **dict.fromkeys(("compile_model", "use_compile", "torch_compile"), "speed.compile"),
-    **dict.fromkeys(("learning_rate", "base_lr"), "training.lr"),
+    **dict.fromkeys(("learning_rate", "base_lr", "max_lr", "initial_lr"), "training.lr"),
+    **dict.fromkeys(("batch", "train_batch_size", "per_device_train_batch_size"), "training.batch_size"),
     **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps"), "training.accumulate"),
     **dict.fromkeys(("grad_accum_steps", "accumulate_grad_batches"), "training.accumulate"),
     **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val"), "training.clip_grad_norm"),
     **dict.fromkeys(("device_type", "gpu_ids"), "hardware.device"),
-    "num_epochs": "training.epochs",
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "training.epochs"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule"), "training.schedule"),
+    **dict.fromkeys(("img_size", "imgsz", "input_size", "crop_size"), "data.image_size"),
+    **dict.fromkeys(("dataset", "data_dir", "data_root"), "data.path"),
+    **dict.fromkeys(("arch", "architecture"), "model.name"),
+    "wd": "training.weight_decay",
+    "patience": "training.early_stopping_patience",
+    "random_seed": "training.seed",
+    "criterion": "training.loss",
     "num_workers": "data.workers",
     "prefetch_factor": "data.prefetch",
     "memory_format": "speed.channels_last",
 }
 """Names that other training programs give to settings, and ours."""
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
-VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
+VARIABLE_OF: dict[str, str] = {key: f"MPTUI_{key.replace('.', '_').upper()}" for key in SETTINGS}
+"""`table.key` -> environment variable."""
+VARIABLES: dict[str, str] = {variable: key for key, variable in VARIABLE_OF.items()}
 """Environment variable -> `table.key`."""
 
 
@@ -173,10 +185,11 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
 
 def nearest_setting(written: str) -> str | None:
     """Return the valid `table.key` closest to `written` in letters or meaning; None if none is similar."""
+    written = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).replace("-", "_").lower()
     if written in RENAMED:
         return RENAMED[written][0]
     table, _, name = written.rpartition(".")
-    if (meant := ELSEWHERE.get(name.replace("-", "_").lower())) is not None:
+    if (meant := ELSEWHERE.get(name)) is not None:
         return meant
     names: dict[str, list[str]] = {}
     for key in SETTINGS:
@@ -185,6 +198,14 @@ def nearest_setting(written: str) -> str | None:
     in_table = [key for key in close if key.startswith(f"{table}.")]
     misspelt_table = [] if table in TABLES else get_close_matches(written, SETTINGS, n=1)
     return next(iter([*names.get(name, []), *in_table, *misspelt_table, *close]), None)
+
+
+def unknown_setting(written: str) -> str:
+    """Return the fault of a name that is no setting: what it is called here, or what has replaced it."""
+    if written in RETIRED:
+        return f"unknown key, of earlier versions: {RETIRED[written]}"
+    near = nearest_setting(written)
+    return f"unknown key; nearest: {near}" if near else "unknown key"
 
 
 # Checks a profile against the schema and reports all faults at once, each with its line
@@ -318,10 +339,8 @@ def _unknown(keys: Keys, dotted: str, value: object) -> str:
     if isinstance(value, dict):
         near = get_close_matches(dotted, [*TABLES, *TASKS, "precision.grad_scaler"], n=1)
         what = f"[{clean('.'.join(keys), limit=100)}]: unknown table"
-    else:
-        near = [key] if (key := nearest_setting(dotted)) else []
-        what = f"{_location(keys)}: unknown key"
-    return f"{what}; nearest: {near[0]}" if near else what
+        return f"{what}; nearest: {near[0]}" if near else what
+    return f"{_location(keys)}: {unknown_setting(dotted)}"
 
 
 _WANTED = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from mptui.config.documents import SUFFIXES, read_document
 from mptui.errors import ConfigError
 from mptui.io.files import base_folder, expanded
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 ORDER = (
     "fast",
@@ -142,7 +142,7 @@ def _is_file_name(name: str) -> bool:
 def _checked(path: Path) -> Path:
     if path.is_dir():
         run = path / "run.toml"
-        hint = f"name a file: --profile {run if run.is_file() else path / 'my.toml'}"
+        hint = f"name a file: --profile {shell_word(run if run.is_file() else path / 'my.toml')}"
         raise ConfigError(f"{path}: a folder, not a profile", hint=hint)
     if not os.path.exists(path):  # noqa: PTH110
         hint = "check the path, or give the name of a profile: see `mptui profiles list`"
@@ -155,5 +155,5 @@ def _description(path: Path) -> str:
     try:
         described = read_document(path).values.get("description", "")
     except ConfigError:
-        return f"(faulty: see `mptui profiles validate {clean(path.stem)}`)"
+        return f"(faulty: see `mptui profiles validate {shell_word(path.stem)}`)"
     return clean(described) if isinstance(described, str) else ""

@@ -15,8 +15,11 @@ from pydantic import ValidationError
 
 from mptui.config.documents import SUFFIXES, read_document
 from mptui.config.keys import (
+    RETIRED,
     SETTINGS,
+    TABLES,
     UNSET,
+    VARIABLE_OF,
     VARIABLES,
     VERSION,
     Profile,
@@ -28,6 +31,7 @@ from mptui.config.keys import (
     read_profile,
     shown,
     training_of,
+    unknown_setting,
     value_of,
 )
 from mptui.config.profiles import find_profile, is_built_in, is_ours, user_folder
@@ -37,7 +41,7 @@ from mptui.io.files import expanded, meant_path, replace_file
 from mptui.registry.models import task_of_model
 from mptui.registry.scope import Scope
 from mptui.registry.tasks import TASKS
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # Reads and checks the settings given outside files: environment variables, flags and `--set`
 # -------------------------------------------------------------------------------------------
@@ -76,9 +80,21 @@ def _from_variables(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
             layer[key] = (value, name)
             faults += [f"{name} = {shown(text)}: {wrong}"] if wrong else []
         elif name.startswith("MPTUI_") and name not in RESERVED_VARIABLES:
-            near = get_close_matches(name, [*VARIABLES, *RESERVED_VARIABLES], n=1)
-            faults.append(_with_nearest(f"{clean(name, limit=100)}: no such variable", *near))
+            near = _nearest_variable(name)
+            fault = f"{clean(name, limit=100)}: no such variable"
+            faults.append(f"{fault}; nearest: {near}" if near else fault)
     return layer, faults
+
+
+def _nearest_variable(name: str) -> str | None:
+    """Return the variable closest to `name` in letters or meaning; None if none is similar."""
+    known = [*VARIABLES, *RESERVED_VARIABLES]
+    if near := get_close_matches(name.upper(), known, n=1, cutoff=0.9):
+        return near[0]
+    words = name.removeprefix("MPTUI_").lower()
+    table = next((table for table in TABLES if words.startswith(f"{table}_")), "")
+    meant = nearest_setting(f"{table}.{words.removeprefix(f'{table}_')}" if table else words)
+    return VARIABLE_OF[meant] if meant else next(iter(get_close_matches(name, known, n=1)), None)
 
 
 def _from_flags(flags: Mapping[str, tuple[str, Any]]) -> tuple[Layer, list[str]]:
@@ -102,7 +118,7 @@ def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
         if not equals:
             faults.append(f"{place}: not of the form table.key=value")
         elif key not in SETTINGS:
-            faults.append(_with_nearest(f"{place}: unknown key", *filter(None, [nearest_setting(key)])))
+            faults.append(f"{place}: {unknown_setting(key)}")
         else:
             value, wrong = read_value(SETTINGS[key], text)
             layer[key] = (value, "--set")
@@ -180,10 +196,6 @@ def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
     return value, wrong
 
 
-def _with_nearest(fault: str, *near: str) -> str:
-    return f"{fault}; nearest: {near[0]}" if near else fault
-
-
 # Merges a run's settings: defaults, profile, the profile's task tables, environment, flags, `--set`
 # --------------------------------------------------------------------------------------------------
 # Later ones win, and the source of each value is recorded.
@@ -243,10 +255,10 @@ def resolve(
     file, faults = (None, []) if profile is None else read_profile(find_profile(profile, environ))
     given, faults_given = from_person(environ, flags, sets)
     if file and faults:
-        hint = f"correct it, then check it with `mptui profiles validate {file.path}`"
+        hint = f"correct it, then check it with `mptui profiles validate {shell_word(file.path)}`"
         raise ConfigError("\n".join([*faults, *faults_given]), hint=hint)
     if faults_given:
-        hint = "`mptui run --dry-run` lists all keys with their values and sources"
+        hint = "find a key by its name or its meaning: mptui profiles keys WORD"
         raise ConfigError("\n".join(faults_given), hint=hint)
     name = clean(file.path.stem) if file else "default"
     files = [_layer(file.values, f"profile {name}")] if file else []
@@ -276,7 +288,7 @@ def resolve(
     if task:
         _refuse_impossible(config, sources, task)
     retired = dict.fromkeys(file.retired if file else ())
-    notes += [f"{key} of profile {name} is ignored: this version has no such setting" for key in retired]
+    notes += [f"{key} of profile {name} is ignored: {RETIRED[key]}" for key in retired]
     return Resolved(config, sources, name, task, tuple(notes))
 
 

@@ -38,7 +38,7 @@ from mptui.io.written_files import disk_hint
 from mptui.processes.start import start
 from mptui.registry.names import BUILT_IN, SampleKind
 from mptui.registry.own_code import is_own
-from mptui.text import clean, clean_name
+from mptui.text import clean, clean_name, shell_word
 
 # Opens the data of a configuration: a path, a torchvision set, the person's own, or the built-in shapes
 # ------------------------------------------------------------------------------------------------------
@@ -154,7 +154,9 @@ def files_of(
         folder = os.path.abspath(expanded(data.path))
         chosen, found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)
         if isinstance(found, PreparedSet):
-            raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
+            raise ConfigError(
+                f"{data.path} is a prepared set already", hint=f"mptui run --data {shell_word(data.path)}"
+            )
         found = split_by_lists(folder, found)
         refuse_rivals(folder, chosen, found, data, should_stop=should_stop)
         return _title(folder), chosen, found

@@ -20,7 +20,7 @@ from torch import nn
 from mptui.errors import ConfigError
 from mptui.io.files import read_regular
 from mptui.models.vae_layout import CONFIG, WEIGHTS, VaeLayout
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 _EPS = 1e-6
 _LOG_VARIANCE = -30.0, 20.0
@@ -263,9 +263,9 @@ def read_layout(folder: Path) -> VaeLayout:
 def _hint_for(folder: Path) -> str:
     """Say what to give in place of a folder without config.json."""
     if (folder / "run.toml").is_file():
-        return f"Export the run first: mptui export {folder} --format diffusers --out DIR"
+        return f"export the run first: mptui export {shell_word(folder)} --format diffusers --out DIR"
     if (folder / "vae" / CONFIG).is_file():
-        return f"Name the folder of the VAE in it: {folder / 'vae'}"
+        return f"name the folder of the VAE in it: {folder / 'vae'}"
     return f"name a folder with {CONFIG} and {WEIGHTS}"
 
 

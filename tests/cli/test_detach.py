@@ -100,13 +100,13 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
     os.kill(owner, signal.SIGSTOP)
     late = mptui(folder, "stop", "mute", "--timeout", "0.2")
     os.kill(owner, signal.SIGCONT)
-    assert late.returncode == 6
+    assert late.returncode == 8
     told = [line for line in late.stderr.splitlines() if "asked to stop" in line or "kill -9" in line]
     assert (
         f"process {owner} was asked to stop 0.2 s ago and is suspended (to continue it: kill -CONT {owner}"
         in told[0]
     )
-    assert "mptui attach mute" in told[1]
+    assert f"mptui attach {run}" in told[1]
     look_until(lambda: owner_of(run) is None)  # it executes the request as soon as it can
     assert "stopped after step" in mptui(folder, "stop", "mute").stdout
     assert summary(run)["exit_code"] == 143

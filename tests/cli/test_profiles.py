@@ -6,6 +6,7 @@ import tomli
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
+from mptui.config.keys import RETIRED, SETTINGS, nearest_setting
 from mptui.config.profiles import ORDER
 from mptui.errors import ConfigError
 
@@ -71,3 +72,44 @@ def test_a_copy_never_takes_the_name_of_a_built_in_profile(run, tmp_path):
     assert isinstance(refused.exception, ConfigError)
     assert "is a built-in profile" in str(refused.exception)
     assert not (tmp_path / "own").exists()
+
+
+def test_keys_explains_each_setting_with_this_word(run):
+    told = run("keys", "label smooth").stdout
+    assert [line.split() for line in told.splitlines()[-5:]] == [
+        ["validation", "loss."],
+        ["takes", "a", "number,", "0", "or", "more", "and", "below", "1"],
+        ["default", "0.0"],
+        ["acts", "with", "classification"],
+        ["changes", "live,", "between", "two", "steps", "of", "a", "run"],
+    ]
+    assert "none unsets it" in run("keys", "max_steps").stdout
+    assert "never in a run that has begun" in run("keys", "training.optimizer").stdout
+
+
+def test_keys_as_json_has_all_that_the_schema_declares(run):
+    keys = {about["key"]: about for about in json.loads(run("keys", "--json").stdout)["keys"]}
+    assert keys.keys() == SETTINGS.keys()
+    assert keys["memory.budget_gib"]["values"]["anyOf"][0]["maximum"] == 4096
+    assert keys["memory.budget_gib"]["unit"] == "GiB"
+    assert keys["training.optimizer"]["choices"][:2] == ["sgd", "adamw"]
+    assert keys["training.lr"]["default_by_task"]["diffusion"] == 0.0005
+    assert keys["training.label_dropout"]["acts_with"][1] == ["model.class_conditional: true"]
+    assert {about["changes"] for about in keys.values()} == {"live", "resume", "never"}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "LR", "num_workers"])
+def test_keys_knows_what_other_programs_call_a_setting(run, name):
+    assert run("keys", name).stdout.splitlines()[0] == nearest_setting(name)
+
+
+def test_keys_says_what_there_is_in_place_of_a_setting_of_an_earlier_version(run):
+    for name, instead in RETIRED.items():
+        assert run("keys", name).stdout == f"{name} is a setting of earlier versions: {instead}\n"
+    assert "use precision.matmul" in run("keys", "precision.tf32").stdout
+
+
+def test_keys_refuses_a_word_of_no_setting(run):
+    fault = run("keys", "xyzzy").exception
+    assert isinstance(fault, ConfigError)
+    assert fault.hint == "list all: mptui profiles keys"

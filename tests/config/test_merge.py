@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptui.cli.options import overrides
+from mptui.config.keys import RETIRED
 from mptui.config.resolve import Resolved, check_profile, resolve
 from mptui.errors import ConfigError
 
@@ -171,6 +172,34 @@ def test_faults_of_all_layers_are_told_at_once(tmp_path):
         "--set training.lr: not of the form table.key=value",
         "--set speed.fused=yes: must be true or false or 'auto'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    {
+        "LEARNING_RATE": "TRAINING_LR",
+        "TRAINING_LEARNING_RATE": "TRAINING_LR",
+        "LR": "TRAINING_LR",
+        "BATCHSIZE": "TRAINING_BATCH_SIZE",
+        "TRAINING_batch_size": "TRAINING_BATCH_SIZE",
+        "EPOCH": "TRAINING_EPOCHS",
+        "PRECISION_TF32": "PRECISION_MATMUL",
+        "RUN_DIR": "RUNS_DIR",
+    }.items(),
+)
+def test_a_variable_by_another_name_is_told_with_the_one_that_is_meant(variable, nearest):
+    told = fault_of(environ={f"MPTUI_{variable}": "3"}).message
+    assert told == f"MPTUI_{variable}: no such variable; nearest: MPTUI_{nearest}"
+
+
+def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_now():
+    assert fault_of(sets=["data.decode=cpu"]).message.endswith(RETIRED["data.decode"])
+
+
+def test_commands_to_copy_quote_a_path_with_a_space(tmp_path):
+    path = tmp_path / "my profile.toml"
+    path.write_text("[training]\nlr = 0\n")
+    assert f"mptui profiles validate '{path}'" in fault_of(str(path)).hint
 
 
 def test_a_pair_that_cannot_be_had_names_where_each_half_was_set():

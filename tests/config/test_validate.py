@@ -6,7 +6,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.config.keys import SETTINGS, VARIABLES, read_profile
+from mptui.config.keys import RETIRED, SETTINGS, VARIABLES, read_profile
 from mptui.config.resolve import check_profile, resolve
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
@@ -166,4 +166,4 @@ def test_a_setting_of_an_earlier_version_is_ignored_with_a_note(tmp_path):
     path.write_text('[data]\ndecode = "device"\nworkers = 3\n[segmentation.data]\ndecode = "cpu"\n')
     resolved = resolve(str(path), task=None, flags={}, sets=(), environ={})
     assert resolved.config.data.workers == 3
-    assert resolved.notes == ("data.decode of profile run is ignored: this version has no such setting",)
+    assert resolved.notes == (f"data.decode of profile run is ignored: {RETIRED['data.decode']}",)

@@ -108,7 +108,7 @@ def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(r
     assert group.returncode == 1
     assert "ended after 1 restart: rank 1" in message
     assert "ended with exit code 1; its last words: RuntimeError: no port at 1" in message
-    assert "mptui resume run" in hint
+    assert f"mptui resume {run}" in hint
     *_, end = read_journal(run)
     assert isinstance(end, RunFinished)
     assert (end.status, end.message) == ("failed", message)

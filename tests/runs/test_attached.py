@@ -177,7 +177,7 @@ def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach, monkeypat
     answer = until(source, bool)[0]
     assert isinstance(answer, CommandAnswered)
     assert answer.state == "refused"
-    assert "mptui stop run" in answer.detail
+    assert f"mptui stop {owner.path}" in answer.detail
     assert steps(events) == [0, 1]
 
 
@@ -204,7 +204,7 @@ def test_a_run_that_is_gone_without_a_word_has_crashed(path, attach):
     crashed = events[-1]
     assert isinstance(crashed, RunFinished)
     assert (crashed.status, crashed.step, crashed.time) == ("crashed", 7, 1.0)
-    assert "mptui resume run" in crashed.hint
+    assert f"mptui resume {path}" in crashed.hint
     assert source.wait(DEADLINE_S)
     assert source.exit_code == 1
 

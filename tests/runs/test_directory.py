@@ -74,7 +74,7 @@ def test_a_taken_name_is_refused_and_resume_is_named(tmp_path):
     create_run(tmp_path, "fast", "unet", "baseline")
     with pytest.raises(ConfigError) as caught:
         create_run(tmp_path, "fast", "unet", "baseline")
-    assert "mptui resume baseline" in caught.value.hint
+    assert f"mptui resume {tmp_path / 'baseline'}" in caught.value.hint
 
 
 def test_a_folder_that_can_not_be_made_is_told(tmp_path):

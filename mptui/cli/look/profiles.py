@@ -1,6 +1,8 @@
-"""`mptui profiles`: list, show, check and copy profiles."""
+"""`mptui profiles`: list, show, check and copy profiles, and explain their keys."""
 
 import os
+import shutil
+import textwrap
 from pathlib import Path
 
 import typer
@@ -8,13 +10,25 @@ import typer
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
-from mptui.text import clean
+from mptui.errors import ConfigError
+from mptui.text import clean, shell_word
+
+FORMAT_VERSION = 1
+_WIDEST = 110
 
 
 class ProfileOptions(o.Options):
     """A profile."""
 
     name: str = o.argument("NAME|FILE", "", show_default=False, autocompletion=completion.profiles)
+
+
+class KeysOptions(o.Options):
+    """The settings to explain."""
+
+    word: str = o.argument(
+        "[WORD]", "A word of the name or the help of a setting; without, all.", default="", show_default=False
+    )
 
 
 class CopyOptions(o.Options):
@@ -31,7 +45,7 @@ profiles = typer.Typer(name="profiles", rich_markup_mode=None)
 
 @profiles.callback(invoke_without_command=True)
 def without_command(ctx: typer.Context) -> None:
-    """List, show, check and copy profiles."""
+    """List, show, check and copy profiles; explain their keys."""
     if ctx.invoked_subcommand is None:
         _print_list(as_json=False)
 
@@ -72,9 +86,8 @@ def show(options: ProfileOptions) -> None:
     text = read_document(find_profile(options.name)).text
     for line in text.splitlines():
         typer.echo(clean(line.expandtabs(4), limit=len(text) * 8))
-    print_next(
-        f"mptui run --profile {options.name} --dry-run, or mptui profiles new NAME --from {options.name}"
-    )
+    name = shell_word(options.name)
+    print_next(f"mptui run --profile {name} --dry-run, or mptui profiles new NAME --from {name}")
 
 
 @profiles.command()
@@ -85,7 +98,37 @@ def validate(options: ProfileOptions) -> None:
 
     check_profile(options.name, os.environ)
     typer.echo("ok")
-    print_next(f"mptui run --profile {options.name}")
+    print_next(f"mptui run --profile {shell_word(options.name)}")
+
+
+@profiles.command()
+@o.command
+def keys(options: KeysOptions, output: o.Output) -> None:
+    """Explain the keys of a profile: meaning, values, default, where they act, when they change."""
+    from mptui.config.explain import document, find_settings, lines, replacement
+
+    found = find_settings(options.word)
+    instead = replacement(options.word)
+    if not found and not instead:
+        raise ConfigError(
+            f"{clean(options.word, 100)}: in the name and the help of no setting",
+            hint="list all: mptui profiles keys",
+        )
+    documents = [document(key) for key in found]
+    if output.as_json:
+        print_json({"version": FORMAT_VERSION, "keys": documents, "retired": instead or None})
+        return
+    if instead:
+        typer.echo(f"{options.word} is a setting of earlier versions: {instead}")
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for about in documents:
+        typer.echo(f"{about['key']}")
+        for line in textwrap.wrap(about["help"], width, initial_indent="  ", subsequent_indent="  "):
+            typer.echo(line)
+        for name, text in lines(about):
+            typer.echo(f"  {name:<10}{text}")
+    if found:
+        print_next(f"set one: mptui run --set {found[0]}=VALUE, or in a profile: mptui profiles new NAME")
 
 
 @profiles.command()
@@ -96,4 +139,5 @@ def new(options: CopyOptions) -> None:
 
     path: Path = copy_profile(options.name, options.origin)
     typer.echo(clean(str(path), limit=4096))
-    print_next(f"edit it, then mptui profiles validate {options.name} and mptui run --profile {options.name}")
+    name = shell_word(options.name)
+    print_next(f"edit it, then mptui profiles validate {name} and mptui run --profile {name}")

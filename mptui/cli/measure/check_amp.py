@@ -7,7 +7,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
-from mptui.text import clean, some
+from mptui.text import clean, shell_word, some
 
 if TYPE_CHECKING:
     from mptui.lab.measure.amp import AmpReport, Checked
@@ -61,7 +61,7 @@ def check_amp(
     _show(report)
     if path is not None:
         typer.echo(f"Saved: {path}", err=True)
-        print_next(f"mptui run --profile {options.save}")
+        print_next(f"mptui run --profile {shell_word(options.save)}")
     else:
         print_next("save it as a profile: mptui check-amp … --save NAME")
     return 0

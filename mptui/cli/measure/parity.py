@@ -11,7 +11,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import console, print_json, print_next
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,8 +124,8 @@ def _report(
         for sentence in sentences(result):
             typer.echo(sentence)
         pair = " ".join(f"{name}-seed{comparison.seeds[0]}" for name in ("fp32", comparison.precision))
-        where = f"mptui runs compare {pair} --where --runs-dir {folder}"
-        print_next(f"the runs: mptui runs --runs-dir {folder}; where they part: {where}")
+        where = f"mptui runs compare {pair} --where --runs-dir {shell_word(folder)}"
+        print_next(f"the runs: mptui runs --runs-dir {shell_word(folder)}; where they part: {where}")
     return _DISAGREES if strict and result.verdict != "agrees" else 0
 
 

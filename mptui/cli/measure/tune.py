@@ -10,7 +10,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 from mptui.cli.train.signals import Signals
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     from mptui.lab.measure.tune import Tuning
@@ -115,8 +115,10 @@ def _report(
         for line in lines:
             typer.echo(clean(line, limit=1000))
     if text is None:
-        print_next(f"mptui run --profile {plan.resolved.profile}   # or give it more time: --minutes N")
+        print_next(
+            f"mptui run --profile {shell_word(plan.resolved.profile)}   # or give it more time: --minutes N"
+        )
     elif path is None:
         print_next("save it: the same command with --save NAME")
     else:
-        print_next(f"mptui run --profile {options.save}")
+        print_next(f"mptui run --profile {shell_word(options.save)}")

@@ -10,7 +10,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import print_next
-from mptui.errors import RunDirectoryError
+from mptui.errors import RankError, RunDirectoryError
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class StopOptions(o.OfRun):
 def stop(options: Annotated[StopOptions, "run timeout runs_dir"]) -> int:
     """Save and stop a run, and wait until it has ended.
 
-    The run can be in any process of this machine. The exit code is 0 if it is saved, else that of the run.
+    The run can be in any process of this machine. The exit code is 0 if it is saved, 8 if it has
+    not ended within the timeout, else that of the run.
     """
     from mptui.runs.store.directory import RANKS
     from mptui.runs.store.lock import NAME as LOCK
@@ -48,7 +49,7 @@ def stop(options: Annotated[StopOptions, "run timeout runs_dir"]) -> int:
     if holder.host is not None:
         raise RunDirectoryError(
             f"{path}: process {holder.pid} on {holder.host} trains this run",
-            hint=f"stop it there: mptui stop {path.name}",
+            hint=f"stop it there: mptui stop {shell_word(path)}",
         )
     if not any(is_open_in(place, holder.pid) for place in (path, path / RANKS)):
         raise RunDirectoryError(
@@ -60,10 +61,10 @@ def stop(options: Annotated[StopOptions, "run timeout runs_dir"]) -> int:
     until = time.monotonic() + options.timeout
     while holder.pid in {owner_of(path), owner_of(path / RANKS)}:
         if time.monotonic() >= until:
-            raise RunDirectoryError(
+            raise RankError(
                 f"{path}: process {holder.pid} was asked to stop {options.timeout:g} s ago "
                 f"and {_busy(holder.pid)}",
-                hint=f"wait for it (watch it: mptui attach {path.name}), or end it without saving: "
+                hint=f"wait for it (watch it: mptui attach {shell_word(path)}), or end it without saving: "
                 f"kill -9 {holder.pid}",
             )
         connection = _tell_warnings(connection)
@@ -125,7 +126,7 @@ def _send_term(run: "Path", owner: int) -> None:
     except PermissionError:
         raise RunDirectoryError(
             f"{run}: process {owner}, which trains this run, belongs to another user",
-            hint=f"stop it as that user: mptui stop {run.name}",
+            hint=f"stop it as that user: mptui stop {shell_word(run)}",
         ) from None
 
 

@@ -9,7 +9,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
-from mptui.text import clean, counted
+from mptui.text import clean, counted, shell_word
 
 if TYPE_CHECKING:
     from mptui.data.prepared import PreparedSet
@@ -129,7 +129,7 @@ def _report(prepared: "PreparedSet", seconds: float, as_json: bool) -> None:
     )
     if document["left_out"]:
         typer.echo(f"left out {document['left_out']} unusable files", err=True)
-    print_next(f"mptui run --data {prepared.folder}")
+    print_next(f"mptui run --data {shell_word(prepared.folder)}")
 
 
 def _sides(prepared: "PreparedSet") -> str:

@@ -10,7 +10,7 @@ from mptui.data.layouts.walk import FolderFiles, has_images, natural_key, split_
 from mptui.errors import DataError, TwoReadingsError
 from mptui.io.files import open_regular
 from mptui.registry.names import SampleKind
-from mptui.text import clean_name, some
+from mptui.text import clean_name, shell_word, some
 
 # Refuses class folders that can be understood in two ways, with both and what decides
 # ------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def _no_class_folders(text: str, path: str, splits: list[str]) -> DataError:
     )
     lists = sorted((name for name in os.listdir(path) if name.lower().endswith(_LISTS)), key=natural_key)
     if lists:
-        file = clean_name(os.path.join(path, lists[0]))
+        file = shell_word(os.path.join(path, lists[0]))
         hint = f"give --data {file}, if it lists the images and their labels; or rename the folders"
     return TwoReadingsError(text, readings, hint=hint)
 

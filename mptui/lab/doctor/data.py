@@ -16,7 +16,7 @@ from mptui.io.written_files import disk_hint
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import Plan, Request, resolve_request
-from mptui.text import clean_name, size
+from mptui.text import clean_name, shell_word, size
 
 _ok, _advice = partial(ok, "data"), partial(advice, "data")
 _MOST_NAMED = 20
@@ -102,7 +102,7 @@ def _disk(plan: Plan) -> Iterator[Finding]:
     elif speed.cached > _MOSTLY_DISK:
         yield _ok("read speed", f"{what}{speed.cached:.0%} of it from memory: the disk may be slower")
     elif speed.bytes_per_second < _SLOW_BYTES and speed.files_per_second < _SLOW_FILES:
-        do = f"mptui prepare {place} --out READY, on a local disk; or --set data.cache=ram"
+        do = f"mptui prepare {shell_word(place)} --out READY, on a local disk; or --set data.cache=ram"
         yield _advice("read speed", f"{what}from the disk: slow", do)
     else:
         yield _ok("read speed", f"{what}from the disk")

@@ -31,6 +31,7 @@ from mptui.runs.store.directory import BEST, CHECKPOINTS, CONFIG, LAST, check_ve
 from mptui.runs.store.files import learned_in
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
+from mptui.text import shell_word
 
 MODEL, AVERAGE = "model", "average"
 """Parts of a checkpoint: weights, buffers and extra state, and the EMA of the weights if there is one."""
@@ -201,7 +202,7 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
     what = "no checkpoint" if checkpoint is None else f"no {checkpoint} checkpoint"
     raise RunDirectoryError(
         f"{run}: this run has {what}",
-        hint=f"train it until it saves one: mptui resume {run.name}"
+        hint=f"train it until it saves one: mptui resume {shell_word(run)}"
         + ("" if checkpoint in {None, LAST} else f", or use --checkpoint {LAST}"),
     )
 

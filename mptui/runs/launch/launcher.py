@@ -40,7 +40,7 @@ from mptui.runs.launch.losses import (
 from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS
 from mptui.runs.store.index import read_run
 from mptui.runs.store.lock import Claim
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # The launcher of the ranks on one node: torch's elastic agent, which tells how ranks end
 # ---------------------------------------------------------------------------------------
@@ -478,5 +478,6 @@ class _Guard:
             why = " (again, without a save in between)"
         return MptuiError(
             f"the group of processes ended{after}: {cause.text}{why}",
-            hint=f"see {self._run / cause.log}; to go on from the last save: mptui resume {self._run.name}",
+            hint=f"see {self._run / cause.log}; to go on from the last save: "
+            f"mptui resume {shell_word(self._run)}",
         )

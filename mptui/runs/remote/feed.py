@@ -20,7 +20,7 @@ from mptui.runs.store.index import fold_on, read_index
 from mptui.runs.store.journal import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
 from mptui.runs.view.specs import event_of
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # Follows a run of another process, or a finished run, for a screen or a console
 # ------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class AttachedRun:
                     raise ConnectionError
                 self._asked[self._connection.send(command, argument)] = command
             except OSError:
-                self._refuse(command, f"no connection to the run; use mptui stop {self.run.name}")
+                self._refuse(command, f"no connection to the run; use mptui stop {shell_word(self.run)}")
 
     def _follow(self) -> None:
         """Read the journal up to the socket's position, then the socket until it is lost."""
@@ -346,7 +346,7 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
         status=clean(str(summary["status"])),
         exit_code=code if isinstance(code, int) and not crashed else 1,
         message=_what_is_known(run, step) if crashed else "",
-        hint=f"resume it: mptui resume {run.name}" if crashed else "",
+        hint=f"resume it: mptui resume {shell_word(run)}" if crashed else "",
         directory=str(run),
         seconds=seconds if isinstance(seconds, float) else 0.0,
     )

@@ -21,7 +21,7 @@ from mptui.io.written_files import disk_hint
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import PRIVATE, Claim, is_held
 from mptui.runs.view.words import cleaned_json
-from mptui.text import clean, some
+from mptui.text import clean, shell_word, some
 
 # The run directory: its name and its files
 # -----------------------------------------
@@ -114,7 +114,7 @@ def create_run(
             if name is not None and path.is_dir():
                 raise ConfigError(
                     f"{path}: a run with this name exists",
-                    hint=f"resume it (mptui resume {chosen}), or choose another --name",
+                    hint=f"resume it (mptui resume {shell_word(path)}), or choose another --name",
                 ) from None
             continue
         except OSError as error:

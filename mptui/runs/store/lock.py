@@ -16,7 +16,7 @@ from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.files import OddFileError, open_regular, read_regular, replace_file
 from mptui.io.own_files import remove_partial
 from mptui.io.written_files import disk_hint
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # lock.json: names the process that trains a run, the only one on all machines of a shared disk
 # ---------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class Claim:
             who = f"process {holder.pid}{where} has taken this run over"
         return RunDirectoryError(
             f"{self._run}: {who} while this one was suspended",
-            hint=f"this process writes nothing more; to see the run: mptui attach {self._run.name}",
+            hint=f"this process writes nothing more; to see the run: mptui attach {shell_word(self._run)}",
         )
 
     def release(self) -> None:
@@ -359,13 +359,13 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
     if holder.host is None:
         return RunDirectoryError(
             f"{run}: process {holder.pid} is training this run",
-            hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
+            hint=f"watch it (mptui attach {shell_word(run)}), wait until it ends, or stop it",
         )
     left = max(1, round(LOST_AFTER_S - holder.age_s))
     return RunDirectoryError(
         f"{run}: process {holder.pid} on {holder.host} is training this run, as of {holder.age_s:.0f} s ago",
-        hint=f"stop it there (mptui stop {run.name}); if that machine is gone, try again in {left} s, "
-        f"or remove {run / NAME}",
+        hint=f"stop it there (mptui stop {shell_word(run)}); if that machine is gone, try again in {left} s, "
+        f"or remove {shell_word(run / NAME)}",
     )
 
 

@@ -247,7 +247,9 @@ def _raise_for(run: Path, reports: list[TrackerReport], left: set[str]) -> None:
     missing = [name for name in sorted(left) if name in told and told[name].kind == "missing"]
     if missing:
         raise ConfigError("\n".join(lines), hint=install_hint(",".join(missing)))
-    raise TrackerError("\n".join(lines), hint=f"see {run / LOG}; then try again: mptui sync {run}")
+    raise TrackerError(
+        "\n".join(lines), hint=f"see {run / LOG}; then try again: mptui sync {shell_word(run)}"
+    )
 
 
 # trackers.json: how far each tracker has got in the journal of a run, and what it needs to go on there
