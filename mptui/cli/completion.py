@@ -1,13 +1,38 @@
-"""Shell completion of the values of --profile, --model, --set and RUN, without importing torch.
+"""Shell completion of the values of options and of RUN, without importing torch.
 
-The shell completes other values as files or folders.
+The shell completes values that have no words here as files or folders.
 """
 
 import os
-from collections.abc import MutableMapping
+import re
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 import typer
+
+
+def words_in(metavar: str) -> Callable[[str], list[str]] | None:
+    """Return the completion of an option whose help has its words: best|last, auto|cpu|cuda[:N]|N,N.
+
+    None where it has none: words in capitals stand for values.
+    """
+    parts = [re.match(r"[a-z0-9-]*", part)[0] for part in metavar.split("|")]  # type: ignore[index]
+    words = [word for word in parts if word]
+    return (lambda incomplete: [word for word in words if word.startswith(incomplete)]) if words else None
+
+
+def tasks(incomplete: str) -> list[str]:
+    """Return the names of tasks that start with `incomplete`."""
+    from mptui.registry.tasks import TASKS
+
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
+def cards(incomplete: str) -> list[str]:
+    """Return the names of GPUs that start with `incomplete`."""
+    from mptui.hardware.cards import CARDS
+
+    return [name for name in CARDS if name.startswith(incomplete)]
 
 
 def profiles(incomplete: str) -> list[str]:
@@ -24,13 +49,6 @@ def models(incomplete: str) -> list[str]:
     return sorted(model_names(incomplete))
 
 
-def weights(incomplete: str) -> list[str]:
-    """Return the word that --weights takes, if it starts with `incomplete`."""
-    from mptui.registry.models import PRETRAINED
-
-    return [PRETRAINED] if PRETRAINED.startswith(incomplete) else []
-
-
 def settings(incomplete: str) -> list[str]:
     """Return what --set may go on with: keys, and where only one is left, that with its values.
 
@@ -39,11 +57,11 @@ def settings(incomplete: str) -> list[str]:
     from mptui.config.keys import SETTINGS
 
     if (given := os.environ.get(_GIVEN_KEY)) is not None:
-        words = SETTINGS[given].words if given in SETTINGS else []
+        words = (SETTINGS[given].words or SETTINGS[given].examples) if given in SETTINGS else []
         return [word for word in words if word.startswith(incomplete)]
     key, equals, value = incomplete.partition("=")
     found = [name for name in SETTINGS if (name == key if equals else name.startswith(key))]
-    if len(found) != 1 or not (words := SETTINGS[found[0]].words):
+    if len(found) != 1 or not (words := SETTINGS[found[0]].words or SETTINGS[found[0]].examples):
         return [] if equals else [f"{name}=" for name in found]
     return [f"{found[0]}={word}" for word in words if word.startswith(value)]
 

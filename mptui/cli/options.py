@@ -110,6 +110,8 @@ def _parameter(declared: "Field[Any]") -> inspect.Parameter:
     flags = facts.pop("flags")
     if float in (declared.type, *get_args(declared.type)):
         facts["callback"] = _finite
+    if words := completion.words_in(facts["metavar"]):
+        facts.setdefault("autocompletion", words)
     facts["metavar"] = facts["metavar"] or None
     info = (
         typer.Argument(**facts)
@@ -163,12 +165,12 @@ class SettingOptions(Options):
         None,
         "pretrained|FILE",
         "The network's published weights, or a local file; random without.",
-        autocompletion=completion.weights,
     )
     task: str | None = option(
         None,
         "NAME",
         "Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
+        autocompletion=completion.tasks,
     )
     data: str | None = option(
         None, "NAME|PATH", "shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS."

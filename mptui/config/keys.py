@@ -111,7 +111,9 @@ def _settings(table: type[Table], prefix: str = "") -> Iterator[tuple[str, Setti
 
 SETTINGS: dict[str, Setting] = dict(_settings(RunConfig))
 """Every `table.key`, in the order of the schema."""
-RETIRED: Mapping[str, str] = {"data.decode": "images are decoded on the CPU, by data.workers processes"}
+RETIRED: Mapping[str, str] = {
+    "data.decode": "images are decoded on the CPU; data.cache and mptui prepare serve the same need"
+}
 """Settings of earlier versions, and what there is in their place: files that have them can be read, and the
 values are ignored with a note."""
 RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {

@@ -239,7 +239,7 @@ class LoggingConfig(Table):
 class HardwareConfig(Table):
     """The device to train on."""
 
-    device: str = "auto"
+    device: Annotated[str, Field(examples=["auto", "cpu", "cuda", "xpu", "mps"])] = "auto"
     """auto, cpu, cuda, cuda:N, xpu, or mps."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of an hour of the machine, in any currency, for the cost of the run; unset: no cost."""

@@ -53,6 +53,17 @@ LINES = {
     "mptui run --set training.lr_s": [f"training.lr_scaling={w}" for w in ("linear", "sqrt", "off")],
     "mptui run --set training.optimizer = ad": ["adamw", "adam", "adamw_schedule_free"],
     "mptui run --set training.nesterov =": ["true", "false", "none"],
+    "mptui run --set model.task = seg": ["segmentation"],
+    "mptui run --set hardware.device = c": ["cpu", "cuda"],
+    "mptui run --precision f": ["fp32", "fp16"],
+    "mptui run --device c": ["cpu", "cuda"],
+    "mptui run --task c": ["classification"],
+    "mptui run --weights p": ["pretrained"],
+    "mptui memory --card a100": ["a100-40gb", "a100"],
+    "mptui export --format s": ["safetensors"],
+    "mptui report --format m": ["md"],
+    "mptui predict --checkpoint l": ["last"],
+    "mptui learn --rules c": ["cuda", "cpu"],
     "mptui run --set training.lr = 0.1 --profile sta": ["stable"],
 }
 """Words before the cursor, as bash splits them, and what is offered."""
@@ -115,7 +126,16 @@ for asked in {asked}:
 
 
 def test_completing_loads_no_torch(shell):
-    lines = ("run --model res", "resume 2", "run --profile f", "run --set training.o")
+    lines = (
+        "run --model res",
+        "resume 2",
+        "run --profile f",
+        "run --set training.o",
+        "run --precision b",
+        "run --task s",
+        "memory --card h",
+        "export --format o",
+    )
     code = IN_TURN.format(asked=[asked(f"mptui {line}") for line in lines])
     told = subprocess.run([sys.executable, "-c", code], cwd=shell, capture_output=True, text=True, check=True)
     *offered, rest = told.stdout.split("loaded: \n")

@@ -10,8 +10,9 @@ from PIL import Image
 from mptui.cli.main import app
 from mptui.engine.memory.ledger import footprint
 from mptui.errors import ConfigError
+from mptui.hardware.cards import CARDS, card_device
 from mptui.hardware.devices import USABLE
-from mptui.lab.measure.memory import CARDS, PARTS, card_device, count_classes
+from mptui.lab.measure.memory import PARTS, count_classes
 from mptui.runs.planning.plan import Request, plan_run
 from tests.made import one_layer
 

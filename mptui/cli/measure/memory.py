@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mptui import text as fmt
+from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.measure.bench import print_rows
 from mptui.cli.output import TableColumn, file_progress, print_json, print_next
@@ -30,7 +31,12 @@ _AUTOCAST = (
 class MemoryOptions(o.Options):
     """What is counted."""
 
-    card: str | None = o.option(None, "NAME|SIZE", "A GPU that need not be here: h100, rtx4090, 24GiB, …")
+    card: str | None = o.option(
+        None,
+        "NAME|SIZE",
+        "A GPU that need not be here: h100, rtx4090, 24GiB, …",
+        autocompletion=completion.cards,
+    )
 
 
 def memory(
@@ -100,8 +106,8 @@ def _machine_with(card: str | None) -> "Machine | None":
     """Return this machine with a GPU named by `--card` in place of its own; None without."""
     if card is None:
         return None
+    from mptui.hardware.cards import card_device
     from mptui.hardware.devices import find_machine
-    from mptui.lab.measure.memory import card_device
 
     there = card_device(card)
     machine = find_machine(with_torch=False)
