@@ -1,1 +1,1 @@
-"""The command line: one file per command, grouped as in `--help`, and console output. No training logic."""
+"""The command line: one file per command, and console output. No training logic."""

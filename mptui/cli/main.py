@@ -16,11 +16,12 @@ import typer
 
 from mptui import __version__
 from mptui.cli.completion import join_assignments
+from mptui.cli.help import HeadedCommand, HeadedGroup
 from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
 from mptui.cli.measure import bench, check_amp, memory, parity, simulate, tune
 from mptui.cli.options import command
-from mptui.cli.train import attach, resume, run, runs, slurm, stop
-from mptui.cli.use import evaluate, export, predict, prepare, report, sample, sync
+from mptui.cli.train import attach, prepare, resume, run, runs, slurm, stop, sync
+from mptui.cli.use import evaluate, export, predict, report, sample
 from mptui.errors import ConfigError, DiskError, MptuiError
 from mptui.io.streams import OutputError, drop_unwritten, standard_streams
 from mptui.registry.own_code import fault_of
@@ -37,6 +38,7 @@ _DEFAULTS = {**_NO_HELP, **_NO_COMPLETION, "profiles": {**_NO_HELP, "list": _NO_
 
 app = typer.Typer(
     name="mptui",
+    cls=HeadedGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "default_map": _DEFAULTS},
@@ -64,24 +66,26 @@ def mptui(
     return _open_tui(isolate, trust_code) if ctx.invoked_subcommand is None else 0
 
 
-def _add(*commands: Callable[..., int | None], **settings: Any) -> None:  # noqa: ANN401 - typer's own
+def _add(heading: str, *commands: Callable[..., int | None], **settings: Any) -> None:  # noqa: ANN401 - typer's own
     for each in commands:
-        app.command(**settings)(command(each))
+        app.command(cls=HeadedCommand, rich_help_panel=heading, **settings)(command(each))
 
 
-_add(run.run, resume.resume, attach.attach, stop.stop)
-app.add_typer(runs.runs)
+_FIRST, _TRAIN, _LOOK, _MEASURE, _USE = "First", "Train", "Look", "Measure", "Use"
+
+_add(_FIRST, detect.detect, run.run, attach.attach, stop.stop, resume.resume)
+app.add_typer(runs.runs, rich_help_panel=_FIRST)
 _add(
+    _TRAIN,
     slurm.slurm,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     options_metavar="[OPTIONS] [FLAGS OF mptui run]",
 )
-_add(detect.detect)
-app.add_typer(profiles.profiles)
-_add(bench.bench, tune.tune, check_amp.check_amp, simulate.simulate, memory.memory)
-_add(doctor.doctor, data.data, monitor.monitor, learn.learn, parity.parity)
-_add(evaluate.evaluate, predict.predict, sample.sample, export.export, report.report, prepare.prepare)
-_add(sync.sync)
+_add(_TRAIN, prepare.prepare, sync.sync)
+_add(_LOOK, doctor.doctor, data.data, monitor.monitor, learn.learn)
+app.add_typer(profiles.profiles, rich_help_panel=_LOOK)
+_add(_MEASURE, bench.bench, tune.tune, check_amp.check_amp, parity.parity, memory.memory, simulate.simulate)
+_add(_USE, evaluate.evaluate, predict.predict, sample.sample, export.export, report.report)
 
 
 @app.command(

@@ -58,9 +58,9 @@ def required_option(metavar: str, help: str, *flags: str, **more: Any) -> Any:  
     return option(MISSING, metavar, help, *flags, **more)
 
 
-def flag(help: str, *flags: str) -> bool:
+def flag(help: str, *flags: str, **more: Any) -> bool:  # noqa: ANN401 - typer's own
     """Declare an option without a value, false if it is not given."""
-    return option(False, "", help, *flags)
+    return option(False, "", help, *flags, **more)
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: ANN401 - typer's own
@@ -141,6 +141,12 @@ def _finite(value: float | None) -> float | None:
 # ---------------------------
 
 
+_TRAINING = {"rich_help_panel": "The training"}
+RUN = {"rich_help_panel": "The run"}
+PROCESSES = {"rich_help_panel": "Several processes"}
+"""Headings of the help, for commands with many options."""
+
+
 class SettingOptions(Options):
     """Options that give settings of a run, of which each command has its own.
 
@@ -161,33 +167,17 @@ class SettingOptions(Options):
         "A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, vae, or MODULE:FUNCTION.",
         autocompletion=completion.models,
     )
-    weights: str | None = option(
-        None,
-        "pretrained|FILE",
-        "The network's published weights, or a local file; random without.",
-    )
-    task: str | None = option(
-        None,
-        "NAME",
-        "Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
-        autocompletion=completion.tasks,
-    )
     data: str | None = option(
         None, "NAME|PATH", "shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS."
     )
     epochs: str | None = option(None, "N", "Passes over the training set.")
-    max_steps: str | None = option(None, "N", "Maximum number of optimizer steps.")
     batch_size: str | None = option(None, "N", "Samples per micro-batch.")
     lr: str | None = option(None, "RATE", "Peak learning rate, not rescaled to the batch.")
     precision: str | None = option(None, "auto|fp32|fp16|bf16", "Number format, or float32, …")
-    compile: bool | None = option(None, "", "Force torch.compile on or off.", "--compile/--no-compile")
-    workers: str | None = option(None, "N|auto", "Processes that load and decode data.")
     device: str | None = option(
         None, "auto|cpu|cuda[:N]|xpu|mps|N,N", "Device to train on; 0,2: a process on each."
     )
-    seed: str | None = option(None, "N", "Seed for weights, order and augmentation.")
-    price_per_hour: str | None = option(None, "PRICE", "Price of an hour, for the cost of the run.")
-    download: bool = flag("Download a torchvision set if it is missing.")
+    workers: str | None = option(None, "N|auto", "Processes that load and decode data.")
     sets: list[str] | None = option(
         None,
         "TABLE.KEY=VALUE",
@@ -195,7 +185,29 @@ class SettingOptions(Options):
         "--set",
         autocompletion=completion.settings,
     )
-    trust_code: bool = flag("Let your own MODULE:NAME run, from the current folder.")
+    weights: str | None = option(
+        None,
+        "pretrained|FILE",
+        "The network's published weights, or a local file; random without.",
+        **_TRAINING,
+    )
+    task: str | None = option(
+        None,
+        "NAME",
+        "Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
+        autocompletion=completion.tasks,
+        **_TRAINING,
+    )
+    max_steps: str | None = option(None, "N", "Maximum number of optimizer steps.", **_TRAINING)
+    compile: bool | None = option(
+        None, "", "Force torch.compile on or off.", "--compile/--no-compile", **_TRAINING
+    )
+    seed: str | None = option(None, "N", "Seed for weights, order and augmentation.", **_TRAINING)
+    download: bool = flag("Download a torchvision set if it is missing.", **_TRAINING)
+    trust_code: bool = flag("Let your own MODULE:NAME run, from the current folder.", **_TRAINING)
+    price_per_hour: str | None = option(
+        None, "PRICE", "Price of an hour, for the cost of the run.", **_TRAINING
+    )
 
     def request(self, profile: str | None = None) -> "Request":
         """Return what these settings ask for, with another profile if that is given."""
@@ -217,7 +229,7 @@ COUNTED = "profile model task data batch_size precision device sets trust_code"
 class InRunsDir(Options):
     """The folder of the runs."""
 
-    runs_dir: Path = option(Path("runs"), "DIR", "Folder of the runs.", envvar="MPTUI_RUNS_DIR")
+    runs_dir: Path = option(Path("runs"), "DIR", "Folder of the runs.", envvar="MPTUI_RUNS_DIR", **RUN)
 
 
 class NewRun(InRunsDir):
@@ -250,20 +262,22 @@ class Launch(Options):
     """The processes of a run."""
 
     nproc_per_node: str | None = option(
-        None, "N|gpu", "Processes on this node, one for each device; gpu: all GPUs."
+        None, "N|gpu", "Processes on this node, one for each device; gpu: all GPUs.", **PROCESSES
     )
-    nnodes: int | None = option(None, "N", "Nodes, each with its own launcher.", min=1)
-    rdzv_endpoint: str | None = option(None, "HOST:PORT", "Where the launchers of several nodes meet.")
+    nnodes: int | None = option(None, "N", "Nodes, each with its own launcher.", min=1, **PROCESSES)
+    rdzv_endpoint: str | None = option(
+        None, "HOST:PORT", "Where the launchers of several nodes meet.", **PROCESSES
+    )
     max_restarts: int = option(
-        MOST_RESTARTS, "N", "Restarts from the last save after a process is lost.", min=0
+        MOST_RESTARTS, "N", "Restarts from the last save after a process is lost.", min=0, **PROCESSES
     )
 
 
 class Background(Options):
     """Where a run is trained."""
 
-    detach: bool = flag("Train in the background and return to the shell.")
-    isolate: bool = flag("Train in a separate process, which a closed terminal doesn't end.")
+    detach: bool = flag("Train in the background and return to the shell.", **RUN)
+    isolate: bool = flag("Train in a separate process, which a closed terminal doesn't end.", **RUN)
 
 
 class Output(Options):

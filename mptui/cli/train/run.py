@@ -21,15 +21,20 @@ class LaunchOptions(o.Launch):
     """The processes of a run, and what else says so."""
 
     accelerate_config: Path | None = o.option(
-        None, "FILE", "Processes, machines, GPUs and precision as in an accelerate file, unless given."
+        None,
+        "FILE",
+        "Processes, machines, GPUs and precision as in an accelerate file, unless given.",
+        **o.PROCESSES,
     )
-    scale_batch: bool = o.flag("Multiply batch size and learning rate by the number of processes.")
+    scale_batch: bool = o.flag(
+        "Multiply batch size and learning rate by the number of processes.", **o.PROCESSES
+    )
 
 
 class RunOptions(o.NewRun, o.Background):
     """Where the run is recorded and trained."""
 
-    resume: bool = o.flag("Resume the run of this --name if it exists.")
+    resume: bool = o.flag("Resume the run of this --name if it exists.", **o.RUN)
     dry_run: bool = o.flag("Print all settings as TOML with their sources, and exit.")
 
 
@@ -37,7 +42,7 @@ def run(
     ctx: typer.Context,
     settings: o.SettingOptions,
     launch: LaunchOptions,
-    options: Annotated[RunOptions, "runs_dir name resume detach isolate dry_run"],
+    options: Annotated[RunOptions, "name dry_run runs_dir resume detach isolate"],
     output: o.QuietOutput,
 ) -> int:
     """Train, and record the run in a run directory."""
