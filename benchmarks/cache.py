@@ -47,6 +47,7 @@ from mptui.data.types import Dataset
 from mptui.hardware.host import keep_freed_memory, usable_cpus
 from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
+from tests.made.loaders import built_loader
 
 SIDE = 224
 BATCH = 64
@@ -73,7 +74,7 @@ def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
     torch.set_num_threads(1)
     keep_freed_memory()
     dataset = opened(root)
-    with Loader(
+    with built_loader(
         dataset.train,
         kind=SampleKind.CLASS,
         batch_size=BATCH,

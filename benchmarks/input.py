@@ -36,11 +36,11 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.decode import FileRequest
-from mptui.data.loader import Loader
 from mptui.data.rng import RandomStream, uniforms
 from mptui.data.transforms import DRAWS, Geometry, cut_image, resized, views
 from mptui.hardware.host import keep_freed_memory, usable_cpus
 from mptui.registry.names import SampleKind
+from tests.made.loaders import built_loader
 
 SIDE = 224
 BATCH = 64
@@ -66,7 +66,7 @@ class Photos:
 
 def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
     """Returns a pass of mptui's loader, which returns its number of images."""
-    loader = Loader(
+    loader = built_loader(
         Photos([str(path) for path in photos_of(root)]),
         kind=SampleKind.CLASS,
         batch_size=BATCH,

@@ -125,8 +125,9 @@ def _crop(picture: Image.Image, size: tuple[int, int], choice: random.Random) ->
     largest = min(picture.width / width, picture.height / height)
     zoom = choice.uniform(min(1.0, largest), largest)
     left, top = (
-        choice.uniform(0, picture.width - zoom * width),
-        choice.uniform(0, picture.height - zoom * height),
+        choice.uniform(0, max(0.0, picture.width - zoom * width)),  # rounding may leave less than nothing
+        choice.uniform(0, max(0.0, picture.height - zoom * height)),
     )
-    box = (left, top, left + zoom * width, top + zoom * height)
+    right, bottom = min(left + zoom * width, picture.width), min(top + zoom * height, picture.height)
+    box = (left, top, right, bottom)
     return picture.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)

@@ -29,6 +29,7 @@ from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS
 from mptui.runs.store.journal import Journal
 from mptui.tasks.build_task import build_task
+from tests.made.loaders import built_loader
 
 CPU = torch.device("cpu")
 TINY = "tiny"
@@ -280,7 +281,7 @@ def make_trainer(
     )
 
     def loader(train: bool) -> Loader:
-        made = Loader(
+        made = built_loader(
             Noises(batches * case.batch, case.side, case.classes),
             kind=TASKS[case.task].sample,
             batch_size=case.batch,

@@ -29,7 +29,7 @@ def _stamp(stamps: Requests) -> None:
 
     def stamped(loader: Loader, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
         given = windows(loader, epoch, accumulate, start_sample)
-        return _told(given, stamps) if loader._train else given
+        return _told(given, stamps) if loader.order.train else given
 
     Loader.windows = stamped  # type: ignore[method-assign, assignment]
 

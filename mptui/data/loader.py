@@ -8,7 +8,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
@@ -22,12 +22,43 @@ from mptui.data.device_cache import Pass, Resident, WholeImages, WholePass, load
 from mptui.data.noise import Noiser, Noising
 from mptui.data.ram_cache import CachedSplit
 from mptui.data.reading import BadSamples, HostBatch, Pool, Prefetcher, SampleSource
-from mptui.data.sampler import WHOLE, EpochOrder, Labels, Share
+from mptui.data.sampler import EpochOrder
 from mptui.data.to_device import Finish, Transfer, colours, mix
-from mptui.data.transforms import CROP_RATIO, Geometry, Normalization, default_normalization
-from mptui.data.types import RGB, PixelFormat, Problem, Sides, Split
+from mptui.data.transforms import Transforms
+from mptui.data.types import RGB, PixelFormat, Problem, SampleFormat, Sides, Split
 from mptui.errors import cleaned_up_by
-from mptui.registry.names import Interpolation, SampleKind
+from mptui.registry.names import SampleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How samples are read, cached, and what becomes of bad ones."""
+
+    workers: int = 0
+    """Number of worker processes; 0: the calling thread decodes."""
+    prefetch: int = 4
+    """Batches to read ahead per worker, up to a GiB in total."""
+    cache: CacheMode = "off"
+    """device: decode the split before the first epoch and store it on the device; ram: cache decoded samples
+    in memory shared by all workers; off: decode in each epoch."""
+    sizes: Sides | None = None
+    """device: the shorter and the longer side of each sample in pixels; None: unknown."""
+    cache_room: Callable[[int], int] | None = None
+    """ram: returns the bytes still available, given the bytes in use; None: `memory_room()`."""
+    on_cache_full: Callable[[int, int], None] = lambda kept, count: None
+    """ram: called once, when the cache is full, with the numbers of cached and all samples."""
+    bad_budget: float = 0.01
+    """Share of samples that may be bad and are replaced by others."""
+    on_bad: Callable[[Problem], None] | None = None
+    """Called once for each bad sample."""
+    on_progress: Callable[[int, int], None] | None = None
+    """Called with (done, total) of samples while `Loader.prepare` works."""
+    check_stop: Callable[[], None] = lambda: None
+    """Called several times per second while waiting for data; may raise."""
+
+
+_DEFAULTS = LoaderOptions()
+_NOISING = Noising()
 
 
 class Loader:
@@ -35,43 +66,18 @@ class Loader:
 
     Args:
         split: The samples.
-        kind: Kind of the samples; noise is added to images alone.
-        labelled: Whether the samples have targets; otherwise those of the batches are all 0.
-        pixels: Format of the images; the colours of RGB alone are jittered.
-        batch_size: Samples per batch.
-        side: Side of the network's input in pixels.
-        resize: The shorter side in pixels that images are resized to before views are cut; None:
-            `default_resize`.
-        crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
-        crop_ratio: The range of a random crop's width over its height.
-        crop_pct: As of `Geometry.for_validation`.
-        interpolation: How images are resampled; None: bilinear.
-        normalization: Mean and standard deviation of each channel; None: `default_normalization`.
-        num_classes: Number of classes; samples with a larger label or mask value are bad.
+        samples: What they are.
+        order: Their order in each epoch, in batches, and the part of each that this process reads.
+        transforms: What becomes of a sample.
         device: Device of the batches.
-        train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
-            sample is dropped, as BatchNorm can't be trained on it.
-        augment: Random views and colours in training; for diffusion only random mirroring.
-        seed: Seed of the order, the views and the colors.
         noising: Of images alone: how noise is added, and the target; None: no noise.
-        labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
-        share: The part of each batch that this process reads.
-        channels_last: Images are NHWC in memory.
-        workers: Number of worker processes; 0: the calling thread decodes.
-        prefetch: Batches to read ahead per worker, up to a GiB in total.
-        cache: device: decode the split before the first epoch and store it on the device; ram: cache decoded
-            samples in memory shared by all workers; off: decode in each epoch.
-        sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
-        cache_room: ram: returns the bytes still available, given the bytes in use; None: `memory_room()`.
-        on_cache_full: ram: called once, when the cache is full, with the numbers of cached and all samples.
-        mixup_alpha: Beta(alpha, alpha) of mixup in training, except for diffusion; 0: off.
-        cutmix_alpha: The same for cutmix.
-        bad_budget: Share of samples that may be bad and are replaced by others.
-        on_bad: Called once for each bad sample.
-        on_progress: Called with (done, total) of samples while `prepare` works.
-        check_stop: Called several times per second while waiting for data; may raise.
+        options: How samples are read.
 
     Attributes:
+        order: The order of the samples.
+        workers: Number of worker processes.
+        masks: Whether each sample has a mask.
+        cached: Whether samples are cached.
         bad_samples: The samples that could not be read.
     """
 
@@ -82,87 +88,59 @@ class Loader:
     def __init__(
         self,
         split: Split,
+        samples: SampleFormat,
+        order: EpochOrder,
+        transforms: Transforms,
         *,
-        kind: SampleKind,
-        labelled: bool = True,
-        pixels: PixelFormat = RGB,
-        batch_size: int,
-        side: int,
-        resize: int | None = None,
-        crop_scale: tuple[float, float] | None = None,
-        crop_ratio: tuple[float, float] = CROP_RATIO,
-        crop_pct: float | None = None,
-        interpolation: Interpolation | None = None,
-        normalization: Normalization | None = None,
-        num_classes: int,
         device: torch.device,
-        train: bool,
-        augment: bool,
-        seed: int,
-        noising: Noising | None = Noising(),  # noqa: B008 - it is immutable
-        labels_N: Labels | None = None,
-        share: Share = WHOLE,
-        channels_last: bool = True,
-        workers: int = 0,
-        prefetch: int = 4,
-        cache: CacheMode = "off",
-        sizes: Sides | None = None,
-        cache_room: Callable[[int], int] | None = None,
-        on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
-        mixup_alpha: float = 0.0,
-        cutmix_alpha: float = 0.0,
-        bad_budget: float = 0.01,
-        on_bad: Callable[[Problem], None] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
-        check_stop: Callable[[], None] = lambda: None,
+        noising: Noising | None = _NOISING,
+        options: LoaderOptions = _DEFAULTS,
     ) -> None:
         self._count = len(split)
-        self._batch_size = batch_size
-        self._side = side
+        self.order = order
+        self._geometry = geometry = transforms.geometry
         self._device = device
-        self._seed = seed
-        self._train = train
-        self.workers = workers
-        self._order = EpochOrder(len(split), batch_size, train, seed, labels_N, share)
-        self._usual_rows = self._order.usual_rows
-        noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
-        self._augment, self._mirror = (train and augment and of_kind for of_kind in (not noisy, noisy))
-        self.cached = cache != "off"
-        self._on_device = cache == "device"
-        self._on_progress = on_progress
-        self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._ahead = workers * prefetch
-        self._lead = share.lead(any(self._alphas))
-        if self._augment:
-            self._geometry = Geometry.for_training(
-                kind, side, resize, crop_scale=crop_scale, crop_ratio=crop_ratio, interpolation=interpolation
+        self._options = options
+        self._usual_rows = order.usual_rows
+        self.workers = options.workers
+        self.cached = options.cache != "off"
+        self._on_device = options.cache == "device"
+        self.masks = samples.has_masks
+        self._alphas = (transforms.mixup_alpha, transforms.cutmix_alpha) if order.train else (0.0, 0.0)
+        self._ahead = options.workers * options.prefetch
+        self._lead = order.share.lead(any(self._alphas))
+        if options.cache == "ram":
+            split = self._cached_split = CachedSplit(
+                split,
+                geometry,
+                masks=self.masks,
+                pixels=samples.pixels,
+                room=options.cache_room or memory_room(),
+                on_full=options.on_cache_full,
             )
-        else:
-            self._geometry = Geometry.for_validation(
-                kind, side, resize, crop_pct=crop_pct, interpolation=interpolation
-            )
-        self._sizes = sizes
-        self._check_stop = check_stop
-        self._channels_last = channels_last
-        if cache == "ram":
-            kept = partial(CachedSplit, masks=self.masks, pixels=pixels, on_full=on_cache_full)
-            split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
-        self._pool = self._new_pool(workers)
-        self.bad_samples = BadSamples(len(split), bad_budget, on_bad)
-        views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
-        self._source = SampleSource(split, self._pool, self.bad_samples, *views)
-        self._set_finish(normalization or default_normalization(kind), pixels, noising if noisy else None)
-        self.share_size = share.largest(batch_size)
+        self._pool = self._new_pool(options.workers)
+        self.bad_samples = BadSamples(len(split), options.bad_budget, options.on_bad)
+        whole = self._on_device and geometry.random
+        self._source = SampleSource(
+            split, self._pool, self.bad_samples, samples, geometry, seed=order.seed, whole=whole
+        )
+        self._jitter = transforms.normalization if geometry.random and samples.pixels == RGB else None
+        self._set_finish(transforms, samples.pixels, noising if samples.kind is SampleKind.IMAGE else None)
+        self.share_size = order.share.largest(order.batch_size)
         self._transfer = Transfer(device, self._pool.arena)
 
-    def _set_finish(self, normalization: Normalization, pixels: PixelFormat, noising: Noising | None) -> None:
-        vae = None if noising is None else noising.vae
-        how = {"channels_last": self._channels_last, "train": self._train, "mirror": self._mirror}
-        self._noiser = Noiser(self._seed, self._device, noising=noising, **how) if noising else None
-        self._jitter = normalization if self._augment and pixels == RGB else None
+    def _set_finish(self, transforms: Transforms, pixels: PixelFormat, noising: Noising | None) -> None:
+        channels_last = transforms.channels_last
         self._finish = Finish(
-            self._side, self._device, normalization, pixels, vae=vae, channels_last=self._channels_last
+            transforms.geometry.side,
+            self._device,
+            transforms.normalization,
+            pixels,
+            vae=None if noising is None else noising.vae,
+            channels_last=channels_last,
         )
+        how = {"channels_last": channels_last, "train": self.order.train, "mirror": transforms.mirror}
+        self._noiser = Noiser(self.order.seed, self._device, noising=noising, **how) if noising else None
 
     def __enter__(self) -> "Loader":
         return self
@@ -200,12 +178,12 @@ class Loader:
     @property
     def batches(self) -> int:
         """Number of batches per epoch."""
-        return -(-self._order.end(0) // self._batch_size)
+        return -(-self.order.end(0) // self.order.batch_size)
 
     @property
     def whole_size(self) -> int:
         """Samples of a batch that is not a short last one; of several processes, of all together."""
-        return self._order.whole_size
+        return self.order.whole_size
 
     def steps(self, accumulate: int) -> int:
         """Return the number of windows per epoch, of `accumulate` batches each; the last may have fewer."""
@@ -213,7 +191,7 @@ class Loader:
 
     def is_over(self, start_sample: int) -> bool:
         """Whether no window of an epoch is left at position `start_sample` of its order."""
-        return self._order.end(start_sample) <= start_sample
+        return self.order.end(start_sample) <= start_sample
 
     def prepare(self) -> None:
         """Fill the device cache, if there is one; `windows` calls this too.
@@ -224,12 +202,13 @@ class Loader:
         """
         if not self._on_device or self._resident is not None:
             return
-        if self._augment:
-            self._resident = load_whole(self._source, self._device, self._sizes, self._on_progress)
-        else:
-            fixed = load(
-                self._source, self._device, self._transfer, self._finish, on_progress=self._on_progress
+        if self._geometry.random:
+            self._resident = load_whole(
+                self._source, self._device, self._options.sizes, self._options.on_progress
             )
+        else:
+            on_progress = self._options.on_progress
+            fixed = load(self._source, self._device, self._transfer, self._finish, on_progress=on_progress)
             self._resident = fixed.finish(self._finish)
         self._transfer.close()
         self._pool.close()
@@ -299,16 +278,16 @@ class Loader:
 
     def _new_pool(self, workers: int) -> Pool:
         shared = () if self._cached_split is None else (self._cached_split.cache.fd,)
-        return Pool(workers, self._check_stop, shared)
+        return Pool(workers, self._options.check_stop, shared)
 
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
         """Yield windows prefetched by the workers."""
-        end = self._order.end(start)
-        windows = [(p, self._order.parts(p)) for p in self._order.windows(accumulate, start, end)]
+        end = self.order.end(start)
+        windows = [(p, self.order.parts(p)) for p in self.order.windows(accumulate, start, end)]
         stream = self._stream = Prefetcher(
             self._source,
-            epoch=epoch if self._train else 0,
-            indices=self._order.of(epoch),
+            epoch=epoch if self.order.train else 0,
+            indices=self.order.of(epoch),
             batches=[self._reads(places, part) for places, parts in windows for part in parts],
             ahead=self._ahead,
             held=max((len(parts) for _, parts in windows), default=1),
@@ -318,7 +297,7 @@ class Loader:
             for places, parts in windows:
                 began = time.perf_counter()
                 batches = stream.take(len(parts))
-                yield self._order.window(
+                yield self.order.window(
                     accumulate,
                     places,
                     end,
@@ -334,7 +313,7 @@ class Loader:
                 stream.release(batches)
 
     def _reads(self, places: range, part: range) -> Sequence[int]:
-        return [self._order.before(places, part), *part] if self._lead else part
+        return [self.order.before(places, part), *part] if self._lead else part
 
     def _streamed_batch(
         self, number: int, *, stream: Prefetcher, batches: list[HostBatch], places: range, epoch: int
@@ -348,11 +327,11 @@ class Loader:
             if coming is not None:
                 self._transfer.start(coming)
         if self._jitter is not None:
-            colour = to_device(colours(self._seed, epoch, batch.indices, self._jitter), self._device)
+            colour = to_device(colours(self.order.seed, epoch, batch.indices, self._jitter), self._device)
             images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)
-        place = epoch, places[number * self._batch_size]
+        place = epoch, places[number * self.order.batch_size]
         return self._batch(images, targets, batch.indices, batch.valid(self._lead), place=place)
 
     def _abandon(self, stream: Prefetcher | None = None) -> None:
@@ -366,15 +345,15 @@ class Loader:
         self, resident: Resident | WholeImages, epoch: int, accumulate: int, start: int
     ) -> Iterator[Window]:
         """Yield windows of the split on the device."""
-        end, order = self._order.end(start), self._order.of(epoch)
+        end, order = self.order.end(start), self.order.of(epoch)
         chosen = (
             Pass(resident, order % self._count)
             if isinstance(resident, Resident)
-            else WholePass(resident, order, self._geometry, self._jitter, seed=self._seed, epoch=epoch)
+            else WholePass(resident, order, self._geometry, self._jitter, seed=self.order.seed, epoch=epoch)
         )
-        for places in self._order.windows(accumulate, start, end):
-            parts = self._order.parts(places)
-            yield self._order.window(
+        for places in self.order.windows(accumulate, start, end):
+            parts = self.order.parts(places)
+            yield self.order.window(
                 accumulate,
                 places,
                 end,
@@ -386,15 +365,15 @@ class Loader:
             )
 
     def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
-        part = self._order.parts(places)[number]
+        part = self.order.parts(places)[number]
         images, targets = chosen.read(part, self._finish)
         indices, valid = chosen.indices[part.start : part.stop], chosen.valid(part.start, part.stop)
         if self._lead:
-            before = self._order.before(places, part)
+            before = self.order.before(places, part)
             lead = chosen.read(range(before, before + 1), self._finish)
             images, targets = map(torch.cat, zip(lead, (images, targets), strict=True))
             indices = np.append(chosen.indices[before], indices)
-        place = epoch, places[number * self._batch_size]
+        place = epoch, places[number * self.order.batch_size]
         return self._batch(images, targets, indices, valid, place=place)
 
     def _batch(
@@ -407,11 +386,11 @@ class Loader:
         place: tuple[int, int],
     ) -> Batch:
         """Mix and add noise; `place` is the epoch and the position of the whole batch's first sample."""
-        samples = indices if self._order.labels_N is None else indices % self._count  # draws repeat samples
+        samples = indices if self.order.labels_N is None else indices % self._count  # draws repeat samples
         batch = Batch(images, targets.long(), len(indices), valid, samples)
         if any(self._alphas):
             how = dict(zip(("mixup_alpha", "cutmix_alpha"), self._alphas, strict=True))
-            batch.images_BCHW, batch.lam = mix(images, position=(self._seed, *place), **how)
+            batch.images_BCHW, batch.lam = mix(images, position=(self.order.seed, *place), **how)
             batch.mixed_targets = batch.targets.roll(1, 0)
         if self._lead:
             batch = batch.rows(slice(1, None), size=batch.size - 1, valid=valid)

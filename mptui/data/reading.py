@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mptui.data.rng import replacement
 from mptui.data.transforms import Geometry, most_pixels
-from mptui.data.types import RGB, Mask, PixelFormat, Pixels, Problem, Split, machine_fault
+from mptui.data.types import Mask, PixelFormat, Pixels, Problem, SampleFormat, Split, machine_fault
 from mptui.data.worker import Answer, Arena, ReadFailure, ReadTask, perform
 from mptui.errors import DataError, OwnCodeError
 from mptui.processes.start import start
@@ -382,14 +382,21 @@ class SampleSource:
     split: Split
     pool: Pool
     bad: BadSamples
+    format: SampleFormat
     geometry: Geometry
-    masks: bool
-    classes: int
     seed: int
     whole: bool = False
     """Read whole resized images instead of views."""
-    pixels: PixelFormat = RGB
-    """The format of the images."""
+
+    @property
+    def pixels(self) -> PixelFormat:
+        """The format of the images."""
+        return self.format.pixels
+
+    @property
+    def masks(self) -> bool:
+        """Whether each sample has a mask."""
+        return self.format.has_masks
 
     @property
     def slot_bytes(self) -> int:
@@ -519,7 +526,7 @@ class Prefetcher:
             seed=source.seed,
             epoch=self._epoch,
             geometry=source.geometry,
-            classes=source.classes,
+            classes=source.format.num_classes,
             pixels_offset=at + row * source.slot_bytes,
             masks_offset=at + self._masks_offset + row * source.mask_slot_bytes if source.masks else None,
             whole_bytes=source.slot_bytes if source.whole else 0,

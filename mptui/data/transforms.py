@@ -274,6 +274,23 @@ def default_normalization(kind: SampleKind) -> Normalization:
     return HALF if kind is SampleKind.IMAGE else IMAGENET
 
 
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """What becomes of each sample on its way into a batch."""
+
+    geometry: Geometry
+    """How views are cut; where they are random, the colours of RGB are jittered too."""
+    normalization: Normalization
+    mirror: bool = False
+    """Images alone: they are mirrored left to right at random."""
+    mixup_alpha: float = 0.0
+    """Beta(alpha, alpha) of mixup in training, not of images alone; 0: off."""
+    cutmix_alpha: float = 0.0
+    """The same of cutmix."""
+    channels_last: bool = True
+    """Images are NHWC in memory."""
+
+
 # Antialiased resampling of images by the filters of Pillow. Imports no torch
 # ---------------------------------------------------------------------------
 # Bicubic is computed by Pillow itself, as OpenCV's does not antialias: cubic convolution with a = -0.5

@@ -175,6 +175,24 @@ RGB = PixelFormat(3, "uint8")
 
 
 @dataclass(frozen=True, slots=True)
+class SampleFormat:
+    """What the samples of a split are."""
+
+    kind: SampleKind
+    """Whether they have a class, a mask, or neither."""
+    num_classes: int
+    """Samples with a larger label or value of a mask are bad."""
+    pixels: PixelFormat = RGB
+    labelled: bool = True
+    """Whether the samples have targets; otherwise those of the batches are all 0."""
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether each sample has a mask."""
+        return self.kind is SampleKind.MASK and self.labelled
+
+
+@dataclass(frozen=True, slots=True)
 class Decoded:
     """A decoded sample: an image and its label or its mask."""
 

@@ -10,6 +10,7 @@ from mptui.data.loader import Loader
 from mptui.data.types import SampleRequest
 from mptui.registry.names import SampleKind
 from tests.data.samples import Broken, Drawn, Samples
+from tests.made.loaders import built_loader
 
 CPU = torch.device("cpu")
 SIDE = 24
@@ -26,7 +27,7 @@ def loader(split: Samples | None = None, **settings: Any) -> Loader:
         "augment": True,
         "seed": 5,
     }
-    return Loader(split or Samples(52), **{**chosen, **settings})
+    return built_loader(split or Samples(52), **{**chosen, **settings})
 
 
 def segmentation(split: Samples, **settings: Any) -> Loader:

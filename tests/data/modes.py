@@ -13,13 +13,13 @@ from PIL import Image
 from mptui.config.schema import DataConfig
 from mptui.data import device_cache
 from mptui.data.device_cache import cut_by_products
-from mptui.data.loader import Loader
 from mptui.data.open import files_of, open_dataset
 from mptui.data.prepare import ConversionRequest, prepare_set
 from mptui.data.transforms import IMAGENET, default_resize
 from mptui.data.types import Pixels, Split
 from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
+from tests.made.loaders import built_loader
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
 """Modes whose crops are bit-identical to `off`."""
@@ -79,7 +79,7 @@ def batches_of(
         "train": True, "augment": True, "seed": 3, "cache": cache, "workers": 1, **settings,
     }  # fmt: skip
     images, targets = [], []
-    with Loader(open_split(folder, kind), **chosen) as loader:
+    with built_loader(open_split(folder, kind), **chosen) as loader:
         for epoch in range(epochs):
             found = [batch for window in loader.windows(epoch, 2) for batch in window]
             order = np.argsort(np.concatenate([batch.sample_indices for batch in found]))

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
 from mptui.errors import DataError
 from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, photo, png_header
+from tests.made.loaders import built_loader
 
 GOOD = 380
 SIDE = 16
@@ -132,7 +132,7 @@ def test_the_scan_names_each_and_the_rest_is_used(folder):
 
 def epoch_of(split, workers):
     """Return the tensors of an epoch as bytes, and its bad samples."""
-    with Loader(
+    with built_loader(
         split,
         kind=SampleKind.CLASS,
         batch_size=100,

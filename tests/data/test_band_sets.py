@@ -12,13 +12,13 @@ from PIL import Image
 from mptui.config.schema import DataConfig
 from mptui.data import scan
 from mptui.data.dataset import FileSplit
-from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
 from mptui.data.scan import measure
 from mptui.data.types import RGB, Dataset, PixelFormat, Pixels
 from mptui.errors import DataError
 from mptui.registry.names import SampleKind
 from tests.data.images import png_of, values
+from tests.made.loaders import built_loader
 
 SIDE = 32
 CLASSES = 3
@@ -135,7 +135,7 @@ def test_the_low_bits_of_one_band_can_be_learnt(tmp_path: Path) -> None:
         "kind": SampleKind.CLASS, "pixels": dataset.pixels, "batch_size": 16, "side": SIDE, "seed": 0,
         "num_classes": CLASSES, "device": torch.device("cpu"), "normalization": own, "cache": "ram",
     }  # fmt: skip
-    with Loader(dataset.train, train=True, augment=True, **how) as train:
+    with built_loader(dataset.train, train=True, augment=True, **how) as train:
         for epoch in range(8):
             for window in train.windows(epoch, 1):
                 for batch in window:
@@ -143,7 +143,7 @@ def test_the_low_bits_of_one_band_can_be_learnt(tmp_path: Path) -> None:
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
-    with Loader(dataset.val, train=False, augment=False, **how) as val, torch.no_grad():
+    with built_loader(dataset.val, train=False, augment=False, **how) as val, torch.no_grad():
         batches = [batch for window in val.windows(0, 1) for batch in window]
         right = sum(int((network(b.images_BCHW).argmax(1) == b.targets).sum()) for b in batches)
     assert right >= 0.95 * len(dataset.val)

@@ -20,6 +20,7 @@ from mptui.data.transforms import Normalization, flipped, resampled
 from mptui.data.types import IGNORE, BadSampleError, PixelFormat, Pixels
 from mptui.registry.names import SampleKind
 from tests.data.images import png_of, values
+from tests.made.loaders import built_loader
 
 DTYPES = ("uint8", "uint16", "int16", "float32")
 SIDE = 32
@@ -198,7 +199,7 @@ def loader(split: Any, form: PixelFormat, **settings: Any) -> Loader:
         "device": torch.device("cpu"), "train": False, "augment": False, "seed": 3,
         "normalization": unchanged,
     }  # fmt: skip
-    return Loader(split, **{**chosen, **settings})
+    return built_loader(split, **{**chosen, **settings})
 
 
 @pytest.mark.parametrize("channels_last", [True, pytest.param(False, marks=pytest.mark.slow)])

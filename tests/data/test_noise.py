@@ -13,6 +13,7 @@ from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod, min_snr_weights
 from mptui.engine.micro_batches import rows_of
 from mptui.registry.names import SampleKind
 from tests.data.samples import Samples
+from tests.made.loaders import built_loader
 
 CPU = torch.device("cpu")
 SIDE = 12
@@ -34,7 +35,7 @@ def noiser(**settings: Any) -> Noiser:
 
 def loader(count: int = 22, **settings: Any) -> Loader:
     chosen: dict[str, Any] = {"batch_size": 8, "train": True, "augment": True, **settings}
-    return Loader(
+    return built_loader(
         Samples(count), kind=SampleKind.IMAGE, side=SIDE, num_classes=10, device=CPU, seed=5, **chosen
     )
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.decode import FileRequest
-from mptui.data.loader import Loader
 from mptui.data.open import kind_of
 from mptui.data.transforms import resized
 from mptui.data.types import IGNORE
@@ -21,6 +20,7 @@ from mptui.registry.names import SampleKind
 from tests.data.images import class_folders, pairs, photo, save_oriented, stripes
 from tests.data.packed_sets import assert_same
 from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared
+from tests.made.loaders import built_loader
 
 
 def masked(root, count=8):
@@ -62,7 +62,7 @@ def test_it_has_the_samples_of_the_folder_in_their_order(tmp_path, small_shards,
 
 
 def batches(dataset, *, train, epoch=0, kind=SampleKind.CLASS):
-    with Loader(
+    with built_loader(
         dataset.train if train else dataset.val,
         kind=kind,
         batch_size=6,

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.loader import Loader
 from mptui.data.prepare import TarWriter
 from mptui.data.prepared import INDEX, SAMPLES, check_bytes, open_prepared, record_type
 from mptui.data.types import Problem
@@ -19,6 +18,7 @@ from mptui.errors import DataError, TwoReadingsError
 from mptui.registry.names import SampleKind
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import SIDE, opened, photos, prepared
+from tests.made.loaders import built_loader
 
 
 def changed(out, **facts):
@@ -167,7 +167,7 @@ def test_what_is_no_image_in_a_tar_is_a_bad_sample(ready):
         file.write(bytes(int(record["size"])))
     dataset = opened(out)
     bad: list[Problem] = []
-    with Loader(
+    with built_loader(
         dataset.train, kind=SampleKind.CLASS, batch_size=5, side=SIDE, num_classes=2, train=True,
         device=torch.device("cpu"), augment=True, seed=0, bad_budget=0.5, on_bad=bad.append,
     ) as loader:  # fmt: skip

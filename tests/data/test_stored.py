@@ -20,6 +20,7 @@ from mptui.data.types import Decoded, SampleRequest
 from mptui.registry.names import SampleKind
 from tests.data.images import photo
 from tests.data.samples import Broken, Deadly, Drawn, Masked, Samples
+from tests.made.loaders import built_loader
 
 SIDE = 24
 
@@ -36,7 +37,7 @@ def loader(split: Samples | None = None, **settings: Any) -> Loader:
         "seed": 5,
         "cache": "ram",
     }
-    return Loader(split or Samples(52), **{**chosen, **settings})
+    return built_loader(split or Samples(52), **{**chosen, **settings})
 
 
 def segmentation(split: Samples | None = None, **settings: Any) -> Loader:

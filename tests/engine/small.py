@@ -25,6 +25,7 @@ from mptui.models.diffusion_unet import DiffusionUNet
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 from tests.engine.blots import CLASSES, SIDE, Blot, Samples
+from tests.made.loaders import built_loader
 
 CPU = torch.device("cpu")
 
@@ -127,7 +128,7 @@ def build_trainer(
     classes = CLASSES if kind is Blot else ("background", "bright")
 
     def loader(count: int, first: int, is_train: bool) -> Loader:
-        return Loader(
+        return built_loader(
             Samples(count, first, reads_as or kind),
             kind=TASKS[task].sample,
             batch_size=run.training.batch_size,

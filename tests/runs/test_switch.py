@@ -340,7 +340,7 @@ def test_a_validation_batch_that_can_not_be_read_is_found_at_the_switch(asked, m
     window_at = Loader.window_at
 
     def full(loader, *place):
-        if loader._batch_size == 4:
+        if loader.order.batch_size == 4:
             raise RuntimeError("can't allocate memory: you tried to allocate 1228800000000 bytes")
         return window_at(loader, *place)
 

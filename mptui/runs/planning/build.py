@@ -13,12 +13,12 @@ from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.cache_policy import choose_cache, memory_room, sides_of
 from mptui.data.dataset import in_learned_order
 from mptui.data.learned import LearnedData
-from mptui.data.loader import Loader
+from mptui.data.loader import Loader, LoaderOptions
 from mptui.data.noise import Noising
 from mptui.data.open import check_data
-from mptui.data.sampler import Labels, Share, fewest_at_once
-from mptui.data.transforms import Normalization
-from mptui.data.types import Dataset, LabelledSplit, Problem, Split
+from mptui.data.sampler import EpochOrder, Labels, Share, fewest_at_once
+from mptui.data.transforms import Geometry, Normalization, Transforms, default_normalization
+from mptui.data.types import Dataset, LabelledSplit, Problem, SampleFormat, Split
 from mptui.engine.checkpoint.snapshots import check_state
 from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.job import Job
@@ -302,40 +302,58 @@ class LoaderMaker:
 
     def make(self, split: Split, *, train: bool, labelled: bool = True) -> Loader:
         """Build the loader of the training or validation set, or of images without labels."""
-        config = self.plan.config
-        data, training = config.data, config.training
-        side = int(data.image_size or 0)
-        return Loader(
-            split,
-            kind=TASKS[self.plan.task].sample,
-            pixels=self.dataset.pixels,
-            labelled=labelled,
+        config, kind = self.plan.config, TASKS[self.plan.task].sample
+        training = config.training
+        order = EpochOrder(
+            len(split),
             # memory for more samples than the set has may not be there
             batch_size=training.batch_size if train else min(training.batch_size, max(1, len(split))),
-            side=side,
-            resize=data.resize,
-            crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
-            crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
-            crop_pct=data.crop_pct,
-            interpolation=data.interpolation,
-            normalization=_normalization(data),
             train=train,
-            augment=train and data.augment == "default",
             seed=training.seed if train else config.split_seed,
-            noising=self._noising(),
-            labels_N=_labels(split) if train and data.sampler == "balanced" else None,
+            labels_N=_labels(split) if train and config.data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),
+        )
+        return Loader(
+            split,
+            SampleFormat(kind, len(self.dataset.classes), self.dataset.pixels, labelled),
+            order,
+            self._transforms(kind, train=train),
             device=torch.device(self.plan.device.torch_name),
+            noising=self._noising(),
+            options=self._options(train=train),
+        )
+
+    def _transforms(self, kind: SampleKind, *, train: bool) -> Transforms:
+        data, has_targets = self.plan.config.data, kind is not SampleKind.IMAGE
+        side, augment = int(data.image_size or 0), train and data.augment == "default"
+        if augment and has_targets:
+            scale = None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1])
+            ratio = data.crop_ratio[0], data.crop_ratio[1]
+            geometry = Geometry.for_training(
+                kind, side, data.resize, crop_scale=scale, crop_ratio=ratio, interpolation=data.interpolation
+            )
+        else:
+            geometry = Geometry.for_validation(
+                kind, side, data.resize, crop_pct=data.crop_pct, interpolation=data.interpolation
+            )
+        return Transforms(
+            geometry,
+            _normalization(data) or default_normalization(kind),
+            mirror=augment and not has_targets,
+            mixup_alpha=data.mixup_alpha if train and has_targets else 0.0,
+            cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
             channels_last=self.plan.channels_last,
+        )
+
+    def _options(self, *, train: bool) -> LoaderOptions:
+        data = self.plan.config.data
+        return LoaderOptions(
             workers=self.plan.workers,
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",
             sizes=sides_of(self.dataset, 0 if train else 1),
             cache_room=memory_room(processes=self.ranks.per_node) if data.cache == "ram" else None,
             on_cache_full=self._cache_full,
-            mixup_alpha=data.mixup_alpha if train else 0.0,
-            cutmix_alpha=data.cutmix_alpha if train else 0.0,
-            num_classes=len(self.dataset.classes),
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,
             on_progress=self._progress(),

@@ -1,0 +1,51 @@
+"""Loaders whose parts are built from settings by their names."""
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from mptui.data.loader import Loader, LoaderOptions
+from mptui.data.sampler import EpochOrder
+from mptui.data.transforms import Geometry, Transforms, default_normalization
+from mptui.data.types import SampleFormat, Split
+from mptui.registry.names import SampleKind
+
+
+def built_loader(
+    split: Split,
+    *,
+    kind: SampleKind,
+    side: int,
+    num_classes: int,
+    train: bool,
+    augment: bool = False,
+    device: torch.device = torch.device("cpu"),  # noqa: B008 - it is immutable
+    **settings: Any,
+) -> Loader:
+    """Return a loader; without `train` and `augment`, with the views of validation.
+
+    `settings` are those of `SampleFormat`, `EpochOrder`, `Geometry`, `Transforms` and `LoaderOptions`, and
+    `noising`.
+    """
+    parts = {each: _taken(each, settings) for each in (SampleFormat, EpochOrder, Transforms, LoaderOptions)}
+    noising = {"noising": settings.pop("noising")} if "noising" in settings else {}
+    is_image, augment = kind is SampleKind.IMAGE, augment and train
+    geometry = Geometry.for_training if augment and not is_image else Geometry.for_validation
+    normalization = parts[Transforms].pop("normalization", None) or default_normalization(kind)
+    return Loader(
+        split,
+        SampleFormat(kind, num_classes, **parts[SampleFormat]),
+        EpochOrder(len(split), train=train, **parts[EpochOrder]),
+        Transforms(
+            geometry(kind, side, **settings), normalization, mirror=augment and is_image, **parts[Transforms]
+        ),
+        device=device,
+        options=LoaderOptions(**parts[LoaderOptions]),
+        **noising,
+    )
+
+
+def _taken(part: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    names = [field.name for field in fields(part) if field.name in settings]
+    return {name: settings.pop(name) for name in names}
