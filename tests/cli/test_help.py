@@ -13,7 +13,8 @@ _ROW = re.compile(r"  (-\w, )?(?P<name>[-\w]+)")
 
 def headed(*command):
     """The help of a command: heading -> the names below it."""
-    found = {"": []}
+    found: dict[str, list[str]] = {}
+    below: list[str] = []
     for line in call(*command, "--help", environ=COLUMNS).stdout.splitlines():
         if line and not line.startswith(" "):
             found[line] = below = []

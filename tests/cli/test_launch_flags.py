@@ -81,7 +81,7 @@ def test_a_list_of_devices_is_a_choice_of_the_visible_ones():
 
 
 def test_a_rank_gets_the_flags_of_the_run():
-    flags = ["--model", "unet", "--no-compile", "--set", "a.b=1", "--set", "c.d=2", "--trust-code"]
+    flags = ["--model", "unet", "--set", "a.b=1", "--set", "c.d=2", "--no-compile", "--trust-code"]
     context = parsed(*flags, "--nproc-per-node", "2", "--name", "x", "--detach", "-q", "--max-restarts", "1")
     assert processes.rank_flags(context) == ["--model", "unet", *flags[2:]]
 

@@ -1,6 +1,5 @@
 """`mptui resume`: continue a run from its newest checkpoint."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +8,9 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.train import processes
-from mptui.cli.train.signals import Signals
+from mptui.cli.train.training import RunPlace, train
 from mptui.errors import ConfigError
-from mptui.processes.rank_place import Group, rank_place
+from mptui.processes.rank_place import Group
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -71,7 +70,9 @@ def resume(
         return processes.begin(ctx, group, request, path=path)
     if on_screen:
         return _on_screen(request, path, group)
-    return processes.begin_process(partial(_train, request, path), options, output, resumes=True)
+    place = RunPlace(path, goes_on=True, for_mistakes=True)
+    training = partial(train, request, lambda _: None, lambda _: place)
+    return processes.begin_process(training, options, output, resumes=True)
 
 
 def _forked(parent: Path, options: ResumeOptions) -> Path:
@@ -93,23 +94,3 @@ def _on_screen(request: "Request", path: Path, group: Group | None) -> int:
         return open_resumed(part, request, path, () if group is None else group.flags)
 
     return guarded(screen)
-
-
-def _train(request: "Request", path: Path, ready: processes.Ready, output: o.QuietOutput) -> int:
-    signals = Signals()
-    from mptui.cli.train.host import follow, host, joined
-    from mptui.hardware.host import keep_freed_memory
-    from mptui.runs.planning.plan import plan_run
-    from mptui.runs.session.session import Session
-
-    keep_freed_memory()
-    place = rank_place(os.environ)
-    plan = plan_run(request, place=place)
-    signals.leave_if_stopped()
-    ranks = joined(plan, place, signals)
-    if not ranks.is_first:
-        return follow(plan, ranks, signals)
-    ready(path)
-    forced = plan.resolved.compile_forced
-    session = Session(plan, path, resume=True, force_compile=forced, ranks=ranks)
-    return host(session, signals, as_json=output.as_json, quiet=output.quiet)

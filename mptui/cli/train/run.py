@@ -1,6 +1,5 @@
 """`mptui run`: trains without the live screen."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,12 +8,12 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.train import processes
-from mptui.cli.train.signals import Signals
-from mptui.errors import ConfigError, DataError, OwnCodeError
-from mptui.processes.rank_place import RankPlace, rank_place
+from mptui.cli.train.training import RunPlace, train
+from mptui.errors import ConfigError
+from mptui.processes.rank_place import RankPlace
 
 if TYPE_CHECKING:
-    from mptui.runs.planning.plan import Request
+    from mptui.runs.planning.plan import Plan, Request
 
 
 class LaunchOptions(o.Launch):
@@ -59,7 +58,9 @@ def run(
         return _dry_run(request, None if group is None else group.first)
     if group is not None:
         return processes.begin(ctx, group, request)
-    return processes.begin_process(partial(_train, request, options), options, output, resumes=options.resume)
+    return processes.begin_process(
+        partial(train, request, _check, partial(_place, options)), options, output, resumes=options.resume
+    )
 
 
 def _dry_run(request: "Request", place: RankPlace | None) -> int:
@@ -74,26 +75,16 @@ def _dry_run(request: "Request", place: RankPlace | None) -> int:
     return 0
 
 
-def _train(request: "Request", options: RunOptions, ready: processes.Ready, output: o.QuietOutput) -> int:
-    signals = Signals()
-    from mptui.hardware.host import keep_freed_memory
-    from mptui.runs.planning.plan import plan_run
-
-    keep_freed_memory()
-    place = rank_place(os.environ)
-    plan = plan_run(request, place=place)
-
-    from mptui.cli.train.host import follow, host, joined
+def _check(plan: "Plan") -> None:
     from mptui.runs.planning.build import check_inputs
-    from mptui.runs.session.session import Session
-    from mptui.runs.store.directory import check_is_run, check_name, create_run, has_started
-    from mptui.runs.store.files import discard_unstarted
 
     check_inputs(plan)  # reports mistakes before a directory is created
-    signals.leave_if_stopped()
-    ranks = joined(plan, place, signals)
-    if not ranks.is_first:
-        return follow(plan, ranks, signals)
+
+
+def _place(options: RunOptions, plan: "Plan") -> RunPlace:
+    """Return the directory of the run of --name that is resumed, or make one."""
+    from mptui.runs.store.directory import check_is_run, check_name, create_run, has_started
+
     if options.name is not None:
         check_name(options.name)
     path = options.runs_dir / str(options.name)
@@ -103,15 +94,9 @@ def _train(request: "Request", options: RunOptions, ready: processes.Ready, outp
     else:
         model = str(plan.config.model.name)
         path = create_run(options.runs_dir, plan.resolved.profile, model, options.name)
-    ready(path)
-    goes_on = resumes and has_started(path)
-    forced = plan.resolved.compile_forced
-    session = Session(plan, path, resume=goes_on, force_compile=forced, ranks=ranks)
-    try:
-        return host(session, signals, as_json=output.as_json, quiet=output.quiet)
-    except (ConfigError, DataError, OwnCodeError):
+    return RunPlace(
+        path,
+        goes_on=resumes and has_started(path),
         # in the background, the error is recorded only in the directory
-        has_record = resumes or options.detach or options.isolate
-        if not has_record:
-            discard_unstarted(path)
-        raise
+        for_mistakes=resumes or options.detach or options.isolate,
+    )
