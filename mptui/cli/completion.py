@@ -35,6 +35,13 @@ def cards(incomplete: str) -> list[str]:
     return [name for name in CARDS if name.startswith(incomplete)]
 
 
+def columns(incomplete: str) -> list[str]:
+    """Return the columns of the list of runs that start with `incomplete`."""
+    from mptui.runs.listing.table import COLUMNS
+
+    return [name for name in COLUMNS if name.startswith(incomplete)]
+
+
 def profiles(incomplete: str) -> list[str]:
     """Return the names of profiles that start with `incomplete`."""
     from mptui.config.profiles import profile_names

@@ -71,7 +71,7 @@ def test_a_run_leaves_a_directory_that_says_what_happened_and_repeats_it(tmp_pat
     assert losses(tmp_path / "again") == losses(run)
 
     listed = mptui("runs", "--runs-dir", tmp_path, "--json")
-    assert {entry["run"]: entry["status"] for entry in json.loads(listed.stdout)} == {
+    assert {entry["run"]: entry["status"] for entry in json.loads(listed.stdout)["runs"]} == {
         run.name: "completed",
         "again": "completed",
     }

@@ -60,7 +60,9 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     for run in (going, silent):
         claim(run)
     os.utime(silent / NAME, (time.time() - 600, time.time() - 600))
-    listed = {run["run"]: run for run in json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)}
+    listed = {
+        run["run"]: run for run in json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)["runs"]
+    }
     assert {name: run["status"] for name, run in listed.items()} == {
         "done": "completed",
         "dead": "crashed",
@@ -134,7 +136,7 @@ def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path, monkeypatch,
     monkeypatch.setattr(os, "stat", refused)
     assert _exit_code(["runs", "--runs-dir", str(tmp_path), "--json"], debug=False) == 0
     printed = capsys.readouterr()
-    assert {run["run"] for run in json.loads(printed.out)} == {"one", "two"}
+    assert {run["run"] for run in json.loads(printed.out)["runs"]} == {"one", "two"}
     assert f"can't read {tmp_path / 'locked'}" in printed.err
     assert "Permission denied" in printed.err
     assert find_run(tmp_path, "tw") == tmp_path / "two"
@@ -188,7 +190,7 @@ def test_the_run_started_last_is_the_last_of_the_list(tmp_path):
     unknown = a_run(tmp_path, "b-oldest", started=float("nan"))
     os.utime(unknown, (now - 400, now - 400))
     listed = json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)
-    assert [run["run"] for run in listed] == ["b-oldest", "z-first", "m-second", "a-last"]
+    assert [run["run"] for run in listed["runs"]] == ["b-oldest", "z-first", "m-second", "a-last"]
     assert _running_or_newest(tmp_path).name == "a-last"
 
 
@@ -244,3 +246,67 @@ def test_the_ranks_of_runs_are_listed_where_there_are_several(tmp_path):
         "one": "1",
         "many": "8 on 2 nodes",
     }
+
+
+def test_any_number_of_runs_is_compared(tmp_path):
+    for place, rate in enumerate((0.1, 0.2, 0.4)):
+        a_run(tmp_path, f"run-{place}", lr=rate, losses=(2.0, 1.0 - place / 4))
+    names = [f"run-{place}" for place in range(3)]
+    found = json.loads(call("runs", "compare", *names, "--runs-dir", tmp_path, "--json").stdout)
+    assert found["settings"] == {"training.lr": [0.1, 0.2, 0.4]}
+    assert len(found["curves"]["val_loss"]) == 3
+    shown = call("runs", "compare", *names, "--runs-dir", tmp_path).stdout
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
+    assert rows["run-0"] == ["run-1", "run-2"]
+    assert rows["training.lr"] == ["0.1", "0.2", "0.4"]
+    assert call("runs", "compare", *names, "--where", "--runs-dir", tmp_path).returncode == 2
+
+
+def names_of(ended):
+    """The first column of the list."""
+    return [line.split()[0] for line in ended.stdout.splitlines()[1:]]
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Calls `mptui runs` on three runs that differ in rate, precision and result."""
+    a_run(tmp_path, "a", lr=0.1, losses=(2.0, 0.5), started=1.0, samples_per_second=30.0)
+    a_run(tmp_path, "b", lr=0.2, losses=(2.0, 1.0), started=2.0, precision={"used": "fp32"})
+    a_run(tmp_path, "c", lr=0.1, losses=(2.0, 0.8), started=3.0, samples_per_second=20.0, status="stopped")
+    return lambda *words: call("runs", "--runs-dir", tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    {
+        (): "abc",
+        ("--reverse",): "cba",
+        ("--sort", "best"): "bca",
+        ("--sort", "images/s"): "cab",
+        ("--sort", "training.lr", "--reverse"): "bca",
+        ("--filter", "fp32"): "b",
+        ("--filter", "status=stopped"): "c",
+        ("--filter", "training.lr=0.1", "--filter", "bf16"): "ac",
+    }.items(),
+)
+def test_the_list_is_sorted_and_filtered_by_columns_and_settings(three, words, names):
+    assert names_of(three(*words)) == list(names)
+
+
+def test_the_list_has_the_columns_that_are_chosen(three):
+    heading, *rows = three("--columns", "run,time,training.lr").stdout.splitlines()
+    assert heading.split() == ["run", "time", "training.lr"]
+    assert [row.split()[-1] for row in rows] == ["0.1", "0.2", "0.1"]
+    refused = three("--columns", "run,learning_rate")
+    assert refused.returncode == 2
+    assert "learning_rate: no column of the runs; nearest: training.lr" in refused.stderr
+
+
+def test_the_list_shows_the_settings_in_which_its_runs_differ(three):
+    heading, *rows = three("--settings").stdout.splitlines()
+    assert heading.split()[-1] == "training.lr"
+    assert [row.split()[-1] for row in rows] == ["0.1", "0.2", "0.1"]
+    same = json.loads(three("--settings", "--filter", "training.lr=0.1", "--json").stdout)
+    assert [run["settings"] for run in same["runs"]] == [{}, {}]
+    assert "none" not in three("--filter", "nothing").stdout
+    assert "no run of 3 matches" in three("--filter", "nothing").stderr

@@ -1,8 +1,9 @@
-"""`mptui runs`: lists runs with their results, and compares two of them, also operation by operation."""
+"""`mptui runs`: lists runs with their results, and compares some of them, two also operation by operation."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,14 +13,36 @@ from mptui.cli import options as o
 from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
 from mptui.text import clean, some
 
+if TYPE_CHECKING:
+    from mptui.runs.listing.table import ListedRun, RunColumn
+
 runs = typer.Typer(name="runs", rich_markup_mode=None)
+
+
+class ListOptions(o.InRunsDir):
+    """The runs that are listed, and what of them."""
+
+    filters: list[str] | None = o.option(
+        None,
+        "WORD|COLUMN=VALUE",
+        "Only runs with this word, or this value of a column; repeatable.",
+        "--filter",
+    )
+    sort: str | None = o.option(
+        None, "COLUMN", "Order by this column, the largest last.", autocompletion=completion.columns
+    )
+    reverse: bool = o.flag("Reverse the order.")
+    columns: str | None = o.option(
+        None, "COLUMN,…", "Columns of the table; a setting is one too: run,best,training.lr."
+    )
+    settings: bool = o.flag("Add the settings in which the listed runs differ.")
 
 
 class ComparedRuns(o.OfRun):
     """The runs, and how they are compared."""
 
-    second: str = o.argument("RUN", "Run to compare with.", autocompletion=completion.runs)
-    where: bool = o.flag("Also name the first operation of a step at which runs of one seed part.")
+    others: list[str] = o.argument("RUN…", "Runs to compare with.", autocompletion=completion.runs)
+    where: bool = o.flag("Also name the first operation of a step at which two runs of one seed part.")
     at: str | None = o.option(
         None,
         "STEP|last|best",
@@ -27,71 +50,82 @@ class ComparedRuns(o.OfRun):
     )
 
 
-_COLUMNS = {
-    "run": 0,
-    "status": 0,
-    "model": 0,
-    "data": 0,
-    "best": 1,
-    "epochs": 2,
-    "images/s": 3,
-    "precision": 4,
-    "steps": 5,
-    "ranks": 6,
-    "fork of": 7,
-}
-"""The columns of the list -> the order in which a narrow terminal omits them (`TableColumn.leave`)."""
-
-_FIGURES = {"epochs", "images/s", "steps", "ranks"}
-
-_USUAL = {"ranks": "1", "fork of": ""}
-"""Columns that are left out where all runs have this."""
-
+FORMAT_VERSION = 1
 _CURVE_WIDTH = 32
 _SAMPLES_SHOWN = 3
 
 
 @runs.callback(invoke_without_command=True)
 @o.command
-def list_all(ctx: typer.Context, place: o.InRunsDir, output: o.Output) -> None:
-    """List the runs, newest last, or compare two of them."""
+def list_all(
+    ctx: typer.Context,
+    options: Annotated[ListOptions, "filters sort reverse columns settings runs_dir"],
+    output: o.Output,
+) -> None:
+    """List the runs, newest last, or compare some of them."""
     if ctx.invoked_subcommand is not None:
         return
     from mptui.events import finite_json
     from mptui.runs.listing.rows import summaries
+    from mptui.runs.listing.table import (
+        chosen_runs,
+        column_of,
+        differing_settings,
+        in_order,
+        listed_runs,
+        setting_column,
+    )
 
-    listed = summaries(place.runs_dir, _warn_unreadable)
+    found = summaries(options.runs_dir, _warn_unreadable)
+    columns = [column_of(name) for name in (options.columns or "").split(",") if name]
+    order = column_of(options.sort) if options.sort else None
+    filters = options.filters or []
+    named = "".join([options.columns or "", options.sort or "", *filters])
+    listed = chosen_runs(listed_runs(found, with_settings=options.settings or "." in named), filters)
+    if order is not None:
+        listed = in_order(listed, order)
+    if options.reverse:
+        listed.reverse()
+    differing = differing_settings(listed) if options.settings else []
     if output.as_json:
-        print_json(finite_json(listed))
+        rows: list[dict[str, Any]] = [dict(run.summary) for run in listed]
+        for row, run in zip(rows, listed, strict=True) if options.settings else ():
+            row["settings"] = {key: run.settings.get(key) for key in differing}
+        print_json(finite_json({"version": FORMAT_VERSION, "runs": rows}))
+        return
+    if not found:
+        print_next(f"no runs in {options.runs_dir}; start one: mptui run --profile fast")
         return
     if not listed:
-        print_next(f"no runs in {place.runs_dir}; start one: mptui run --profile fast")
+        print_next(f"no run of {len(found):,} matches; all of them: mptui runs")
         return
-    _print_list(listed)
-    going = any(summary["status"] == "running" for summary in listed)
+    _print_list(listed, [*columns, *map(setting_column, differing)], chosen=bool(columns))
+    going = any(run.at("status") == "running" for run in listed)
     print_next(
         "watch one: mptui attach RUN"
         if going
-        else "resume one: mptui resume RUN; compare two: mptui runs compare RUN RUN"
+        else "resume one: mptui resume RUN; compare some: mptui runs compare RUN RUN"
     )
 
 
 @runs.command()
 @o.command
 def compare(
-    options: Annotated[ComparedRuns, "run second runs_dir where at"],
+    options: Annotated[ComparedRuns, "run others runs_dir where at"],
     settings: Annotated[o.SettingOptions, "trust_code"],
     output: o.Output,
 ) -> None:
-    """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
+    """Compare runs: differing settings, accuracy, speed, memory, time, curves."""
     from mptui.events import finite_json
     from mptui.runs.listing.rows import compare as compared
     from mptui.runs.store.directory import find_run
 
     if options.at is not None and not options.where:
         raise typer.BadParameter("--at needs --where")
-    runs = [find_run(options.runs_dir, name) for name in (options.run, options.second)]
-    found = compared(runs)
+    if options.where and len(options.others) > 1:
+        raise typer.BadParameter("--where is of two runs")
+    runs = [find_run(options.runs_dir, name) for name in (options.run, *options.others)]
+    found = {"version": FORMAT_VERSION, **compared(runs)}
     if options.where:
         found["where"] = _parting_place(runs, found, options.at, trust_code=settings.trust_code)
     if output.as_json:
@@ -116,71 +150,57 @@ def _warn_unreadable(error: OSError) -> None:
     typer.echo(clean(f"can't read {error.filename}: {error.strerror}", limit=4096), err=True)
 
 
-def _print_list(listed: list[dict[str, Any]]) -> None:
-    """Print one line per run, with fewer columns on a narrow terminal."""
-    rows = [_row(summary) for summary in listed]
+def _print_list(listed: "Sequence[ListedRun]", more: "Sequence[RunColumn]", *, chosen: bool) -> None:
+    """Print one line per run, with fewer columns on a narrow terminal.
+
+    Args:
+        listed: The runs.
+        more: Columns besides those that are usual; with `chosen`, the only ones.
+        chosen: Whether a person has chosen the columns.
+    """
+    from mptui.runs.listing.table import COLUMNS
+
+    usual = [] if chosen else [column for column in COLUMNS.values() if not column.asked]
     columns = [
-        TableColumn(heading, [row[place] for row in rows], heading in _FIGURES, leave)
-        for place, (heading, leave) in enumerate(_COLUMNS.items())
+        TableColumn(column.name, [column.words(run) for run in listed], column.is_figure, column.leave)
+        for column in [*usual, *more]
+        if chosen or {column.words(run) for run in listed} != {column.usual}
     ]
-    columns = [column for column in columns if {*column.cells} != {_USUAL.get(column.heading)}]
-    shown = fitting(columns, terminal_width())
+    shown = columns if chosen else fitting(columns, terminal_width())
     for line in lines(shown):
         typer.echo(line)
     if left_out := [column.heading for column in columns if column not in shown]:
         typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
 
 
-def _row(summary: dict[str, Any]) -> list[str]:
-    """Return the cells of a run, in the order of `_COLUMNS`."""
-    from mptui.runs.listing.forks import parent_words
-
-    best, dataset = _table(summary, "best"), _table(summary, "dataset")
-    value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")
-    status = str(summary.get("status")) + (f", silent for {silent:,} s" if silent else "")
-    return [
-        clean(Path(str(summary["directory"])).name),  # not shortened: other commands need it
-        status,
-        str(summary.get("model") or fmt.UNKNOWN),
-        str(dataset.get("name") or fmt.UNKNOWN),
-        f"{best['metric']} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN,
-        str(summary.get("epochs", fmt.UNKNOWN)),
-        f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
-        str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
-        f"{summary.get('optimizer_steps', 0):,}",
-        _ranks(summary),
-        parent_words(Path(str(summary["directory"])), summary),
-    ]
-
-
-def _ranks(summary: dict[str, Any]) -> str:
-    """Return the number of processes of a run, and of its nodes if it has several."""
-    ranks, nodes = summary.get("ranks", 1), summary.get("nodes", 1)
-    return f"{ranks:,} on {nodes:,} nodes" if nodes > 1 else f"{ranks:,}"
-
-
-def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:
-    value = summary.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _print_comparison(found: dict[str, Any]) -> None:
+    """Print a line for each setting and figure, with a column for each run; of two, with their difference."""
+    names = found["runs"]
+    pair = len(names) == 2
     rows = [
-        (key, _shown(key, one), _shown(key, other), _difference(one, other))
-        for key, (one, other) in {**found["settings"], **found["figures"]}.items()
-        if one is not None or other is not None
+        (key, *(_shown(key, value) for value in values), *([_difference(*values)] if pair else []))
+        for key, values in {**found["settings"], **found["figures"]}.items()
+        if any(value is not None for value in values)
     ]
-    rows += [(f"{name} by epoch", *_drawn(curves), "") for name, curves in found["curves"].items()]
-    headings = ("", *map(clean, found["runs"]), "difference")
+    rows += [
+        (f"{name} by epoch", *_drawn(curves), *([""] if pair else []))
+        for name, curves in found["curves"].items()
+    ]
+    headings = ["", *map(clean, names), *(["difference"] if pair else [])]
+    # a narrow terminal leaves out the difference, or the last ones of many runs
+    leave = [0, 0, 0, *range(1, len(headings) - 2)]
     cells = list(zip(*rows, strict=True))
     columns = [
-        TableColumn(heading, cells[place] if rows else (), place > 0, leave)
-        for place, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 1), strict=True))
+        TableColumn(heading, cells[place] if rows else (), place > 0, leave[place])
+        for place, heading in enumerate(headings)
     ]
-    for line in lines(fitting(columns, terminal_width())):
+    shown = fitting(columns, terminal_width())
+    for line in lines(shown):
         typer.echo(line)
+    if left_out := [column.heading for column in columns if column not in shown and not pair]:
+        typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
     if not found["settings"]:
-        typer.echo("both runs have the same configuration", err=True)
+        typer.echo(f"{'both' if pair else 'all'} runs have the same configuration", err=True)
     if "where" in found:
         _print_place(found["where"])
 
@@ -221,10 +241,10 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _drawn(curves: list[list[float]]) -> tuple[str, str]:
-    """Draw both curves as bars over the same range."""
-    one, other = (fmt.sparkline(_sampled(curve), among=[*curves[0], *curves[1]]) for curve in curves)
-    return one, other
+def _drawn(curves: list[list[float]]) -> list[str]:
+    """Draw curves as bars over the same range."""
+    among = [value for curve in curves for value in curve]
+    return [fmt.sparkline(_sampled(curve), among=among) for curve in curves]
 
 
 def _sampled(curve: list[float]) -> list[float]:

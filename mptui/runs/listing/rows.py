@@ -88,20 +88,20 @@ def compare(runs: Sequence[Path]) -> dict[str, Any]:
     """
     for run in runs:
         check_version(run)
-    settings = [_settings(run) for run in runs]
+    settings = [settings_of(run) for run in runs]
     figures = [_figures(status_of(run)) for run in runs]
     curves = [_curves(run) for run in runs]
     return {
         "runs": [run.name for run in runs],
         "directories": [str(run) for run in runs],
-        "settings": _differing(settings),
-        "environment": _differing([_environment(run) for run in runs]),
+        "settings": differing(settings),
+        "environment": differing([_environment(run) for run in runs]),
         "figures": _side_by_side(figures, None),
         "curves": _side_by_side(curves, []),
     }
 
 
-def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the values of each key that are not the same in all tables."""
     both = _side_by_side(tables, None)
     return {key: values for key, values in both.items() if any(value != values[0] for value in values)}
@@ -122,8 +122,12 @@ def _silence(run: Path) -> float:
         return 0.0
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    """Return run.toml as table.key -> value."""
+def settings_of(run: Path) -> dict[str, Any]:
+    """Return run.toml as table.key -> value.
+
+    Raises:
+        RunDirectoryError: It can't be read.
+    """
     try:
         document = tomli.loads(read_regular(run / CONFIG, LARGEST).decode())
         for name in ("version", "description"):
@@ -131,7 +135,7 @@ def _settings(run: Path) -> dict[str, Any]:
         return dict(_flat("", document))
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(
-            f"{run / CONFIG}: {error}", hint="choose two complete runs; mptui runs lists them"
+            f"{run / CONFIG}: {error}", hint="choose complete runs; mptui runs lists them"
         ) from None
 
 
