@@ -141,7 +141,7 @@ def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, whole
 
 def test_a_folder_of_pictures_is_learnt_and_its_broken_files_are_named(tmp_path):
     data = tmp_path / "data"
-    class_folders(data, {"cat": 8, "dog": 8})
+    class_folders(data, {"cat": 3, "dog": 3})
     (data / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
     Image.fromarray(np.full((64, 64), np.nan, np.float32)).save(data / "dog" / "nan.tif")
     flags = ["--model", SMALLEST, "--data", data, "--epochs", 1, "--runs-dir", tmp_path / "runs"]
@@ -252,3 +252,24 @@ def wait_for(condition, process):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_run_whose_data_has_moved_goes_on_with_the_folder_that_is_named(tmp_path):
+    class_folders(tmp_path / "photos", {"cat": 3, "dog": 3})
+    where = ("--runs-dir", tmp_path / "runs")
+    begun = mptui(
+        "run", "--data", tmp_path / "photos", "--model", SMALLEST, "--epochs", 1, "--name", "one", *where
+    )
+    assert begun.returncode == 0, begun.stderr
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    more = ("resume", "one", "--epochs", 2, *where)
+    refused = mptui(*more)
+    assert refused.returncode == 3
+    assert refused.stderr.splitlines()[-2:] == [
+        f"mptui: no such folder: {tmp_path / 'photos'}",
+        "  say where the data of the run is now: mptui resume RUN --data DIR",
+    ]
+    ended = mptui(*more, "--data", tmp_path / "moved")
+    assert ended.returncode == 0, ended.stderr
+    settings = tomli.loads((tmp_path / "runs" / "one" / "run.toml").read_text())
+    assert settings["data"]["path"] == str(tmp_path / "moved")

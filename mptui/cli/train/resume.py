@@ -1,5 +1,6 @@
 """`mptui resume`: continue a run from its newest checkpoint."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 class ResumeOptions(o.OfRun, o.Background):
     """How the run goes on."""
 
+    moved_data: Path | None = o.option(None, "DIR", "Where the data of the run is now.", "--data")
     fork: bool = o.flag("Go on as another run, named after this one, which stays as it is.")
     at: str | None = o.option(
         None, "STEP|last|best", "With --fork: the checkpoint to begin with; default: last."
@@ -40,7 +42,7 @@ def resume(
     ctx: typer.Context,
     settings: Annotated[o.SettingOptions, "epochs workers device price_per_hour sets trust_code"],
     launch: o.Launch,
-    options: Annotated[ResumeOptions, "run fork at profile name runs_dir detach isolate"],
+    options: Annotated[ResumeOptions, "run moved_data fork at profile name runs_dir detach isolate"],
     output: ResumeOutput,
 ) -> int:
     """Resume a run from its newest checkpoint, or fork it.
@@ -63,6 +65,8 @@ def resume(
         )
     group = processes.group_of(ctx)
     request = o.SettingOptions(**ctx.params).request(str(path / CONFIG))  # as the group has changed them
+    if options.moved_data is not None:
+        request = _with_data(request, options.moved_data)
     in_background = options.detach or options.isolate
     on_screen = not (output.no_tui or output.quiet or output.as_json or in_background) and has_terminal()
     shows_all = on_screen and (group is None or group.nodes == 1)
@@ -73,6 +77,14 @@ def resume(
     place = RunPlace(path, goes_on=True, for_mistakes=True)
     training = partial(train, request, lambda _: None, lambda _: place)
     return processes.begin_process(training, options, output, resumes=True)
+
+
+def _with_data(request: "Request", where: Path) -> "Request":
+    """Return the request with the data elsewhere; a set that has a name keeps it."""
+    from mptui.io.files import expanded, meant_path
+
+    folder = str(expanded(meant_path(str(where))))
+    return replace(request, flags={**request.flags, "data.path": ("--data", folder)})
 
 
 def _forked(parent: Path, options: ResumeOptions) -> Path:

@@ -1,6 +1,7 @@
 """Model, data, loaders of a plan."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,8 +30,9 @@ from mptui.engine.progress import limit_memory, prepare_torch
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.replica import in_format, placed
 from mptui.engine.trainer import Trainer
-from mptui.errors import ConfigError, OwnCodeError
+from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.events import PhaseChanged, RunStarted, Warned
+from mptui.io.files import expanded
 from mptui.models import zoo
 from mptui.models.layers import blocks_of, has_batch_norm, layers_named
 from mptui.models.vae import latent_shape
@@ -45,7 +47,7 @@ from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, within_bu
 from mptui.runs.store.files import learned_by_weights
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
-from mptui.text import clean, some
+from mptui.text import clean, clean_name, some
 
 # Builds a job from a plan: scans the data, builds the model on the device and the loaders
 # ----------------------------------------------------------------------------------------
@@ -119,6 +121,8 @@ def prepare(
     side = int(config.data.image_size or 0)
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
+    if goes_on:
+        _check_not_moved(config.data)
     dataset, plan = find_data(plan, emit, mailbox, ranks, before=read_before)
     if learned is not None:
         dataset = in_learned_order(dataset, learned)
@@ -144,6 +148,19 @@ def prepare(
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
+
+
+def _check_not_moved(data: DataConfig) -> None:
+    """Check that the data of a run that goes on is where it was.
+
+    Raises:
+        DataError: It isn't.
+    """
+    if data.path is not None and not os.path.lexists(expanded(data.path)):
+        raise DataError(
+            f"no such folder: {clean_name(data.path)}",
+            hint="say where the data of the run is now: mptui resume RUN --data DIR",
+        )
 
 
 def _decided(asked: Plan, classes: int, ranks: int, decide: Callable[[Plan], Plan]) -> Plan:
