@@ -135,6 +135,7 @@ def _timed(
     Returns:
         The seconds, and the names of those that ran out of memory.
     """
+    # no `Contest` of lab.measure: these are steps in this process, and of one that fails no figure counts
     ready: dict[str, Timer] = {}
     full: set[str] = set()
     figures: dict[str, list[float]] = {}

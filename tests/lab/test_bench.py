@@ -1,4 +1,5 @@
 import json
+import math
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from mptui.hardware.devices import Device
 from mptui.lab.measure.core import (
     NO_TIME,
     AblationRun,
+    Deadline,
     Effort,
     MeasureError,
     SampleSpan,
@@ -18,7 +20,6 @@ from mptui.lab.measure.core import (
     switches,
     variants,
 )
-from mptui.runs.planning.plan import Request
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,10 @@ MIXING = RunConfig.model_validate({"data": {"mixup_alpha": 0.2, "cutmix_alpha": 
 def device(kind="cuda", **formats):
     native = {"fp16": "native", "bf16": "native", "tf32": "native", **formats}
     return Device(kind=kind, index=0, name="one", architecture=None, memory_total=None, native=native)
+
+
+def ablation(found, measure):
+    return AblationRun(found, measure, Effort(1.0), deadline=Deadline(math.inf))
 
 
 def test_each_switch_is_added_alone_and_left_out_alone():
@@ -77,15 +82,14 @@ def test_what_the_device_lacks_is_no_switch():
 def test_every_other_round_is_in_the_opposite_order():
     asked = []
 
-    def noted(request, settings, effort):
+    def noted(settings, effort):
         asked.append(settings["name"])
         return ShortRunResult(SampleSpan(100.0, 1.0), None, None, None, 0.0)
 
     found = [v for v in variants([]) if v.name == "baseline"]
     a, b, c = (type(found[0])(name, name, {"name": name}, None if name == "a" else "a") for name in "abc")
-    lab = AblationRun(Request(), [a, b, c], effort=Effort(1.0), measure=noted)
-    lab.round(lambda row: None)
-    lab.round(lambda row: None)
+    lab = ablation([a, b, c], noted)
+    lab.measure_rounds(2, lambda row: None)
 
     assert asked == ["a", "b", "c", "c", "b", "a"]
 
@@ -103,7 +107,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
     for number in range(60):
         chance = random.Random(number)
 
-        def noisy(request, settings, effort, chance=chance, state=[1.0]):  # noqa: B006
+        def noisy(settings, effort, chance=chance, state=[1.0]):  # noqa: B006
             state[0] = min(2.0, max(1.0, state[0] + chance.uniform(-0.02, 0.02)))
             rate = 100 * state[0] / (1 + chance.expovariate(60))
             for key, gain in truth.items():
@@ -116,9 +120,8 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
                 0.0,
             )
 
-        lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=noisy)
-        for _ in range(8):
-            lab.round(lambda row: None)
+        lab = ablation(variants(found), noisy)
+        lab.measure_rounds(8, lambda row: None)
         verdicts = {row["name"]: row["verdict"] for row in lab.document()}
         wrong += sum(verdicts[name] != verdict for name, verdict in right.items())
 
@@ -126,7 +129,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
 
 
 def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
-    def measured(request, settings, effort):
+    def measured(settings, effort):
         return ShortRunResult(
             SampleSpan(100.0, 1.0), None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0
         )
@@ -136,8 +139,8 @@ def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
         for s in switches(RunConfig(), device(), cpus=1, precision="bf16")
         if s.name in {"bf16", "fp16", "batch"}
     ]
-    lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
-    lab.round(lambda row: None)
+    lab = ablation(variants(found), measured)
+    lab.measure_rounds(1, lambda row: None)
     off = {row["name"]: row["loss_off_baseline"] for row in lab.document()}
 
     assert off["+bf16"] == pytest.approx(0.05)
@@ -146,14 +149,14 @@ def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
 
 
 def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
-    def measured(request, settings, effort):
+    def measured(settings, effort):
         if settings["speed.fused"]:
             raise MeasureError("out of memory")
         return ShortRunResult(SampleSpan(100.0, 1.0), 5, 1.0, 2.0, 0.0)
 
     found = [s for s in switches(RunConfig(), device(), cpus=1, precision="fp32") if s.name == "fused"]
-    lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
-    lab.round(lambda row: None)
+    lab = ablation(variants(found), measured)
+    lab.measure_rounds(1, lambda row: None)
     rows = {row["name"]: row for row in lab.document()}
 
     assert rows["+fused"]["failed"] == "out of memory"
@@ -171,7 +174,7 @@ class Machine:
     def clock(self):
         return self.now
 
-    def measure(self, request, settings, effort):
+    def measure(self, settings, effort):
         self.limits.append((dict(settings), effort.first_step_limit_s))
         needed = next((s for (key, value), s in self.seconds.items() if settings.get(key) == value), 5.0)
         if effort.limit_s is not None and needed > effort.limit_s:
@@ -184,30 +187,30 @@ class Machine:
 COMPILE_S = {"off": 0.0, "default": 100.0}
 
 
-def lab_on(machine, names, *, limit_s=None, **options):
+def lab_on(machine, names, *, limit_s=None, seconds=math.inf):
     found = switches(RunConfig(), device("cpu", tf32="no"), cpus=1, precision="fp32")
     chosen = [s for s in found if s.name in names]
     return AblationRun(
-        Request(), variants(chosen, found), effort=Effort(0.5, limit_s=limit_s), measure=machine.measure,
-        clock=machine.clock, **options,
-    )  # fmt: skip
+        variants(chosen, found, COMPILE_S.__getitem__),
+        machine.measure,
+        Effort(0.5, limit_s=limit_s),
+        deadline=Deadline(seconds, machine.clock),
+    )
 
 
 def test_the_time_is_known_beforehand_and_better_after_the_first_round():
     machine = Machine({("speed.compile", "default"): 40.0})
-    lab = lab_on(machine, {"fused", "compile"}, compile_s=COMPILE_S.__getitem__)
+    lab = lab_on(machine, {"fused", "compile"})
 
     assert lab.expected_s(2) == 2 * 6 * 6.5 + 3 * 100.0  # 3 of 6 variants compile
-    lab.round(lambda row: None)
+    lab.measure_rounds(1, lambda row: None)
     assert lab.expected_s(2) == 3 * 5.0 + 3 * 40.0
 
 
 def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told():
     machine = Machine({("speed.compile", "default"): 100.0})
-    lab = lab_on(machine, {"fused", "compile"}, compile_s=COMPILE_S.__getitem__, budget_s=60.0)
-
-    for _ in range(20):
-        lab.round(lambda row: None)
+    lab = lab_on(machine, {"fused", "compile"}, seconds=60.0)
+    lab.measure_rounds(20, lambda row: None)
 
     assert 40.0 <= machine.now <= 60.0  # uncompiled variants get all of it
     assert len({len(row.rounds) for row in lab.rows if not row.failed}) == 1  # in whole rounds
@@ -218,11 +221,11 @@ def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told()
     assert lab.rounds >= 2
 
 
-@pytest.mark.parametrize("options", [{}, {"budget_s": 1000.0}])
+@pytest.mark.parametrize("options", [{}, {"seconds": 1000.0}])
 def test_a_measurement_has_its_own_limit_whatever_time_is_left(options):
     machine = Machine({("precision.mode", "fp16"): 300.0})
     lab = lab_on(machine, {"fp16"}, limit_s=90.0, **options)
-    lab.round(lambda row: None)
+    lab.measure_rounds(1, lambda row: None)
 
     assert {row.variant.name for row in lab.rows if row.failed} == {"+fp16"}
     assert machine.now == 90.0 + (len(lab.rows) - 1) * 5.0
@@ -231,7 +234,7 @@ def test_a_measurement_has_its_own_limit_whatever_time_is_left(options):
 def test_a_variant_that_is_ten_times_slower_is_cut_after_a_step_unless_it_compiles():
     machine = Machine({}, first_step_s=0.5)
     lab = lab_on(machine, {"fp16", "compile"})
-    lab.round(lambda row: None)
+    lab.measure_rounds(1, lambda row: None)
 
     limits = {(s["precision.mode"], s["speed.compile"]): limit for s, limit in machine.limits[1:]}
     assert limits["fp16", "off"] == 5.0
@@ -242,15 +245,14 @@ def test_a_variant_that_is_ten_times_slower_is_cut_after_a_step_unless_it_compil
 def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeypatch, width):
     rates = iter([100.0, 40.0, 103.0, 101.0] * 20)
 
-    def measured(request, settings, effort):
+    def measured(settings, effort):
         if settings["precision.mode"] == "fp16":
             raise MeasureError("its first step took more than 1.0 s, and so on for a while")
         return ShortRunResult(SampleSpan(next(rates), 1.0), 2**30, 12.5, 2.0, 0.0)
 
     lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
     monkeypatch.setattr(lab, "_measure", measured)
-    for _ in range(2):
-        lab.round(lambda row: None)
+    lab.measure_rounds(2, lambda row: None)
     monkeypatch.setattr(bench, "terminal_width", lambda: width)
     document = {"model": "net", "device_name": "one", "rounds": 2}
     bench.show(lab, document, claims=True, markdown=False)

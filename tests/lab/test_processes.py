@@ -1,6 +1,7 @@
 """The throughput at numbers of processes: what is run, and what the figures say."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,7 @@ from mptui.cli.main import app
 from mptui.cli.measure import bench
 from mptui.errors import ConfigError
 from mptui.lab.measure.bench import efficiency, variants
-from mptui.lab.measure.core import AblationRun, Effort, MeasureError, SampleSpan, ShortRunResult
-from mptui.runs.planning.plan import Request
+from mptui.lab.measure.core import AblationRun, Deadline, Effort, MeasureError, SampleSpan, ShortRunResult
 from tests.forks import FORKING, words
 from tests.program import run_to_end
 
@@ -22,16 +22,15 @@ SETS = ["model.width=2", "model.depth=1", "data.image_size=8", "data.samples=64"
 def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_efficiency():
     asked = []
 
-    def measure(request, settings, effort):
+    def measure(settings, effort):
         asked.append(dict(settings))
         if settings["processes"] == 4:
             raise MeasureError("out of memory")
         rate, wait = {1: (100.0, 0.1), 2: (150.0, 0.2)}[settings["processes"]]
         return ShortRunResult(SampleSpan(rate, 1.0), None, None, None, wait)
 
-    lab = AblationRun(
-        Request(None, {}, (), {}), variants([1, 2, 4], 8), effort=Effort(1.0, loss_at=0), measure=measure
-    )
+    effort, deadline = Effort(1.0, loss_at=0), Deadline(math.inf)
+    lab = AblationRun(variants([1, 2, 4], 8), measure, effort, deadline=deadline)
     lab.measure_rounds(2, lambda row: None)
     assert [each["training.batch_size"] for each in asked[:3]] == [8, 16, 32]
     assert [efficiency(lab, row) for row in lab.rows] == pytest.approx([1.0, 0.75, None])

@@ -1,5 +1,6 @@
 """Settings that `mptui tune` tries on each machine, and those that it leaves unchanged."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args
 
@@ -11,8 +12,8 @@ from mptui.engine.memory.ledger import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.lab.measure import tune
-from mptui.lab.measure.core import SampleSpan, ShortRunResult, ratio
-from mptui.lab.measure.tune import Entry, Option, Tunable, TunedSetting, TuneFinding
+from mptui.lab.measure.core import Row, SampleSpan, ShortRunResult, Variant, ratio
+from mptui.lab.measure.tune import Tunable, TunedSetting, TuneFinding
 from mptui.runs.planning.plan import Plan, Request, filled
 
 GIB = 1 << 30
@@ -111,17 +112,23 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
     assert "training.batch_size" not in axes_of(tunable(device(), flags=asked))
 
 
+def measured(variant, rates=(), others=()):
+    """A rival with its rates, beside those of the current value."""
+    ours, theirs = ([replace(PHOTOS, span=span) for span in spans(*each)] for each in (rates, others))
+    return Row(variant, Row(Variant("current", "current", {}), rounds=theirs), ours)
+
+
 def done():
     """A finished search."""
     start = {"precision.mode": "bf16", "speed.compile": "off", "data.workers": 7, "data.cache": "auto"}
-    over = ratio(spans(12.0, 12.1, 12.2), spans(10.0, 10.0, 10.0))
-    entry = Entry("fp16", {"precision.mode": "fp16"}, [PHOTOS] * 3, over=over)
-    out = Entry("fp32", {"precision.mode": "fp32"}, failed="out of memory")
-    axis = TunedSetting("precision.mode", "bf16", (Option("fp16", {}), Option("fp32", {})), 0.5)
+    fp16, fp32 = (Variant(mode, mode, {"precision.mode": mode}) for mode in ("fp16", "fp32"))
+    entry = measured(fp16, (12.0, 12.1, 12.2), (10.0, 10.0, 10.0))
+    out = Row(fp32, failed="out of memory")
+    axis = TunedSetting("precision.mode", "bf16", (fp16, fp32), 0.5)
     return SimpleNamespace(
         start=start,
         best={**start, "precision.mode": "fp16"},
-        total=over,
+        total=entry.gain,
         total_rounds=3,
         untried=["data.cache"],
         findings=[TuneFinding(axis, [entry, out], {}, "fp16")],
@@ -141,11 +148,13 @@ def test_a_profile_has_what_was_measured_and_where_its_data_is():
     assert config.training == tuned.plan.config.training
 
 
-def compiled(over=None, failed=None):
+def compiled(rates=(), failed=None):
     """A search in which max-autotune was measured against eager code, and lost or not."""
     start = done().start
-    entry = Entry("max-autotune", {"speed.compile": "max-autotune"}, [PHOTOS] * 4, failed, over=over)
-    axis = TunedSetting("speed.compile", "off", (Option("max-autotune", {}),), 0.5)
+    mode = Variant("max-autotune", "max-autotune", {"speed.compile": "max-autotune"})
+    entry = measured(mode, rates, (10.0, 10.0, 10.0))
+    entry.failed = failed
+    axis = TunedSetting("speed.compile", "off", (mode,), 0.5)
     return SimpleNamespace(
         start=start, best=dict(start), total=None, total_rounds=0, untried=[],
         findings=[TuneFinding(axis, [entry], {}, "off")],
@@ -155,9 +164,9 @@ def compiled(over=None, failed=None):
 @pytest.mark.parametrize(
     ("search", "chosen"),
     [
-        (compiled(ratio(spans(8.0, 8.1, 8.0), spans(10.0, 10.0, 10.0))), {"speed.compile": "off"}),
+        (compiled((8.0, 8.1, 8.0)), {"speed.compile": "off"}),
         (compiled(failed="no C compiler"), {"speed.compile": "off"}),
-        (compiled(ratio(spans(9.0, 11.0, 10.0), spans(10.0, 10.0, 10.0))), {}),
+        (compiled((9.0, 11.0, 10.0)), {}),
         (compiled(), {}),
     ],
     ids=["slower", "fails", "noise", "not measured"],

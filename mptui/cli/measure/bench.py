@@ -19,7 +19,7 @@ from mptui.text import clean
 if TYPE_CHECKING:
     from mptui.hardware.devices import Device
     from mptui.lab.measure.bench import Subject
-    from mptui.lab.measure.core import AblationRun, Measurer, Ratio, Row
+    from mptui.lab.measure.core import AblationRun, Deadline, Measurer, Ratio, Row
     from mptui.runs.planning.plan import Plan, Request
 
 
@@ -67,16 +67,16 @@ def bench(
         check_table(options.table, settings)
         return guides_table(settings, options, output)
     request = settings.request(settings.profile or _PROFILE)
-    budget_s = inf if options.minutes is None else 60 * options.minutes - (time.monotonic() - began)
-    if options.scaling is not None:
-        words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
-        return show_scaling(words, request, options, output, budget_s=budget_s)
-    from mptui.lab.measure.core import Measurer
+    from mptui.lab.measure.core import Deadline, Measurer
     from mptui.runs.planning.plan import plan_run
 
+    deadline = Deadline(60 * (options.minutes or inf) - (time.monotonic() - began))
+    if options.scaling is not None:
+        words = [*rank_flags(ctx, _NOT_OF_RUN), "--profile", str(request.profile)]
+        return show_scaling(words, request, options, output, deadline=deadline)
     plan = plan_run(request)
     with Measurer(os.environ) as measurer:
-        lab = _ablation(request, plan, measurer, options, budget_s=budget_s)
+        lab = _ablation(request, plan, measurer, options, deadline=deadline)
         _print_time(lab, options)
         interrupted = lab.measure_rounds(options.rounds, _Progress(lab, options.rounds))
     claims = options.against is not None
@@ -90,7 +90,7 @@ def bench(
 
 
 def _ablation(
-    request: "Request", plan: "Plan", measurer: "Measurer", options: BenchOptions, *, budget_s: float
+    request: "Request", plan: "Plan", measurer: "Measurer", options: BenchOptions, *, deadline: "Deadline"
 ) -> "AblationRun":
     from mptui.engine.compile import estimated_start_s
     from mptui.hardware.advice import choose_precision
@@ -98,14 +98,10 @@ def _ablation(
     from mptui.lab.measure.core import AblationRun, Effort, endless, switches, variants
 
     every = switches(plan.config, plan.device, usable_cpus(), choose_precision("auto", plan.device).used)
-    return AblationRun(
-        endless(request, plan),
-        variants(by_name(options.only, {each.name: each for each in every}, "no such switch here"), every),
-        effort=Effort(options.seconds),
-        measure=measurer.measure,
-        compile_s=partial(estimated_start_s, plan.device.kind),
-        budget_s=budget_s,
-    )
+    chosen = by_name(options.only, {each.name: each for each in every}, "no such switch here")
+    start_s = partial(estimated_start_s, plan.device.kind)
+    measure = partial(measurer.measure, endless(request, plan))
+    return AblationRun(variants(chosen, every, start_s), measure, Effort(options.seconds), deadline=deadline)
 
 
 def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool) -> dict[str, Any]:
@@ -370,7 +366,7 @@ def _measured(
     """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
     from mptui.lab.measure import bench as measure_bench
     from mptui.lab.measure.bench import described, formats, request_of
-    from mptui.lab.measure.core import AblationRun, Effort, endless
+    from mptui.lab.measure.core import AblationRun, Deadline, Effort, endless
     from mptui.runs.planning.plan import plan_run
 
     effort = Effort(options.seconds, limit_s=_LIMIT_S)
@@ -380,9 +376,8 @@ def _measured(
     else:
         request = request_of(subject, device, sets)
         plan = plan_run(request)
-        bench = AblationRun(
-            endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure
-        )
+        measure = partial(measurer.measure, endless(request, plan))
+        bench = AblationRun(formats(plan.device), measure, effort, deadline=Deadline(inf))
         side = plan.config.data.image_size
         sizes = {"image_size": side, "size": f"{side} px", "batch_size": plan.config.training.batch_size}
 
@@ -489,7 +484,12 @@ _MOST = 64
 
 
 def show_scaling(
-    words: list[str], request: "Request", options: BenchOptions, output: o.MarkdownOutput, *, budget_s: float
+    words: list[str],
+    request: "Request",
+    options: BenchOptions,
+    output: o.MarkdownOutput,
+    *,
+    deadline: "Deadline",
 ) -> int:
     """Measure the throughput at each number of processes, of which each has the flags `words`; print it."""
     from mptui.hardware.host import usable_cpus
@@ -508,13 +508,8 @@ def show_scaling(
         except MeasureError as error:
             raise ConfigError(f"one process could not be measured: {error}", hint="try: mptui run") from error
     group = GroupMeasurer(words, environ, batch / once.samples_per_second)
-    lab = AblationRun(
-        request,
-        variants(sizes, batch),
-        effort=Effort(options.seconds, loss_at=0),
-        measure=group.measure,
-        budget_s=budget_s,
-    )
+    effort = Effort(options.seconds, loss_at=0)
+    lab = AblationRun(variants(sizes, batch), group.measure, effort, deadline=deadline)
     interrupted = lab.measure_rounds(
         options.rounds, lambda row: typer.echo(clean(f"{row.variant.title}: {row.latest}"), err=True)
     )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 from mptui.hardware.devices import Device
 from mptui.lab.measure.core import (
     BASELINE,
+    NOT_MEASURED,
     AblationRun,
+    Deadline,
     Effort,
     MeasureError,
     Measurer,
     Row,
     SampleSpan,
+    Settings,
     ShortRunResult,
     Variant,
+    peak_bytes,
     reply,
 )
 from mptui.processes.start import mptui_command
@@ -298,17 +302,15 @@ def ablation(device: "Device", effort: Effort, measurer: Measurer) -> AblationRu
     """Return the ablation of the number formats that `device` supports."""
     common = {"device": device.torch_name, "sizes": dict(SUBJECT.settings(device))}
 
-    def measure(_: Request, settings: Mapping[str, object], effort: Effort) -> ShortRunResult:
+    def measure(settings: Settings, effort: Effort) -> ShortRunResult:
         asked = {**common, "mode": settings["precision.mode"], "matmul": settings["precision.matmul"]}
-        asked |= {"seconds": effort.seconds, "loss_at": effort.loss_at}
-        asked |= {"first_step_limit_s": effort.first_step_limit_s}
-        return measurer.ask(f"{__name__}:main", asked, effort.limit_s)
+        return measurer.ask(f"{__name__}:main", asked, effort)
 
     variants = [
         replace(each, settings={key: each.settings[key] for key in ("precision.mode", "precision.matmul")})
         for each in formats(device)
     ]
-    return AblationRun(Request(), variants, effort=effort, measure=measure)
+    return AblationRun(variants, measure, effort, deadline=Deadline(inf))
 
 
 def sizes(device: "Device") -> dict[str, Any]:
@@ -324,15 +326,8 @@ def main() -> None:
 
 
 def _measured(
-    *,
-    device: str,
-    sizes: Mapping[str, int],
-    mode: str,
-    matmul: str,
-    seconds: float,
-    loss_at: int,
-    first_step_limit_s: float | None,
-) -> dict[str, Any]:
+    *, device: str, sizes: Mapping[str, int], mode: str, matmul: str, effort: Effort
+) -> ShortRunResult:
     import torch
 
     torch.set_float32_matmul_precision(matmul)
@@ -341,22 +336,19 @@ def _measured(
         torch.accelerator.set_device_index(where.index)
     loop = _BareLoop(where, sizes, mode)
     first_step_s = loop.run(1)
-    if first_step_limit_s is not None and first_step_s > first_step_limit_s:
-        return {"error": f"its first step took more than {first_step_limit_s:.1f} s", "code": 1}
-    warm_up = max(_WARM_UP, loss_at) - 1
+    effort.check_first_step(first_step_s)
+    warm_up = max(_WARM_UP, effort.loss_at) - 1
     block = max(1, round(_BLOCK_S * warm_up / loop.run(warm_up)))
-    losses = [loss.item() for loss in loop.losses[loss_at // 2 : loss_at]]
+    losses = [loss.item() for loss in loop.losses[effort.loss_at // 2 : effort.loss_at]]
     times: list[float] = []
-    while sum(times) < seconds:
+    while sum(times) < effort.seconds:
         times.append(loop.run(block))
-    return asdict(
-        ShortRunResult(
-            span=SampleSpan(sizes["batch_size"] * block * len(times), sum(times)),
-            peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
-            first_step_s=first_step_s,
-            loss=mean(losses) if losses else None,
-            wait=0.0,
-        )
+    return ShortRunResult(
+        span=SampleSpan(sizes["batch_size"] * block * len(times), sum(times)),
+        peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
+        first_step_s=first_step_s,
+        loss=mean(losses) if losses else None,
+        wait=0.0,
     )
 
 
@@ -444,8 +436,8 @@ class GroupMeasurer:
         self._environ = environ
         self._step_s = step_s
 
-    def measure(self, request: "Request", settings: Mapping[str, object], effort: Effort) -> ShortRunResult:
-        """Measure a variant, as `Measurer.measure`.
+    def measure(self, settings: Settings, effort: Effort) -> ShortRunResult:
+        """Measure a variant.
 
         Raises:
             MeasureError: The run failed, or took too long.
@@ -473,14 +465,13 @@ class GroupMeasurer:
                 raise MeasureError(fault.removeprefix("mptui: "), ended.returncode)
             summary = json.loads(Path(folder, _NAME, SUMMARY).read_text())
         if not summary["samples_per_second"]:
-            raise MeasureError("the run ended before it was measured")
-        memory, time = summary["memory"], summary["time"]
+            raise MeasureError(NOT_MEASURED)
         return ShortRunResult(
             span=SampleSpan(batch * steps, batch * steps / summary["samples_per_second"]),
-            peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
-            first_step_s=time["first_step_s"],
+            peak_bytes=peak_bytes(summary),
+            first_step_s=summary["time"]["first_step_s"],
             loss=None,
-            wait=time["data_wait_fraction"] or 0.0,
+            wait=summary["time"]["data_wait_fraction"] or 0.0,
         )
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, object]
 
+COMPILE = "speed.compile"
 BASELINE, EVERYTHING = "baseline", "everything"
 
 
@@ -56,13 +57,21 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A measured combination: some switches on, all others off."""
+    """A measured combination of settings.
+
+    Attributes:
+        name: The name to ask for, and to show where there is no room for a title.
+        title: The name to show.
+        settings: `table.key` -> value.
+        against: Name of the variant to compare with; None: it is what others are compared with.
+        first_s: Additional seconds of its first run, for compiling.
+    """
 
     name: str
     title: str
     settings: Settings
-    against: str | None
-    """The variant to compare with; None for the baseline."""
+    against: str | None = None
+    first_s: float = 0.0
 
 
 def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> list[Switch]:
@@ -138,12 +147,15 @@ def _of_the_data(config: RunConfig, cpus: int, *, cuda: bool) -> list[Switch]:
     return found
 
 
-def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Variant]:
+def variants(
+    found: list[Switch], plain: list[Switch] | None = None, start_s: Callable[[str], float] = lambda mode: 0.0
+) -> list[Variant]:
     """Return the baseline, the baseline with each switch, everything, and everything without each switch.
 
     Args:
         found: The switches to measure.
         plain: All switches that are off in the baseline, if these are more.
+        start_s: Returns the estimated seconds of compiling in a mode.
     """
     off: dict[str, object] = {}
     for switch in plain or found:
@@ -152,7 +164,7 @@ def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Var
     for switch in found:
         if switch.together:
             everything |= switch.on
-    return [
+    every = [
         Variant(BASELINE, "baseline, all off", off, None),
         *(Variant(f"+{s.name}", f"+ {s.title}", {**off, **s.on}, BASELINE) for s in found),
         Variant(EVERYTHING, "everything", everything, BASELINE),
@@ -162,6 +174,7 @@ def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Var
             if s.together
         ),
     ]
+    return [replace(each, first_s=start_s(str(each.settings.get(COMPILE, "off")))) for each in every]
 
 
 # Collects the events of a short run until it is measured
@@ -228,10 +241,11 @@ class RunListener:
         self._warm += event.steps
         return self._warm <= _WARM_UP and not long_enough
 
-    def is_slow(self, first_step_limit_s: float) -> bool:
-        """Whether the first step is running for longer than this."""
+    @property
+    def first_step_s(self) -> float:
+        """Seconds that the first step has been running; 0 before it, and when it has ended."""
         since = self._training_since
-        return since is not None and not self._stepped and time.monotonic() - since > first_step_limit_s
+        return 0.0 if since is None or self._stepped else time.monotonic() - since
 
     @property
     def enough(self) -> bool:
@@ -378,6 +392,7 @@ _POLL_S = 0.2
 _PATIENCE_S = 10.0
 """How long a process may take to end once its output is closed."""
 _PRELOAD = (*RUN_MODULES, "mptui.lab.measure.core")
+NOT_MEASURED = "the run ended before it was measured"
 _BUILT_IN_STEPS = 32
 """Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
 
@@ -425,6 +440,12 @@ class Effort:
     loss_at: int = LOSS_AT
     limit_s: float | None = None
     first_step_limit_s: float | None = None
+
+    def check_first_step(self, seconds: float) -> None:
+        """Raise a MeasureError if the first step takes too long."""
+        limit_s = self.first_step_limit_s
+        if limit_s is not None and seconds > limit_s:
+            raise MeasureError(f"its first step took more than {limit_s:.1f} s")
 
 
 class MeasureError(Exception):
@@ -496,21 +517,18 @@ class Measurer:
         flags = {key: list(value) for key, value in request.flags.items() if key not in settings}
         flags |= {key: ["bench", value] for key, value in settings.items()}
         sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
-        asked: dict[str, object] = {"profile": request.profile, "flags": flags, "sets": sets}
-        asked |= {"trust_code": request.trust_code}
-        asked |= {"seconds": effort.seconds, "loss_at": effort.loss_at}
-        asked |= {"first_step_limit_s": effort.first_step_limit_s}
+        asked = {"profile": request.profile, "flags": flags, "sets": sets, "trust_code": request.trust_code}
         # an abandoned run can write into its directory until its process has ended
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            return self.ask(f"{__name__}:main", {**asked, "folder": folder}, effort.limit_s)
+            return self.ask(f"{__name__}:main", {**asked, "folder": folder}, effort)
 
-    def ask(self, call: str, asked: Mapping[str, object], limit_s: float | None) -> ShortRunResult:
+    def ask(self, call: str, asked: Mapping[str, object], effort: Effort) -> ShortRunResult:
         """Return the answer of a separate process.
 
         Args:
             call: `module:function`, which calls `reply`.
-            asked: The keywords of what it replies with, for JSON.
-            limit_s: Time limit in seconds.
+            asked: The keywords of what it replies with, for JSON; `effort` is one more, by its fields.
+            effort: How long to measure.
 
         Raises:
             MeasureError: It failed, or took too long.
@@ -521,7 +539,8 @@ class Measurer:
         if self._server is None:
             self._server = ForkServer(_PRELOAD, self._environ, subprocess.DEVNULL)
         try:
-            answer = self._ask(self._server, call, json.dumps(asked), limit_s)
+            text = json.dumps({**asked, "effort": asdict(effort)})
+            answer = self._ask(self._server, call, text, effort.limit_s)
         except RuntimeError as error:
             self._end()
             raise MeasureError(str(error)) from None
@@ -563,21 +582,19 @@ def _run(
     flags: dict[str, Any],
     sets: Sequence[str],
     trust_code: bool,
-    seconds: float,
-    loss_at: int,
-    first_step_limit_s: float | None,
     folder: str,
-) -> dict[str, Any]:
+    effort: Effort,
+) -> ShortRunResult:
     from mptui.runs.planning.plan import Request, plan_run
     from mptui.runs.store.directory import create_run
 
     began = time.monotonic()
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
-    given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
+    given["logging.step_interval_s"] = ("bench", 0.0 if effort.loss_at else _INTERVAL_S)
     given["guards.on_nan"] = ("bench", "ignore")  # a recovery would change the measured settings
     given["guards.on_oom"] = ("bench", "stop")
     plan = plan_run(Request(profile, given, sets, os.environ, trust_code))
-    watch = RunListener(seconds, loss_at=loss_at)
+    watch = RunListener(effort.seconds, loss_at=effort.loss_at)
     run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
     session = UnsavedSession(plan, run, force_compile=plan.config.speed.compile != "off")
     events = session.listen()
@@ -586,9 +603,8 @@ def _run(
         events.wait(_INTERVAL_S)
         for event in events.drain():
             watch.handle(event)
-        if first_step_limit_s is not None and watch.is_slow(first_step_limit_s):
-            # a running step can't be stopped: the process ends with this answer
-            return {"error": f"its first step took more than {first_step_limit_s:.1f} s", "code": 1}
+        # a running step can't be stopped: the process ends with this answer
+        effort.check_first_step(watch.first_step_s)
         if watch.enough:
             session.mailbox.stop(None)
     result = session.result
@@ -597,31 +613,37 @@ def _run(
     if result.error is not None:
         raise result.error
     if result.summary["recoveries"]:
-        raise MptuiError(str(result.summary["recoveries"][0]["action"]), hint="")
+        raise MeasureError(str(result.summary["recoveries"][0]["action"]))
     if not watch.span.samples:
-        raise MptuiError("the run ended before it was measured", hint="")
-    memory = result.summary["memory"]
-    return asdict(
-        ShortRunResult(
-            span=watch.span,
-            peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
-            first_step_s=result.summary["time"]["first_step_s"],
-            loss=watch.loss,
-            wait=watch.wait,
-            epoch_steps=watch.epoch_steps,
-            classes=watch.classes,
-            run_s=time.monotonic() - began,
-        )
+        raise MeasureError(NOT_MEASURED)
+    return ShortRunResult(
+        span=watch.span,
+        peak_bytes=peak_bytes(result.summary),
+        first_step_s=result.summary["time"]["first_step_s"],
+        loss=watch.loss,
+        wait=watch.wait,
+        epoch_steps=watch.epoch_steps,
+        classes=watch.classes,
+        run_s=time.monotonic() - began,
     )
 
 
-def _answer(measure: Callable[..., dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
+def peak_bytes(summary: Mapping[str, Any]) -> int | None:
+    """Return the peak memory in the summary of a run: of tensors on the device, or of the process."""
+    memory = summary.get("memory") or {}
+    return memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes")
+
+
+def _answer(measure: Callable[..., ShortRunResult], asked: dict[str, Any]) -> dict[str, Any]:
     """Run the measurement in this process."""
     from mptui.hardware.host import keep_freed_memory
 
     keep_freed_memory()
+    effort = Effort(**asked.pop("effort"))
     try:
-        return measure(**asked)
+        return asdict(measure(**asked, effort=effort))
+    except MeasureError as error:
+        return {"error": str(error), "code": error.exit_code}
     except MptuiError as error:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
@@ -638,10 +660,10 @@ def main() -> None:
     reply(_run)
 
 
-def reply(measure: Callable[..., dict[str, Any]]) -> NoReturn:
+def reply(measure: Callable[..., ShortRunResult]) -> NoReturn:
     """Print what `measure` returns for the keywords in `argv`, in JSON, and exit, even if threads are busy.
 
-    It returns the fields of a `ShortRunResult`, or `error` and `code`, those of a `MeasureError`.
+    For a result, these are its fields; for an error, `error` and `code`, those of a `MeasureError`.
     """
     answers = os.dup(1)
     os.dup2(2, 1)  # keep output of libraries out of the answers
@@ -651,29 +673,16 @@ def reply(measure: Callable[..., dict[str, Any]]) -> NoReturn:
     os._exit(0)
 
 
-# Measures the effect of each precision and speed setting, in an ablation of alternating rounds
-# ---------------------------------------------------------------------------------------------
-# Each variant is a run in a separate process. A round measures each once, every other round in the opposite
-# order, so that a drift of the machine's speed favours none; ratios are computed within a round.
+# A contest: variants are measured in rounds, as runs in separate processes
+# -------------------------------------------------------------------------
 
-Measure = Callable[["Request", Mapping[str, object], Effort], ShortRunResult]
-"""As `Measurer.measure`."""
+Measure = Callable[[Settings, Effort], ShortRunResult]
+"""Measures settings, as `Measurer.measure` does of a request."""
 
-
-NO_TIME = "not measured for lack of time"
 _RUN_S = 6.0
 """Seconds of a run besides the timed ones, estimated before the first run."""
-_SLOW_STEP, _SLOW_STEP_S = 10.0, 1.0
-"""A variant is abandoned if its first step exceeds both this multiple of the baseline's and these seconds."""
-_SLOW_STARTS = ("speed.compile", "data.cache", "data.workers")
-
-
-def _compile_mode(variant: Variant) -> str:
-    return str(variant.settings.get("speed.compile", "off"))
-
-
-def _is_compiled(variant: Variant) -> bool:
-    return _compile_mode(variant) != "off"
+SLOW_STARTS = frozenset({"speed.compile", "data.cache", "data.workers"})
+"""Settings whose first step may take long for another reason than slow steps."""
 
 
 @dataclass(slots=True)
@@ -681,6 +690,8 @@ class Row:
     """A variant and its measurements by round; `failed`: why it could not be measured."""
 
     variant: Variant
+    against: "Row | None" = None
+    """The row that it is compared with."""
     rounds: list[ShortRunResult] = field(default_factory=list)
     failed: str | None = None
     seconds: list[float] = field(default_factory=list)
@@ -699,143 +710,212 @@ class Row:
     @property
     def peak_bytes(self) -> float | None:
         """Median of the peak memory."""
-        peaks = [m.peak_bytes for m in self.rounds if m.peak_bytes is not None]
-        return median(peaks) if peaks else None
+        return self._median(m.peak_bytes for m in self.rounds)
 
     @property
     def loss(self) -> float | None:
         """The loss after the first steps."""
-        losses = [m.loss for m in self.rounds if m.loss is not None]
-        return median(losses) if losses else None
+        return self._median(m.loss for m in self.rounds)
 
     @property
     def first_step_s(self) -> float | None:
         """Median time to the end of the first step."""
-        seconds = [m.first_step_s for m in self.rounds if m.first_step_s is not None]
-        return median(seconds) if seconds else None
+        return self._median(m.first_step_s for m in self.rounds)
+
+    @staticmethod
+    def _median(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    @property
+    def gain(self) -> Ratio | None:
+        """The speed relative to what it is compared with; None before the first round."""
+        return None if self.against is None else self.over(self.against)
+
+    def over(self, other: "Row") -> Ratio | None:
+        """Return the speed relative to another row, over the rounds that both have; None before the first."""
+        count = min(len(self.rounds), len(other.rounds))
+        ours, theirs = ([m.span for m in row.rounds[:count]] for row in (self, other))
+        return ratio(ours, theirs) if count else None
 
 
-class AblationRun:
-    """A running ablation.
+class Deadline:
+    """The end of the time that was given.
 
     Args:
-        request: The training to measure.
-        variants: The variants; the first is the baseline.
-        effort: Effort of each measurement.
-        measure: Measures one variant.
-        compile_s: Returns the estimated seconds of compiling in a mode, in the first run of a variant.
-        budget_s: Time limit in seconds.
+        seconds: The time; infinite: none ends it.
         clock: Monotonic clock, in seconds.
     """
 
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._until = clock() + seconds
+
+    def seconds_left(self) -> float:
+        """Return the seconds until then, at least 0."""
+        return max(0.0, self._until - self.clock())
+
+
+def expected_s(rows: Iterable[Row], rounds: int, usual_s: float) -> float:
+    """Estimate the seconds until rows have this number of rounds; a run takes `usual_s` if none is known."""
+    return sum(
+        (rounds - len(row.rounds)) * (row.seconds[-1] if row.seconds else usual_s)
+        + (0.0 if row.seconds else row.variant.first_s)
+        for row in rows
+        if len(row.rounds) < rounds
+    )
+
+
+class Contest:
+    """Variants that are measured in rounds; the first is what others are compared with.
+
+    Every other round has the opposite order, so that a drift of the machine's speed favours none, and ratios
+    are computed within a round. A variant that fails is measured no further.
+
+    Args:
+        variants: The variants.
+        measure: Measures one.
+        effort: Effort of each run; with the same seed, losses are equal in each round, so the first has them.
+        deadline: When all has to end.
+        seconds: Wall times of runs that did not compile, before this contest; its own are added.
+
+    Attributes:
+        rows: The variants with their measurements.
+        live: Those that the next round measures, in its order: whoever knows one to be hopeless drops it.
+        slow_step: A variant is abandoned if its first step takes this multiple of the first variant's, and
+            more than a second; not if they differ in one of `slow_starts`.
+        slow_run: The same for a whole run, as a multiple of a usual one.
+    """
+
+    slow_step = 10.0
+    slow_starts = SLOW_STARTS
+    slow_run = inf
+
     def __init__(
         self,
-        request: "Request",
         variants: Sequence[Variant],
-        *,
-        effort: Effort,
         measure: Measure,
-        compile_s: Callable[[str], float] = lambda mode: 0.0,
-        budget_s: float = inf,
-        clock: Callable[[], float] = time.monotonic,
+        effort: Effort,
+        *,
+        deadline: Deadline,
+        seconds: list[float] | None = None,
     ) -> None:
-        self.rows = [Row(variant) for variant in variants]
-        self._request = request
-        self._effort = effort
+        self.rows: list[Row] = []
+        for variant in variants:
+            against = next((row for row in self.rows if row.variant.name == variant.against), None)
+            self.rows.append(Row(variant, against))
+        self.live = list(self.rows)
+        self.deadline = deadline
         self._measure = measure
-        self._compile_s = compile_s
-        self._clock = clock
-        self._until = clock() + budget_s
-        self._rounds = 0
+        self._effort = effort
+        self._seconds = [] if seconds is None else seconds
+
+    def in_turn(self, number: int) -> list[Row]:
+        """Return the rows of a round (from 0) in the order in which they are to be measured."""
+        return [row for row in self.live[:: -1 if number % 2 else 1] if row.failed is None]
+
+    def expected_s(self, rounds: int) -> float:
+        """Estimate the seconds left until this number of rounds."""
+        return self._expected_s(self.in_turn(0), rounds)
+
+    def _expected_s(self, rows: Iterable[Row], rounds: int) -> float:
+        usual_s = median(self._seconds) if self._seconds else _RUN_S + self._effort.seconds
+        return expected_s(rows, rounds, usual_s)
+
+    def measure(self, row: Row) -> None:
+        """Measure a row once more, or set why it failed.
+
+        Raises:
+            StoppedError: A stop was requested.
+        """
+        began = self.deadline.clock()
+        limit_s = min(self.deadline.seconds_left(), self._run_limit_s(row))
+        effort = replace(
+            self._effort,
+            loss_at=0 if row.rounds else self._effort.loss_at,
+            limit_s=None if limit_s == inf else limit_s,
+            first_step_limit_s=self._first_step_limit_s(row),
+        )
+        try:
+            row.rounds.append(self._measure(row.variant.settings, effort))
+        except MeasureError as error:
+            row.failed = self._failure(error)
+            return
+        row.seconds.append(self.deadline.clock() - began)
+        if len(row.rounds) > 1 or not row.variant.first_s:
+            self._seconds.append(row.seconds[-1])
+
+    def _failure(self, error: MeasureError) -> str:
+        return str(error)
+
+    def _run_limit_s(self, row: Row) -> float:
+        own = inf if self._effort.limit_s is None else self._effort.limit_s
+        if row is self.rows[0] or self.slow_run == inf:
+            return own
+        return min(own, self.slow_run * median(self._seconds) + (0.0 if row.rounds else row.variant.first_s))
+
+    def _first_step_limit_s(self, row: Row) -> float | None:
+        """Return the time limit of a first step; None if there is nothing to compare with."""
+        first, ours = self.rows[0], row.variant.settings
+        incomparable = any(ours.get(key) != first.variant.settings.get(key) for key in self.slow_starts)
+        if row is first or incomparable:
+            return None
+        if not first.rounds or first.rounds[0].first_step_s is None:
+            return None
+        return max(1.0, self.slow_step * first.rounds[0].first_step_s)
+
+
+# Measures the effect of each precision and speed setting
+# -------------------------------------------------------
+
+NO_TIME = "not measured for lack of time"
+
+
+class AblationRun(Contest):
+    """A running ablation: every variant is measured in every round, as far as time allows."""
 
     @property
     def rounds(self) -> int:
         """The number of complete rounds."""
         return min((len(row.rounds) for row in self.rows if row.failed is None), default=0)
 
-    def expected_s(self, rounds: int) -> float:
-        """Estimate the seconds left until this number of rounds."""
-        return sum(self._expected_s(row, rounds) for row in self.rows if row.failed is None)
-
-    def _round_s(self) -> float:
-        return sum(self._expected_s(row, len(row.rounds) + 1) for row in self.rows if row.failed is None)
-
-    def _expected_s(self, row: Row, rounds: int) -> float:
-        left = rounds - len(row.rounds)
-        walls = [wall for each in self.rows for wall in each.seconds[_is_compiled(each.variant) :]]
-        usual = row.seconds[-1] if row.seconds else median(walls) if walls else _RUN_S + self._effort.seconds
-        first = self._compile_s(_compile_mode(row.variant)) if not row.seconds else 0.0
-        return left * usual + first if left > 0 else 0.0
-
     def measure_rounds(self, rounds: int, on_row: Callable[[Row], None]) -> bool:
-        """Measure this number of rounds; return whether ctrl+c ended them early. Complete rounds count."""
-        try:
-            for _ in range(rounds):
-                self.round(on_row)
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    def round(self, on_row: Callable[[Row], None]) -> None:
-        """Measure every variant once more, as far as time allows; `on_row` is called after each.
+        """Measure this number of rounds; return whether ctrl+c ended them early. Complete rounds count.
 
         Compiled variants come last in the first round, so that they don't use up the time of the others. A
         later round starts only if there is time for all of it, as figures are compared within a round.
+
+        Args:
+            rounds: The number of rounds.
+            on_row: Called after each measurement.
         """
-        if self._rounds and self._round_s() > self._until - self._clock():
-            return
-        rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
-        for row in rows if self._rounds else sorted(rows, key=lambda row: _is_compiled(row.variant)):
-            if row.failed is not None:
-                continue
-            if self._expected_s(row, len(row.rounds) + 1) > self._until - self._clock():
-                if not row.rounds:
-                    row.failed = NO_TIME
-            else:
-                self._run(row)
-            if row.failed is not None or len(row.rounds) > self._rounds:
-                on_row(row)
-        self._rounds += 1
-
-    def _run(self, row: Row) -> None:
-        # with the same seed, the losses are equal in each round
-        loss_at = self._effort.loss_at if self._rounds == 0 else 0
-        began = self._clock()
-        own = self._effort.limit_s
-        limit_s = min(self._until - began, inf if own is None else own)
-        effort = replace(
-            self._effort,
-            loss_at=loss_at,
-            limit_s=None if limit_s == inf else limit_s,
-            first_step_limit_s=self._first_step_limit_s(row),
-        )
+        self.live.sort(key=lambda row: row.variant.first_s > 0)
         try:
-            row.rounds.append(self._measure(self._request, row.variant.settings, effort))
-            row.seconds.append(self._clock() - began)
-        except MeasureError as error:
-            row.failed = str(error)
-
-    def _first_step_limit_s(self, row: Row) -> float | None:
-        """Return the time limit of a first step; None if there is nothing to compare with."""
-        first = self.rows[0]
-        incomparable = any(row.variant.settings.get(k) != first.variant.settings.get(k) for k in _SLOW_STARTS)
-        if row is first or incomparable:
-            return None
-        if not first.rounds or first.rounds[0].first_step_s is None:
-            return None
-        return max(_SLOW_STEP_S, _SLOW_STEP * first.rounds[0].first_step_s)
+            for number in range(rounds):
+                if number and self.expected_s(number + 1) > self.deadline.seconds_left():
+                    break
+                for row in self.in_turn(number):
+                    if self._expected_s([row], number + 1) <= self.deadline.seconds_left():
+                        self.measure(row)
+                    elif not row.rounds:
+                        row.failed = NO_TIME
+                    else:
+                        continue
+                    on_row(row)
+        except KeyboardInterrupt:
+            return True
+        return False
 
     def gain(self, row: Row) -> Ratio | None:
         """Return the speed of `row` relative to the variant that it is compared with.
 
         For a variant without a switch, this is the loss by removing it.
         """
-        other = next((r for r in self.rows if r.variant.name == row.variant.against), None)
-        return self._over(row, other) if other is not None else None
+        return None if row.failed or row.against is None or row.against.failed else row.gain
 
     def over_baseline(self, row: Row) -> Ratio | None:
         """Return the speed of `row` relative to the baseline."""
-        return self._over(row, self.rows[0])
+        return None if row.failed or self.rows[0].failed else row.over(self.rows[0])
 
     def off_baseline(self, row: Row) -> float | None:
         """Return the relative difference of the loss after the first steps from the baseline's.
@@ -847,15 +927,6 @@ class AblationRun:
         if row.loss is None or not baseline:
             return None
         return row.loss / baseline - 1
-
-    @staticmethod
-    def _over(row: Row, other: Row) -> Ratio | None:
-        count = min(len(row.rounds), len(other.rounds))
-        has_failed = row.failed or other.failed
-        if has_failed or count == 0:
-            return None
-        ours, theirs = ([m.span for m in r.rounds[:count]] for r in (row, other))
-        return ratio(ours, theirs)
 
     def document(self) -> list[dict[str, Any]]:
         """Return all results for JSON, with the figures of each round."""

@@ -3,29 +3,38 @@
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import median
-from typing import Any, Literal, Protocol, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
+
+from typing_extensions import override
 
 from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
 from mptui.engine.compile import estimated_start_s
 from mptui.engine.memory.ledger import footprint
 from mptui.engine.memory.tape import UncountableError
-from mptui.errors import ConfigError, DataError, DiskError, DivergedError, MemoryExhaustedError, MptuiError
+from mptui.errors import MptuiError, error_of_code
 from mptui.hardware.advice import measurable_precisions
 from mptui.lab.measure.core import (
     LOSS_AT,
     ROUNDS,
+    SLOW_STARTS,
+    Contest,
+    Deadline,
     Effort,
+    Measure,
     MeasureError,
     Measurer,
     Ratio,
+    Row,
+    Settings,
     ShortRunResult,
     StoppedError,
+    Variant,
     endless,
-    ratio,
+    expected_s,
 )
 from mptui.registry.own_code import is_own
 from mptui.runs.planning.plan import Plan
@@ -37,8 +46,6 @@ from mptui.runs.planning.plan import Plan
 # best (successive halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and
 # Hyperparameter Optimization", AISTATS 2016). A rival replaces the current value if the whole interval of
 # its ratio is above 1.
-
-Settings = Mapping[str, object]
 
 LOSS_TOLERANCE = 0.05
 """Largest relative difference of the loss after the first steps from fp32's."""
@@ -52,26 +59,8 @@ _MORE_ROUNDS, _LIKELY = 10, 1.02
 """Rounds for a rival whose median is a gain, but within the noise."""
 _HOPELESS_AT_ONCE, _HOPELESS = 0.6, 0.97
 """Ratios in the best round below which a rival is eliminated, after one round and after more."""
-_SLOW_RUN, _SLOW_STEP, _SLOW_STEP_S = 3.0, 4.0, 1.0
-"""A rival is eliminated at once if its run takes this multiple of a usual one, or its first step this
-multiple of the current value's (and these seconds), so that it doesn't use up the time of the others."""
 _CLOSE = 0.93
 """A rival with at least this ratio is measured again when other settings have changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One value of a setting.
-
-    Attributes:
-        name: The name to show.
-        settings: Its settings (table.key -> value).
-        first_s: Additional seconds of its first run, for compiling.
-    """
-
-    name: str
-    settings: Settings
-    first_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,65 +70,44 @@ class TunedSetting:
     Attributes:
         name: Name; a setting has one contest per name.
         current: Name of the current value.
-        options: Its rivals, the most promising first.
+        options: Its rivals, the most promising first, each with its own settings alone.
         worth: Expected gain, as a fraction of the speed; larger ones are tried first.
-        same_start: Whether the first steps of rivals and of the current value are comparable.
-        same_batch: Whether the losses of rivals and of the current value are comparable.
     """
 
     name: str
     current: str
-    options: tuple[Option, ...]
+    options: tuple[Variant, ...]
     worth: float
-    same_batch: bool = True
-    same_start: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds after which a run is abandoned, and those for its first step (None: no limit)."""
-
-    run_s: float
-    first_step_s: float | None = None
-
-
-@dataclass(slots=True)
-class Entry:
-    """One side of a contest: its measurements, and its ratio to the current value."""
-
-    name: str
-    settings: Settings
-    rounds: list[ShortRunResult] = field(default_factory=list)
-    failed: str | None = None
-    ratios: list[float] = field(default_factory=list)
-    over: Ratio | None = None
-    first_s: float = 0.0
-
-    def hold_against(self, other: "Entry") -> None:
-        """Compute the ratio to the current value, over the rounds that both have."""
-        count = min(len(self.rounds), len(other.rounds))
-        ours, theirs = ([m.span for m in e.rounds[:count]] for e in (self, other))
-        if count:
-            self.ratios = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
-            self.over = ratio(ours, theirs)
 
     @property
-    def best_round(self) -> float:
-        """Its ratio in its best round; 0 before the first."""
-        return max(self.ratios, default=0.0)
+    def variants(self) -> list[Variant]:
+        """The current value, and its rivals."""
+        return [Variant(self.current, self.current, {}), *self.options]
 
     @property
-    def sure(self) -> bool:
-        """Whether it is certainly faster than the current value."""
-        return self.over is not None and len(self.rounds) >= _SURE and self.over.verdict == "faster"
+    def keys(self) -> set[str]:
+        """The settings that its rivals change."""
+        return {key for option in self.options for key in option.settings}
+
+
+class SettingContest(Contest):
+    """A contest of a setting's values, where a slow one doesn't use up the time of the others."""
+
+    slow_step = 4.0
+    slow_starts = SLOW_STARTS | {"training.batch_size", "memory.micro_batch", "data.prefetch"}
+    slow_run = 3.0
+
+    @override
+    def _failure(self, error: MeasureError) -> str:
+        return "out of memory" if error.out_of_memory else str(error)
 
 
 @dataclass(slots=True)
 class TuneFinding:
-    """The result of a contest: the winner's name, and the entries."""
+    """The result of a contest: the winner's name, and the rivals."""
 
     axis: TunedSetting
-    entries: list[Entry]
+    rivals: list[Row]
     before: dict[str, object]
     kept: str = ""
     why: str = ""
@@ -152,21 +120,9 @@ class TuneFinding:
     @property
     def close(self) -> bool:
         """Whether a rival lost narrowly."""
-        return any(e.name != self.kept and e.over is not None and e.over.value > _CLOSE for e in self.entries)
+        return any(row.variant.name != self.kept and _times(row) > _CLOSE for row in self.rivals)
 
 
-class Clock(Protocol):
-    """The remaining time."""
-
-    def seconds_left(self) -> float:
-        """Seconds until the search has to end, at least 0."""
-
-
-Run = Callable[[Settings, bool, Patience], ShortRunResult]
-"""Measures settings; the bool requests the loss.
-
-Raises MeasureError, and StoppedError on a stop request or at the time limit.
-"""
 Propose = Callable[[Settings, ShortRunResult], Sequence[TunedSetting]]
 """Returns the tunable settings, given the current ones and their first measurement."""
 
@@ -179,8 +135,9 @@ class Search:
         first: Their measurement.
         first_s: Seconds that this took.
         propose: Returns the tunable settings.
-        run: Measures settings.
-        clock: The remaining time.
+        measure: Measures settings; raises StoppedError on a stop request or at the time limit.
+        effort: Effort of each run.
+        deadline: When the search has to end.
         on_line: Called with lines about the progress.
     """
 
@@ -191,8 +148,9 @@ class Search:
         *,
         first_s: float,
         propose: Propose,
-        run: Run,
-        clock: Clock,
+        measure: Measure,
+        effort: Effort,
+        deadline: Deadline,
         on_line: Callable[[str], None],
     ) -> None:
         self.start = dict(start)
@@ -202,8 +160,9 @@ class Search:
         self.total_rounds = 0
         self._first = first
         self._propose = propose
-        self._run = run
-        self._clock = clock
+        self._measure = measure
+        self._effort = effort
+        self._deadline = deadline
         self._on_line = on_line
         self._seconds = [first_s]
         self._reference: float | None = None
@@ -235,31 +194,27 @@ class Search:
             is_asked = only is None or axis.name in only
             if axis.name in done or not is_asked:
                 continue
-            options = self._fitting(axis)
-            if options:
-                fitting.append((axis.worth / self._cost(options), axis, options))
-        if not fitting:
-            return None
-        _, axis, options = max(fitting, key=lambda each: each[0])
-        return replace(axis, options=options)
+            axis = self._fitting(axis)
+            if axis.options:
+                fitting.append(axis)
+        return max(fitting, key=lambda axis: axis.worth / self._cost(axis), default=None)
 
-    def _fitting(self, axis: TunedSetting) -> tuple[Option, ...]:
+    def _fitting(self, axis: TunedSetting) -> TunedSetting:
+        """Return a setting with as many rivals as there is time for."""
         confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
-        count = len(axis.options)
-        while count and self._cost(axis.options[:count]) > self._clock.seconds_left() - confirm:
-            count -= 1
-        return axis.options[:count]
+        while axis.options and self._cost(axis) > self._deadline.seconds_left() - confirm:
+            axis = replace(axis, options=axis.options[:-1])
+        return axis
 
-    def _cost(self, rivals: Sequence[Option]) -> float:
+    def _cost(self, axis: TunedSetting) -> float:
         """Return the least seconds that a contest takes, above 0."""
-        compiling = sum(rival.first_s for rival in rivals)
-        return _SURE * (len(rivals) + 1) * self._typical + compiling + 1e-9
+        return expected_s(map(Row, axis.variants), _SURE, self._typical) + 1e-9
 
     def _has_spare_time(self) -> bool:
         """Whether more time is left than all other settings need."""
         tried = {finding.axis.name for finding in self.findings}
         others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
-        return self._clock.seconds_left() > sum(self._cost(axis.options) for axis in others)
+        return self._deadline.seconds_left() > sum(map(self._cost, others))
 
     @property
     def _typical(self) -> float:
@@ -267,102 +222,84 @@ class Search:
 
     def _others(self, axis: TunedSetting) -> dict[str, object]:
         """Return the current settings without those of `axis`."""
-        own = {key for option in axis.options for key in option.settings}
-        return {key: value for key, value in self.best.items() if key not in own}
+        return {key: value for key, value in self.best.items() if key not in axis.keys}
 
     # -- a contest
 
     def _contest(self, axis: TunedSetting) -> None:
-        force = Entry(axis.current, {})
-        finding = TuneFinding(
-            axis,
-            [Entry(o.name, o.settings, first_s=o.first_s) for o in axis.options],
-            self._others(axis),
-            axis.current,
+        contest = SettingContest(
+            axis.variants, self._measure_beside, self._effort, deadline=self._deadline, seconds=self._seconds
         )
+        force, *live = contest.rows
+        finding = TuneFinding(axis, live, self._others(axis), axis.current)
         self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
-        rivals = ", ".join(entry.name for entry in finding.entries)
+        rivals = ", ".join(option.name for option in axis.options)
         self._on_line(f"{axis.name}: current {axis.current}, trying {rivals}")
-        live = finding.entries
         try:
             for number in range(_MORE_ROUNDS):
                 if number == ROUNDS and not self._has_spare_time():
                     break
-                self._round([force, *live], number, axis)
+                self._round(contest, number, has_losses=number == 0 and self._has_same_batch(axis))
                 live = self._still_worth(live, number + 1)
+                contest.live = [force, *live]
                 is_decided = len(live) == 1 and _is_decided(live[0])
                 if not live or is_decided:
                     break
         finally:
             self._adopt_best(finding, force)
 
-    def _round(self, entries: list[Entry], number: int, axis: TunedSetting) -> None:
-        for entry in entries if number % 2 == 0 else entries[::-1]:
-            if entry.failed is None:
-                self._measure(entry, self._time_limits(entry, entries[0], axis), loss=number == 0)
-        force, *rivals = entries
-        has_same_batch = axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH)
-        if number == 0 and has_same_batch:
-            self._check_losses(entries)
-        for rival in rivals:
-            rival.hold_against(force)
-        results = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
+    def _measure_beside(self, settings: Settings, effort: Effort) -> ShortRunResult:
+        """Measure settings with the current ones."""
+        return self._measure({**self.best, **settings}, effort)
+
+    def _has_same_batch(self, axis: TunedSetting) -> bool:
+        """Whether losses can be compared with the start's."""
+        return _BATCH not in axis.keys and self.best.get(_BATCH) == self.start.get(_BATCH)
+
+    def _round(self, contest: Contest, number: int, *, has_losses: bool) -> None:
+        for row in contest.in_turn(number):
+            contest.measure(row)
+        if has_losses:
+            self._check_losses(contest.rows)
+        results = ", ".join(f"{row.variant.name} {row.failed or _rate(row)}" for row in contest.live)
         self._on_line(f"  round {number + 1}: {results}")
 
-    def _time_limits(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
-        """Return the time limits of a run: all time for the current value, a share for a rival."""
-        if entry is force:
-            return Patience(self._clock.seconds_left())
-        run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else entry.first_s)
-        step_s = force.rounds[0].first_step_s if force.rounds and axis.same_start else None
-        return Patience(run_s, None if step_s is None else max(_SLOW_STEP_S, _SLOW_STEP * step_s))
-
-    def _measure(self, entry: Entry, patience: Patience, *, loss: bool) -> None:
-        before = self._clock.seconds_left()
-        try:
-            entry.rounds.append(self._run({**self.best, **entry.settings}, loss, patience))
-        except MeasureError as error:
-            entry.failed = "out of memory" if error.out_of_memory else str(error)
-            return
-        if len(entry.rounds) > 1 or not entry.settings:  # the first run of a rival may compile
-            self._seconds.append(before - self._clock.seconds_left())
-
-    def _check_losses(self, entries: list[Entry]) -> None:
-        """Eliminate entries whose loss differs from fp32's, or from the start's if fp32 was not measured."""
-        for entry in entries:
-            exact = entry.settings.get("precision.mode") == "fp32"
+    def _check_losses(self, rows: list[Row]) -> None:
+        """Eliminate rows whose loss differs from fp32's, or from the start's if fp32 was not measured."""
+        for row in rows:
+            exact = row.variant.settings.get("precision.mode") == "fp32"
             is_reference = exact or self._reference is None
-            if entry.rounds and is_reference:
-                self._reference = entry.rounds[0].loss
+            if row.rounds and is_reference:
+                self._reference = row.loss
         if self._reference is None:
             return
-        for entry in entries:
-            loss = entry.rounds[0].loss if entry.rounds else None
-            if loss is not None and not _is_near(loss, self._reference):
-                entry.failed = (
-                    f"its loss after the first steps is {loss:.3f} instead of {self._reference:.3f}"
+        for row in rows:
+            if row.loss is not None and not _is_near(row.loss, self._reference):
+                row.failed = (
+                    f"its loss after the first steps is {row.loss:.3f} instead of {self._reference:.3f}"
                 )
 
     @staticmethod
-    def _still_worth(live: list[Entry], rounds: int) -> list[Entry]:
-        """Return the entries that remain after these rounds, by successive halving and without slow ones."""
+    def _still_worth(live: list[Row], rounds: int) -> list[Row]:
+        """Return the rivals that remain after these rounds, by successive halving and without slow ones."""
         worst = _HOPELESS if rounds > 1 else _HOPELESS_AT_ONCE
-        left = [e for e in live if e.failed is None and e.best_round > worst]
+        left = [row for row in live if row.failed is None and _best_round(row) > worst]
         if rounds >= _SURE:  # what is no faster by now will not be shown to be
-            left = [e for e in left if _ratio_of(e) > 1]
-        left.sort(key=_ratio_of, reverse=True)
+            left = [row for row in left if _times(row) > 1]
+        left.sort(key=_times, reverse=True)
         if rounds in {2, 4}:
             left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]
         return left
 
-    def _adopt_best(self, finding: TuneFinding, force: Entry) -> None:
+    def _adopt_best(self, finding: TuneFinding, force: Row) -> None:
         """Make the best rival that is certainly faster the current value, also in an interrupted contest."""
-        sure = [e for e in finding.entries if e.failed is None and e.sure]
+        rivals = [row for row in finding.rivals if row.failed is None]
+        sure = [row for row in rivals if _is_sure(row)]
         if force.failed is not None:  # the current value has another loss than fp32, or fails now
-            finding.why = f"{force.name}: {force.failed}"
-            sure = sure or [e for e in finding.entries if e.failed is None and e.rounds]
+            finding.why = f"{force.variant.name}: {force.failed}"
+            sure = sure or [row for row in rivals if row.rounds]
         if sure:
-            best = max(sure, key=_ratio_of)
+            best = max(sure, key=_times).variant
             self.best |= best.settings
             finding.kept = best.name
         verdict = finding.kept if finding.changed else f"{finding.kept} stays"
@@ -372,33 +309,33 @@ class Search:
         """Measure the result against the start while there is time, as single gains may not multiply."""
         if self.best == self.start:
             return
-        before, after = Entry("start", self.start), Entry("outcome", {})
         self._on_line("the result against the start")
+        sides = Variant("start", "start", self.start), Variant("outcome", "outcome", self.best)
+        effort = replace(self._effort, loss_at=0)
+        contest = Contest(sides, self._measure, effort, deadline=self._deadline, seconds=self._seconds)
+        before, after = contest.rows
         for number in range(ROUNDS):
-            if self._clock.seconds_left() < 2 * self._typical:
+            if self._deadline.seconds_left() < 2 * self._typical:
                 break
-            for entry in (before, after) if number % 2 == 0 else (after, before):
-                self._measure(entry, Patience(self._clock.seconds_left()), loss=False)
+            for row in contest.in_turn(number):
+                contest.measure(row)
             if before.failed or after.failed:
                 break
-            after.hold_against(before)
-            self.total = after.over
-            self.total_rounds = number + 1
+            self.total, self.total_rounds = after.over(before), number + 1
 
 
 def rivals_text(finding: TuneFinding) -> str:
     """Describe the results of the rivals."""
-    return "; ".join(
-        [*([finding.why] if finding.why else []), *(_rivals_text(entry) for entry in finding.entries)]
-    )
-
-
-def _rivals_text(entry: Entry) -> str:
-    if entry.failed is not None:
-        return f"{entry.name} eliminated: {entry.failed}"
-    if entry.over is None:
-        return f"{entry.name} was not measured"
-    return f"{entry.name} {shown(entry.over, len(entry.rounds))}"
+    told = [finding.why] if finding.why else []
+    for row in finding.rivals:
+        name, over = row.variant.name, row.gain
+        if row.failed is not None:
+            told.append(f"{name} eliminated: {row.failed}")
+        elif over is None:
+            told.append(f"{name} was not measured")
+        else:
+            told.append(f"{name} {shown(over, len(row.rounds))}")
+    return "; ".join(told)
 
 
 def shown(over: Ratio, rounds: int) -> str:
@@ -409,27 +346,39 @@ def shown(over: Ratio, rounds: int) -> str:
     return f"{over.value:.2f} times ({over.low:.2f} to {over.high:.2f}, {rounds} rounds{noise})"
 
 
-def _is_decided(entry: Entry) -> bool:
+def _times(rival: Row) -> float:
+    """Return the ratio of a rival to the current value; 0 before the first round."""
+    return 0.0 if rival.gain is None else rival.gain.value
+
+
+def _best_round(rival: Row) -> float:
+    """Return the same in its best round."""
+    assert rival.against is not None
+    pairs = zip(rival.rounds, rival.against.rounds, strict=False)
+    return max((ours.span.rate / theirs.span.rate for ours, theirs in pairs), default=0.0)
+
+
+def _is_sure(rival: Row) -> bool:
+    """Whether a rival is certainly faster than the current value."""
+    return rival.gain is not None and len(rival.rounds) >= _SURE and rival.gain.verdict == "faster"
+
+
+def _is_decided(rival: Row) -> bool:
     """Whether further rounds can't change the verdict on the last rival."""
-    if entry.over is None:
+    over, rounds = rival.gain, len(rival.rounds)
+    if over is None or rounds > ROUNDS:
         return False
-    if len(entry.rounds) < ROUNDS:
-        return entry.sure and entry.over.low > _PLAIN_TO_SEE
-    if len(entry.rounds) == ROUNDS:
-        return entry.over.verdict != "same" or entry.over.value < _LIKELY
-    return False
-
-
-def _ratio_of(entry: Entry) -> float:
-    return entry.over.value if entry.over is not None else 0.0
+    if rounds == ROUNDS:
+        return over.verdict != "same" or over.value < _LIKELY
+    return _is_sure(rival) and over.low > _PLAIN_TO_SEE
 
 
 def _is_near(loss: float, reference: float) -> bool:
     return isfinite(loss) and abs(loss - reference) <= LOSS_TOLERANCE * abs(reference)
 
 
-def _rate(entry: Entry) -> str:
-    return f"{entry.rounds[-1].samples_per_second:,.1f}" if entry.rounds else "–"
+def _rate(row: Row) -> str:
+    return f"{row.rounds[-1].samples_per_second:,.1f}" if row.rounds else "–"
 
 
 # The result of a search: a configuration, and its evidence in sentences
@@ -462,10 +411,11 @@ def settings(plan: Plan, search: Search) -> dict[str, object]:
 
 def _has_lost(search: Search, mode: str) -> bool:
     """Whether compiling in this mode was measured and is slower than eager, or fails."""
-    entries = [e for f in search.findings for e in f.entries if e.settings.get(COMPILE) == mode]
+    rows = [row for finding in search.findings for row in finding.rivals]
     return any(
-        entry.failed is not None or (entry.over is not None and entry.over.verdict == "slower")
-        for entry in entries
+        row.failed is not None or (row.gain is not None and row.gain.verdict == "slower")
+        for row in rows
+        if row.variant.settings.get(COMPILE) == mode
     )
 
 
@@ -537,21 +487,23 @@ def document(plan: Plan, search: Search, effort: TuneCost) -> dict[str, Any]:
                 "before": finding.axis.current,
                 "kept": finding.kept,
                 "why": finding.why or None,
-                "tried": [
-                    {
-                        "value": entry.name,
-                        "settings": dict(entry.settings),
-                        "ratio": None if entry.over is None else entry.over.document,
-                        "verdict": None if entry.over is None else entry.over.verdict,
-                        "rounds": [measured.samples_per_second for measured in entry.rounds],
-                        "failed": entry.failed,
-                    }
-                    for entry in finding.entries
-                ],
+                "tried": [_described(row) for row in finding.rivals],
             }
             for finding in search.findings
         ],
         "untried": search.untried,
+    }
+
+
+def _described(row: Row) -> dict[str, Any]:
+    over = row.gain
+    return {
+        "value": row.variant.name,
+        "settings": dict(row.variant.settings),
+        "ratio": None if over is None else over.document,
+        "verdict": None if over is None else over.verdict,
+        "rounds": [measured.samples_per_second for measured in row.rounds],
+        "failed": row.failed,
     }
 
 
@@ -639,41 +591,38 @@ class Tunable:
 
     def _is_given(self, axis: TunedSetting) -> bool:
         sources = self.plan.resolved.sources
-        keys = {key for option in axis.options for key in option.settings}
-        return any(sources[key].startswith(("--", "MPTUI_")) for key in keys)
+        return any(sources[key].startswith(("--", "MPTUI_")) for key in axis.keys)
 
     def _axis(
-        self,
-        key: str,
-        best: Settings,
-        values: Sequence[object],
-        worth: float,
-        **more: Any,  # noqa: ANN401
+        self, key: str, best: Settings, values: Sequence[object], worth: float, *, name: str = ""
     ) -> TunedSetting:
-        current = best.get(key)
-        options = tuple(Option(_shown(v), {key: v}, self._first_s(key, v)) for v in values if v != current)
-        return TunedSetting(more.pop("name", key), _shown(current), options, worth, **more)
-
-    def _first_s(self, key: str, value: object) -> float:
-        return estimated_start_s(self.plan.device.kind, str(value)) if key == "speed.compile" else 0.0
+        current, kind = best.get(key), self.plan.device.kind
+        rivals = {_shown(value): value for value in values if value != current}
+        options = [
+            Variant(
+                shown,
+                shown,
+                {key: value},
+                against=_shown(current),
+                first_s=estimated_start_s(kind, shown) if key == COMPILE else 0.0,
+            )
+            for shown, value in rivals.items()
+        ]
+        return TunedSetting(name or key, _shown(current), tuple(options), worth)
 
     def _of_the_device(self, best: Settings) -> Iterator[TunedSetting]:
         native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
         modes = [str(mode) for mode in _choices("precision.mode")]
         fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
         slow = [mode for mode in modes if mode in measurable and mode not in fast]
-        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"), same_start=True)
+        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"))
         # emulated formats are nearly always slower, so they are tried last
-        yield self._axis(
-            "precision.mode", best, slow, _LITTLE, name="precision.mode, emulated", same_start=True
-        )
+        yield self._axis("precision.mode", best, slow, _LITTLE, name="precision.mode, emulated")
         if native.get("tf32") == "native" and best["precision.mode"] == "fp32":
-            yield self._axis(
-                "precision.matmul", best, ("highest", "high"), self._gain("precision.matmul"), same_start=True
-            )
+            yield self._axis("precision.matmul", best, ("highest", "high"), self._gain("precision.matmul"))
         if self.plan.device.kind != "mps":
             for key in ("speed.channels_last", "speed.fused"):
-                yield self._axis(key, best, _choices(key), self._gain(key), same_start=True)
+                yield self._axis(key, best, _choices(key), self._gain(key))
             compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
             yield self._axis("speed.compile", best, compiled, self._gain("speed.compile"))
 
@@ -689,7 +638,7 @@ class Tunable:
         larger = [
             size for size in (2 * asked.batch_size, 4 * asked.batch_size) if self._fits(size, best, first)
         ]
-        yield self._axis(BATCH, best, larger, self._gain(BATCH), same_batch=False)
+        yield self._axis(BATCH, best, larger, self._gain(BATCH))
 
     def _fits(self, batch: int, best: Settings, first: ShortRunResult) -> bool:
         """Whether a batch is small compared to the data set and is predicted to fit into memory."""
@@ -752,23 +701,11 @@ def _shown(value: object) -> str:
 # Searches the settings of a run within a time limit, from a start that fits into memory
 # --------------------------------------------------------------------------------------
 
-_ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
 _RUNS = 100
 """Number of runs that the time should suffice for."""
 _FEWEST = 4
 """Steps after which losses are compared if `LOSS_AT` steps would take too long."""
 _SHORTEST_S, _LONGEST_S = 0.5, 3.0
-
-
-class Deadline:
-    """The end of the time that was given."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    def seconds_left(self) -> float:
-        """Return the seconds until then, at least 0."""
-        return max(0.0, self._until - time.monotonic())
 
 
 class Tuning:
@@ -790,7 +727,6 @@ class Tuning:
         self.search: Search | None = None
         self._given_s = seconds
         self._began = time.monotonic()
-        self._loss_at = LOSS_AT
         self._plan = plan
         self._measurer = measurer
         self._on_line = on_line
@@ -813,14 +749,15 @@ class Tuning:
         start, first = self._fitting_start()
         self._on_line(f"the start: {first.samples_per_second:,.1f} images/s")
         step_s = self._plan.config.training.batch_size / first.samples_per_second
-        self._loss_at = int(max(_FEWEST, min(LOSS_AT, self._given_s / _RUNS * 3 / step_s)))
+        loss_at = int(max(_FEWEST, min(LOSS_AT, self._given_s / _RUNS * 3 / step_s)))
         self.search = Search(
             start,
             first,
             first_s=first.run_s or self.seconds,
             propose=self._tunable.axes,
-            run=self._run,
-            clock=self.clock,
+            measure=self._run,
+            effort=Effort(self._timed_s, loss_at),
+            deadline=self.clock,
             on_line=self._on_line,
         )
         self.search.go()
@@ -831,7 +768,7 @@ class Tuning:
         pieces = batch = self._plan.config.training.batch_size
         while True:
             try:
-                return start, self._run(start, False, Patience(self.clock.seconds_left()))
+                return start, self._run(start, Effort(self._timed_s, 0, self.clock.seconds_left()))
             except MeasureError as error:
                 if not error.out_of_memory or pieces == 1:
                     raise _as_ours(error) from error
@@ -839,13 +776,10 @@ class Tuning:
                 start[MICRO_BATCH] = pieces
                 self._on_line(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
 
-    def _run(self, settings: Settings, loss: bool, patience: Patience) -> ShortRunResult:
+    def _run(self, settings: Settings, effort: Effort) -> ShortRunResult:
         if not self.clock.seconds_left():
             raise StoppedError
         self.runs += 1
-        left = self.clock.seconds_left()
-        loss_at = self._loss_at if loss else 0
-        effort = Effort(self._timed_s, loss_at, min(left, patience.run_s), patience.first_step_s)
         try:
             return self._measurer.measure(self._request, settings, effort)
         except MeasureError:
@@ -856,7 +790,7 @@ class Tuning:
 
 def _as_ours(error: MeasureError) -> MptuiError:
     """Convert the error of the first run to an `MptuiError` with its exit code."""
-    kind = _ERRORS.get(error.exit_code, MptuiError)
+    kind = error_of_code(error.exit_code)
     return kind(str(error), hint="check that it trains: the same with mptui run --max-steps 20")
 
 
