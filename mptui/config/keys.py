@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -79,6 +79,8 @@ class Setting:
             return list(registry)
         if bool in words:
             return ["true", "false", *(word for inner in words for word in get_args(inner))]
+        if any(get_origin(word) is list for word in words):  # or words in place of a list
+            return [word for inner in words if get_origin(inner) is Literal for word in get_args(inner)]
         return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
 
     @property

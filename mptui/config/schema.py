@@ -24,6 +24,7 @@ from mptui.registry.scope import (
 )
 from mptui.registry.tasks import CLASSIFICATION, DIFFUSION, LOSSES, SEGMENTATION, TASKS
 from mptui.registry.trackers import TRACKERS
+from mptui.registry.transforms import TRANSFORMS
 
 # The type of a setting that names an entry of a registry
 # -------------------------------------------------------
@@ -295,7 +296,9 @@ class PrecisionConfig(Table):
 
 _OF_STEPS = beside("training.schedule", "step", lambda decay: decay == "step")
 _OF_CROPS = of_samples(SampleKind.CLASS, SampleKind.MASK)
-_OF_VIEWS = beside("data.augment", "default", lambda views: views == "default")
+_OF_VIEWS = beside(
+    "data.augment", "default or with crop", lambda views: views == "default" or "crop" in views
+)
 _LARGEST = 1e18
 """The largest pixel after normalisation: its square is finite in float32."""
 
@@ -547,13 +550,13 @@ class DataConfig(Table):
     fit; your own data whose samples draw random numbers is not cached. On a GPU, device resamples random
     crops there: less than 1 of 255 in the mean from the other modes."""
     augment: Annotated[
-        Literal["default", "none"],
+        Literal["default", "none"] | list[Annotated[str, OneOf(TRANSFORMS)]],
         of_tasks(CLASSIFICATION, SEGMENTATION, DIFFUSION),
         beside("model.vae", "none", lambda vae: vae is None),
         _OF_LOADER,
     ] = "default"
-    """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
-    only a resize."""
+    """Random transforms of training images. default: crop, flip and colour, with masks also vertical_flip and
+    turn (diffusion: flip; vae: none); none: only a resize; or a list of names: docs/data.md has each."""
     mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0

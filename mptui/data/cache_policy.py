@@ -14,7 +14,7 @@ import torch
 
 from mptui.data.device_cache import device_bytes
 from mptui.data.ram_cache import cache_bytes, sample_bytes
-from mptui.data.transforms import Geometry
+from mptui.data.transforms import Transforms
 from mptui.data.types import Dataset, Sides
 from mptui.hardware.host import host_memory
 from mptui.registry.names import SampleKind
@@ -47,10 +47,8 @@ def choose_cache(
     asked: str,
     dataset: Dataset,
     *,
-    side: int,
-    resize: int | None,
+    halves: tuple[Transforms, Transforms],
     device: torch.device,
-    augment: bool,
     epochs: int,
     latent_bytes: int = 0,
     processes: int = 1,
@@ -61,10 +59,8 @@ def choose_cache(
     Args:
         asked: `data.cache`.
         dataset: The scanned dataset.
-        side: Side of the views in pixels.
-        resize: The shorter side in pixels that images are resized to; None: `default_resize`.
+        halves: What becomes of the samples of training and of validation.
         device: The device of the run.
-        augment: Whether training views are random.
         epochs: Number of epochs; a single one does not benefit from a cache.
         latent_bytes: Bytes of the latents of an image, which the device holds in place of it; 0: images.
         processes: Processes of this machine that each have such a cache.
@@ -74,8 +70,6 @@ def choose_cache(
         return CacheChoice("off", "requested")
     if dataset.draws and asked == "auto":
         return CacheChoice("off", "samples draw random numbers when they are read, others in each epoch")
-    make = Geometry.for_training if augment else Geometry.for_validation
-    halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
     on_share = _SHARE_ASKED if asked == "device" else None
     refused, on_device = _on_device(
         dataset, halves, device, latent_bytes, room=lambda: least(_device_room(device, on_share, processes))
@@ -87,8 +81,8 @@ def choose_cache(
         return CacheChoice("ram", on_device, warning)
     each = sample_bytes(dataset.pixels, dataset.kind is SampleKind.MASK)
     needed = sum(
-        cache_bytes(geometry, each, len(split), sides_of(dataset, half))
-        for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
+        cache_bytes(transforms.geometry, each, len(split), sides_of(dataset, half))
+        for half, (transforms, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = least(memory_room(_SHARE_ASKED if asked == "ram" else _SHARE, processes)(0))
     fits = needed <= budget
@@ -131,7 +125,7 @@ def sides_of(dataset: Dataset, half: int) -> Sides | None:
 
 def _on_device(
     dataset: Dataset,
-    halves: tuple[Geometry, Geometry],
+    halves: tuple[Transforms, Transforms],
     device: torch.device,
     latent_bytes: int,
     *,
@@ -141,22 +135,22 @@ def _on_device(
 
     Args:
         dataset: The dataset.
-        halves: The geometry of each half.
+        halves: As of `choose_cache`.
         device: The device.
         latent_bytes: As of `choose_cache`.
         room: Returns the bytes on it that the cache may have.
     """
     masks = dataset.kind is SampleKind.MASK
-    counts_ignored = masks and dataset.has_ignored and halves[0].random
+    counts_ignored = masks and dataset.has_ignored and halves[0].geometry.random
     if counts_ignored:
         what = "masks have ignored pixels, which must be counted before they are on the device"
         return True, f"on {device.type}, {what}"
     each = sample_bytes(dataset.pixels, masks)
     needed = sum(
-        device_bytes(geometry.resize, each, len(split), sides_of(dataset, half))
-        if geometry.random
-        else len(split) * (latent_bytes or geometry.side**2 * each)
-        for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
+        len(split) * (latent_bytes or transforms.geometry.side**2 * each)
+        if transforms.has_fixed_pixels
+        else device_bytes(transforms.geometry.resize, each, len(split), sides_of(dataset, half))
+        for half, (transforms, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = room()
     refused = needed >= budget

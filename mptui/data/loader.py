@@ -23,11 +23,12 @@ from mptui.data.noise import Noiser, Noising
 from mptui.data.ram_cache import CachedSplit
 from mptui.data.reading import BadSamples, HostBatch, Pool, Prefetcher, SampleSource
 from mptui.data.sampler import EpochOrder
-from mptui.data.to_device import Finish, Transfer, colours, mix
+from mptui.data.to_device import Finish, Transfer, colours, mix, transform_draws
 from mptui.data.transforms import Transforms
 from mptui.data.types import RGB, PixelFormat, Problem, SampleFormat, Sides, Split
 from mptui.errors import cleaned_up_by
 from mptui.registry.names import SampleKind
+from mptui.registry.transforms import TRANSFORMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class Loader:
     """
 
     _cached_split: CachedSplit | None = None
+    _noiser: Noiser | None = None
     _stream: Prefetcher | None = None
     _resident: Resident | WholeImages | None = None
 
@@ -120,11 +122,14 @@ class Loader:
             )
         self._pool = self._new_pool(options.workers)
         self.bad_samples = BadSamples(len(split), options.bad_budget, options.on_bad)
-        whole = self._on_device and geometry.random
+        self._whole = self._on_device and not transforms.has_fixed_pixels
         self._source = SampleSource(
-            split, self._pool, self.bad_samples, samples, geometry, seed=order.seed, whole=whole
+            split, self._pool, self.bad_samples, samples, geometry, seed=order.seed, whole=self._whole
         )
-        self._jitter = transforms.normalization if geometry.random and samples.pixels == RGB else None
+        has_jitter = "colour" in transforms.names and samples.pixels == RGB
+        self._jitter = transforms.normalization if has_jitter else None
+        chosen = [(name, TRANSFORMS[name]) for name in transforms.names]
+        self._transforms = [(name, spec.apply, spec.draws) for name, spec in chosen if spec.apply]
         self._set_finish(transforms, samples.pixels, noising if samples.kind is SampleKind.IMAGE else None)
         self.share_size = order.share.largest(order.batch_size)
         self._transfer = Transfer(device, self._pool.arena)
@@ -139,7 +144,11 @@ class Loader:
             vae=None if noising is None else noising.vae,
             channels_last=channels_last,
         )
-        how = {"channels_last": channels_last, "train": self.order.train, "mirror": transforms.mirror}
+        how = {
+            "channels_last": channels_last,
+            "train": self.order.train,
+            "mirror": "flip" in transforms.names,
+        }
         self._noiser = Noiser(self.order.seed, self._device, noising=noising, **how) if noising else None
 
     def __enter__(self) -> "Loader":
@@ -202,7 +211,7 @@ class Loader:
         """
         if not self._on_device or self._resident is not None:
             return
-        if self._geometry.random:
+        if self._whole:
             self._resident = load_whole(
                 self._source, self._device, self._options.sizes, self._options.on_progress
             )
@@ -385,7 +394,9 @@ class Loader:
         *,
         place: tuple[int, int],
     ) -> Batch:
-        """Mix and add noise; `place` is the epoch and the position of the whole batch's first sample."""
+        """Transform, mix and add noise; `place`: epoch and position of the whole batch's first sample."""
+        for name, apply, count in self._transforms:
+            images = apply(images, transform_draws(name, self.order.seed, place[0], indices, count=count))
         samples = indices if self.order.labels_N is None else indices % self._count  # draws repeat samples
         batch = Batch(images, targets.long(), len(indices), valid, samples)
         if any(self._alphas):

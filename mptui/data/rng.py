@@ -31,6 +31,7 @@ class RandomStream(IntEnum):
     LABEL = 9
     PICTURES = 10
     OWN_CODE = 11
+    TRANSFORM = 12
 
 
 _sample_read: ContextVar[tuple[int, int, int]] = ContextVar("_sample_read", default=(0, 0, 0))

@@ -1,5 +1,6 @@
 """Views: crops and flips, the same for an image and its mask; resizing. Imports no torch."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
@@ -11,6 +12,7 @@ from PIL import Image
 
 from mptui.data.types import Decoded, Mask, Pixels, Sides
 from mptui.registry.names import Interpolation, SampleKind
+from mptui.registry.transforms import transforms_of
 
 # Views: crop boxes and flips, the same for an image and its mask
 # ---------------------------------------------------------------
@@ -55,8 +57,12 @@ class Geometry:
     """Random crops: range of the share of the image's area; None: no random crop."""
     crop_ratio: tuple[float, float] = CROP_RATIO
     """Random crops: range of width over height, before the resize to a square."""
-    all_turns: bool = False
-    """Random crops: also flip top to bottom and rotate by 90°, for images without an upright orientation."""
+    flip: bool = False
+    """Mirror left to right at random."""
+    vertical_flip: bool = False
+    """Mirror top to bottom at random."""
+    turn: bool = False
+    """Rotate by a random multiple of 90°."""
     interpolation: Interpolation = "bilinear"
     """How images are resampled, both times."""
 
@@ -95,38 +101,40 @@ class Geometry:
         side: int,
         resize: int | None = None,
         *,
+        names: Collection[str] | None = None,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
+        crop_pct: float | None = None,
         interpolation: Interpolation | None = None,
     ) -> "Geometry":
-        """Return the geometry of random resized crops and flips; images alone have the fixed view.
+        """Return the geometry of random crops, flips and turns; images alone have the fixed view.
 
         Args:
-            kind: Kind of the samples; with masks, views are also rotated by 90°.
+            kind: Kind of the samples.
             side: Side of the views in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
+            names: Those of `TRANSFORMS` that a view has; None: the default ones.
             crop_scale: Range of a crop's share of the area; None: `default_crop_scale`.
             crop_ratio: Range of a crop's width over its height.
+            crop_pct: As of `for_validation`, if there are no random crops.
             interpolation: How images are resampled; None: bilinear.
         """
-        fixed = cls.for_validation(kind, side, resize, interpolation=interpolation)
-        crop_scale = crop_scale or default_crop_scale(kind, side)
-        if crop_scale is None:
+        fixed = cls.for_validation(kind, side, resize, crop_pct=crop_pct, interpolation=interpolation)
+        if kind is SampleKind.IMAGE:
             return fixed
-        turns = kind is not SampleKind.CLASS
-        return replace(
-            fixed,
-            keep_proportions=not turns,
-            margin=1.0,
-            crop_scale=crop_scale,
-            crop_ratio=crop_ratio,
-            all_turns=turns,
+        names = transforms_of("default", kind) if names is None else names
+        turned = replace(
+            fixed, flip="flip" in names, vertical_flip="vertical_flip" in names, turn="turn" in names
         )
+        if "crop" not in names:
+            return turned
+        scale = crop_scale or default_crop_scale(kind, side)
+        return replace(turned, margin=1.0, crop_scale=scale, crop_ratio=crop_ratio)
 
     @property
     def random(self) -> bool:
         """Whether views differ from epoch to epoch."""
-        return self.crop_scale is not None
+        return self.crop_scale is not None or self.flip or self.vertical_flip or self.turn
 
 
 def default_resize(side: int) -> int:
@@ -152,14 +160,23 @@ def views(
     heights_B: npt.NDArray[np.float64],
 ) -> tuple[Boxes, Flips]:
     """Compute the views of B images from `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
+    flips_B3 = _flips(geometry, draws_BD)
     if geometry.crop_scale is None:
         sizes_B2 = _centre_sizes(geometry, widths_B, heights_B)
-        return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), np.zeros((len(draws_BD), 3), bool)
+        return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), flips_B3
     sizes_B2 = _crop_sizes(geometry, draws_BD, widths_B, heights_B)
-    flips_B3 = draws_BD[:, 4:7] < 0.5
-    if not geometry.all_turns:
-        flips_B3[:, [0, 2]] = False
     return _boxes(sizes_B2, draws_BD[:, 2:4]), flips_B3
+
+
+def _flips(geometry: Geometry, draws_BD: npt.NDArray[np.float64]) -> Flips:
+    """Return which views are transposed, mirrored left to right, and mirrored top to bottom."""
+    flips_B3: Flips = draws_BD[:, 4:7] < 0.5
+    mirrors = geometry.flip or geometry.vertical_flip
+    if not geometry.turn:
+        return flips_B3 & (False, geometry.flip, geometry.vertical_flip)
+    if not mirrors:  # a rotation transposes and mirrors an even number of times
+        flips_B3[:, 1] = flips_B3[:, 0] ^ flips_B3[:, 2]
+    return flips_B3  # with a mirror image, turns make all eight
 
 
 def cut_image(
@@ -279,16 +296,21 @@ class Transforms:
     """What becomes of each sample on its way into a batch."""
 
     geometry: Geometry
-    """How views are cut; where they are random, the colours of RGB are jittered too."""
+    """How views are cut."""
     normalization: Normalization
-    mirror: bool = False
-    """Images alone: they are mirrored left to right at random."""
+    names: tuple[str, ...] = ()
+    """Those of `TRANSFORMS` that training images have."""
     mixup_alpha: float = 0.0
     """Beta(alpha, alpha) of mixup in training, not of images alone; 0: off."""
     cutmix_alpha: float = 0.0
     """The same of cutmix."""
     channels_last: bool = True
     """Images are NHWC in memory."""
+
+    @property
+    def has_fixed_pixels(self) -> bool:
+        """Whether the pixels of a sample are the same in each epoch until they are normalised."""
+        return not self.geometry.random and "colour" not in self.names
 
 
 # Antialiased resampling of images by the filters of Pillow. Imports no torch

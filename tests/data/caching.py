@@ -7,8 +7,10 @@ import torch
 
 from mptui.data import cache_policy
 from mptui.data.cache_policy import choose_cache
+from mptui.data.transforms import IMAGENET, Geometry, Transforms
 from mptui.data.types import Dataset, Sides
 from mptui.registry.names import SampleKind
+from mptui.registry.transforms import transforms_of
 from tests.data.samples import Samples
 
 CPU = torch.device("cpu")
@@ -23,4 +25,14 @@ def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
 
 def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.CacheChoice:
     wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
-    return choose_cache(asked, of, **{**wanted, **settings})
+    wanted |= settings
+    halves = halves_of(of.kind, wanted.pop("side"), wanted.pop("resize"), augment=wanted.pop("augment"))
+    return choose_cache(asked, of, halves=halves, **wanted)
+
+
+def halves_of(
+    kind: SampleKind, side: int, resize: int | None = None, *, augment: bool = True
+) -> tuple[Transforms, Transforms]:
+    names = tuple(transforms_of("default", kind)) if augment else ()
+    train, val = (Geometry.for_training(kind, side, resize, names=each) for each in (names, ()))
+    return Transforms(train, IMAGENET, names), Transforms(val, IMAGENET)

@@ -11,7 +11,6 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data import reading
-from mptui.data.cache_policy import choose_cache
 from mptui.data.decode import read_rgb
 from mptui.data.open import kind_of, open_dataset
 from mptui.data.own import OwnRequest, image_of
@@ -20,6 +19,7 @@ from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry import own_code
 from mptui.registry.names import SampleKind
 from tests import program
+from tests.data.caching import chosen
 from tests.data.images import photo, save_oriented
 from tests.data.loaders import assert_same, batches, loader
 from tests.decoders import forks_of
@@ -132,15 +132,8 @@ def test_a_set_whose_samples_draw_random_numbers_is_cached_only_where_that_is_as
     config = given(made, f"mine:Data_{next(NUMBERS)}")
     dataset = opened(config, kind_of(config))
     assert dataset.draws == draws
-    asked: dict[str, Any] = {
-        "side": 8,
-        "resize": None,
-        "device": torch.device("cpu"),
-        "augment": True,
-        "epochs": 3,
-    }
-    assert choose_cache("auto", dataset, **asked).mode == mode
-    assert choose_cache("ram", dataset, **asked).mode == "ram"
+    assert chosen(dataset, side=8, epochs=3).mode == mode
+    assert chosen(dataset, "ram", side=8, epochs=3).mode == "ram"
 
 
 def test_a_worker_imports_torch_only_if_the_person_does(tmp_path, monkeypatch):

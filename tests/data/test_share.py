@@ -16,6 +16,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mixed from memory": {"mixup_alpha": 0.4, "cache": "device"},
     "on the device": {"cache": "device"},
     "fixed views on the device": {"cache": "device", "augment": False, "mixup_alpha": 0.4},
+    "transformed": {"names": ("flip", "pad_crop", "erase")},
     "noisy": {"kind": SampleKind.IMAGE},
     "by workers": {"workers": 1},
 }

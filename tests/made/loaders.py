@@ -10,6 +10,7 @@ from mptui.data.sampler import EpochOrder
 from mptui.data.transforms import Geometry, Transforms, default_normalization
 from mptui.data.types import SampleFormat, Split
 from mptui.registry.names import SampleKind
+from mptui.registry.transforms import transforms_of
 
 
 def built_loader(
@@ -28,17 +29,19 @@ def built_loader(
     `settings` are those of `SampleFormat`, `EpochOrder`, `Geometry`, `Transforms` and `LoaderOptions`, and
     `noising`.
     """
+    names = tuple(settings.pop("names", None) or transforms_of("default", kind)) if augment and train else ()
     parts = {each: _taken(each, settings) for each in (SampleFormat, EpochOrder, Transforms, LoaderOptions)}
     noising = {"noising": settings.pop("noising")} if "noising" in settings else {}
-    is_image, augment = kind is SampleKind.IMAGE, augment and train
-    geometry = Geometry.for_training if augment and not is_image else Geometry.for_validation
     normalization = parts[Transforms].pop("normalization", None) or default_normalization(kind)
     return Loader(
         split,
         SampleFormat(kind, num_classes, **parts[SampleFormat]),
         EpochOrder(len(split), train=train, **parts[EpochOrder]),
         Transforms(
-            geometry(kind, side, **settings), normalization, mirror=augment and is_image, **parts[Transforms]
+            Geometry.for_training(kind, side, names=names, **settings),
+            normalization,
+            names=names,
+            **parts[Transforms],
         ),
         device=device,
         options=LoaderOptions(**parts[LoaderOptions]),

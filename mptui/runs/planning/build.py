@@ -19,7 +19,7 @@ from mptui.data.noise import Noising
 from mptui.data.open import check_data
 from mptui.data.sampler import EpochOrder, Labels, Share, fewest_at_once
 from mptui.data.transforms import Geometry, Normalization, Transforms, default_normalization
-from mptui.data.types import Dataset, LabelledSplit, Problem, SampleFormat, Split
+from mptui.data.types import RGB, Dataset, LabelledSplit, Problem, SampleFormat, Split
 from mptui.engine.checkpoint.snapshots import check_state
 from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.job import Job
@@ -42,6 +42,7 @@ from mptui.registry.models import PRETRAINED
 from mptui.registry.names import SampleKind
 from mptui.registry.own_code import fault_of, is_own
 from mptui.registry.tasks import DIFFUSION, TASKS
+from mptui.registry.transforms import transforms_of
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
 from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, within_budget
 from mptui.runs.store.files import learned_by_weights
@@ -198,10 +199,8 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
     choice = choose_cache(
         config.data.cache,
         dataset,
-        side=int(config.data.image_size or 0),
-        resize=config.data.resize,
+        halves=(build_transforms(plan, train=True), build_transforms(plan, train=False)),
         device=torch.device(plan.device.torch_name),
-        augment=config.data.augment == "default",
         epochs=config.training.epochs,
         latent_bytes=_latent_bytes(config),
         processes=ranks.per_node,
@@ -298,6 +297,32 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     frozen_parameters(model, frozen_in(config.training, epoch=0))
 
 
+def build_transforms(plan: Plan, *, train: bool) -> Transforms:
+    """Return what becomes of the samples of the training or validation set of `plan`."""
+    data, kind = plan.config.data, TASKS[plan.task].sample
+    side, has_targets = int(data.image_size or 0), kind is not SampleKind.IMAGE
+    names = transforms_of(data.augment, kind) if train else ()
+    scale = None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1])
+    geometry = Geometry.for_training(
+        kind,
+        side,
+        data.resize,
+        names=names,
+        crop_scale=scale,
+        crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
+        crop_pct=data.crop_pct,
+        interpolation=data.interpolation,
+    )
+    return Transforms(
+        geometry,
+        _normalization(data) or default_normalization(kind),
+        names=tuple(names),
+        mixup_alpha=data.mixup_alpha if train and has_targets else 0.0,
+        cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
+        channels_last=plan.channels_last,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderMaker:
     """Builds the two loaders of a job.
@@ -319,8 +344,18 @@ class LoaderMaker:
 
     def make(self, split: Split, *, train: bool, labelled: bool = True) -> Loader:
         """Build the loader of the training or validation set, or of images without labels."""
-        config, kind = self.plan.config, TASKS[self.plan.task].sample
-        training = config.training
+        config, training = self.plan.config, self.plan.config.training
+        kind, pixels = TASKS[self.plan.task].sample, self.dataset.pixels
+        if (
+            train
+            and pixels != RGB
+            and isinstance(config.data.augment, list)
+            and "colour" in config.data.augment
+        ):
+            raise ConfigError(
+                f"data.augment: colour is jittered of 8-bit RGB alone, these images have {pixels}",
+                hint="leave colour out",
+            )
         order = EpochOrder(
             len(split),
             # memory for more samples than the set has may not be there
@@ -332,34 +367,12 @@ class LoaderMaker:
         )
         return Loader(
             split,
-            SampleFormat(kind, len(self.dataset.classes), self.dataset.pixels, labelled),
+            SampleFormat(kind, len(self.dataset.classes), pixels, labelled),
             order,
-            self._transforms(kind, train=train),
+            build_transforms(self.plan, train=train),
             device=torch.device(self.plan.device.torch_name),
             noising=self._noising(),
             options=self._options(train=train),
-        )
-
-    def _transforms(self, kind: SampleKind, *, train: bool) -> Transforms:
-        data, has_targets = self.plan.config.data, kind is not SampleKind.IMAGE
-        side, augment = int(data.image_size or 0), train and data.augment == "default"
-        if augment and has_targets:
-            scale = None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1])
-            ratio = data.crop_ratio[0], data.crop_ratio[1]
-            geometry = Geometry.for_training(
-                kind, side, data.resize, crop_scale=scale, crop_ratio=ratio, interpolation=data.interpolation
-            )
-        else:
-            geometry = Geometry.for_validation(
-                kind, side, data.resize, crop_pct=data.crop_pct, interpolation=data.interpolation
-            )
-        return Transforms(
-            geometry,
-            _normalization(data) or default_normalization(kind),
-            mirror=augment and not has_targets,
-            mixup_alpha=data.mixup_alpha if train and has_targets else 0.0,
-            cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
-            channels_last=self.plan.channels_last,
         )
 
     def _options(self, *, train: bool) -> LoaderOptions:

@@ -24,6 +24,7 @@ from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKin
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
+from mptui.registry.transforms import TRANSFORMS, transforms_of
 from mptui.runs.store.directory import CONFIG
 
 # Plans a run from a request: chooses the device, the precision, and all unset values
@@ -37,6 +38,11 @@ BY_BUDGET = "chosen: memory.budget_gib"
 NO_DATA = "chosen: no data given"
 """Source of the built-in images, where none are named."""
 
+_IMAGES_OF = {
+    SampleKind.CLASS: "images with classes",
+    SampleKind.MASK: "images with masks",
+    SampleKind.IMAGE: "images that a network learns to make",
+}
 _SAMPLES = ByDevice(8192, cpu=128)
 """Number of training samples of the built-in set."""
 
@@ -432,7 +438,7 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
     """Return the unset values of resizing and cropping.
 
     Raises:
-        ConfigError: Images would be resized to less than the network's input.
+        ConfigError: Images would be resized to less than the network's input, or don't suit a transform.
     """
     if data.resize is not None and data.resize < side:
         raise ConfigError(
@@ -441,7 +447,14 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
         )
     source = "chosen: by data.image_size"
     choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
-    scale = default_crop_scale(kind, side) if data.augment == "default" else None
+    names = transforms_of(data.augment, kind)
+    if unfit := [name for name in names if kind not in TRANSFORMS[name].kinds]:
+        suited = ", ".join(name for name, spec in TRANSFORMS.items() if kind in spec.kinds)
+        raise ConfigError(
+            f"data.augment: {unfit[0]} does not suit {_IMAGES_OF[kind]}",
+            hint=f"name any of {suited}, or leave data.augment out",
+        )
+    scale = default_crop_scale(kind, side) if "crop" in names else None
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
     return choices

@@ -1,0 +1,83 @@
+"""What happens to images in training, by the names that `data.augment` lists. Imports no torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mptui.registry.names import SampleKind
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+Apply = Callable[["torch.Tensor", "npt.NDArray[np.float64]"], "torch.Tensor"]
+_TARGETS = frozenset({SampleKind.CLASS, SampleKind.MASK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSpec:
+    """A random transform of training images.
+
+    Attributes:
+        help: What it does, in one line.
+        kinds: Kinds of samples that it suits: one that moves pixels would have to move those of masks too.
+        apply: Called as `apply(images_BCHW, draws_BD)`: normalised float32 images on the device, which it may
+            overwrite, and float64 numbers from [0, 1) on the host, by seed, epoch and sample. Returns images
+            of the same shape and memory format, without a sync. None: part of the view that the loader cuts.
+        draws: D, how many numbers it needs for a sample.
+    """
+
+    help: str
+    kinds: frozenset[SampleKind] = _TARGETS
+    apply: Apply | None = None
+    draws: int = 0
+
+
+def _by(name: str) -> Apply:
+    """Return a function of `mptui.data.to_device`, which is imported when it is called."""
+
+    def apply(images: "torch.Tensor", draws: "npt.NDArray[np.float64]") -> "torch.Tensor":
+        from mptui.data import to_device
+
+        transformed: torch.Tensor = getattr(to_device, name)(images, draws)
+        return transformed
+
+    return apply
+
+
+TRANSFORMS: dict[str, TransformSpec] = {
+    "crop": TransformSpec(help="a random part, resized: data.crop_scale and data.crop_ratio"),
+    "flip": TransformSpec(help="left to right, half of the images", kinds=frozenset(SampleKind)),
+    "vertical_flip": TransformSpec(help="top to bottom, half of the images"),
+    "turn": TransformSpec(help="by a multiple of 90°"),
+    "colour": TransformSpec(help="brightness, contrast and saturation of RGB by up to 20 %"),
+    "pad_crop": TransformSpec(
+        help="moved by up to an eighth of the side, mirrored at the edges",
+        kinds=frozenset({SampleKind.CLASS}),
+        apply=_by("pad_crop"),
+        draws=2,
+    ),
+    "erase": TransformSpec(
+        help="in a quarter of the images, a random rectangle of 2 to 33 % becomes the mean",
+        apply=_by("erase"),
+        draws=5,
+    ),
+    "cutout": TransformSpec(help="a square of half the side becomes the mean", apply=_by("cutout"), draws=2),
+}
+"""Name -> transform."""
+
+_DEFAULTS = {
+    SampleKind.CLASS: ("crop", "flip", "colour"),
+    SampleKind.MASK: ("crop", "flip", "vertical_flip", "turn", "colour"),
+    SampleKind.IMAGE: ("flip",),
+}
+
+Augment = Literal["default", "none"] | list[str]
+
+
+def transforms_of(augment: Augment, kind: SampleKind) -> Sequence[str]:
+    """Return the names of the transforms that `data.augment` means for samples of a kind."""
+    if isinstance(augment, list):
+        return augment
+    return _DEFAULTS[kind] if augment == "default" else ()
