@@ -1,8 +1,9 @@
 """Builds precision, optimizer, EMA, update and compiler from a configuration, and after a switch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -22,6 +23,8 @@ from mptui.engine.optim.optimizers import (
     frozen_in,
     shrink_momentum,
     supports_fused,
+    take_settings,
+    trained_rates,
 )
 from mptui.engine.optim.schedule import (
     RAMP_FACTOR,
@@ -32,7 +35,7 @@ from mptui.engine.optim.schedule import (
     schedule_progress,
     steps_ahead,
 )
-from mptui.engine.precision import Fp32Region, Precision, apply_fp32_layers, build_precision
+from mptui.engine.precision import Precision, apply_fp32_layers, build_precision
 from mptui.engine.progress import Cursor
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.replica import Replica, ShardedReplica, SummedReplica
@@ -97,11 +100,50 @@ class ProfileSwitch:
     back_to: Snapshot | None = None
 
 
+T = TypeVar("T")
+
+
+class Standing:
+    """The parts of a run that may outlast a switch, by name: the key of each, and the part.
+
+    Invariant: these act on the network, and no others, also after one could not be built: the job that comes
+    next, which undoes the switch, builds what was ended, and ends what was built.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[object, Any]] = {}
+
+    def take(
+        self,
+        name: str,
+        key: object,
+        build: Callable[[T | None], T],
+        end: Callable[[T], object] = lambda part: None,
+    ) -> T:
+        """Return the part called `name`: that which stands, if its key is the same; else a new one.
+
+        Args:
+            name: Name of the part.
+            key: All that it is built from, as far as jobs of one run differ in it.
+            build: Builds it, given the one before it, which has ended; None: there was none.
+            end: Takes it off the network.
+        """
+        before, part = self._parts.get(name, (None, None))
+        if part is None or before != key:
+            if part is not None:
+                end(part)
+                del self._parts[name]
+            part = build(part)
+            self._parts[name] = key, part
+        return cast(T, part)
+
+
 @dataclass(slots=True)
 class Parts:
     """Objects of a run that are built from one configuration."""
 
     job: Job
+    standing: Standing
     frozen: FrozenLayers
     schedule: Schedule
     precision: Precision
@@ -110,8 +152,6 @@ class Parts:
     updater: Updater
     compiler: Compiler
     replica: Replica
-    fp32_regions: list[Fp32Region]
-    checkpointing: list[WrappedForward]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -161,17 +201,19 @@ def build_parts(
     Args:
         job: The job to train.
         warn: Called with (code, message) for settings that can't be applied.
-        kept: Parts of the previous job, whose optimizer and average are reused.
+        kept: Parts of the previous job, around the same model; those stay that are built from the same.
         left: Optimizer steps ahead; None: all.
         epoch: The current epoch, from 0, which says what is frozen.
     """
-    config, training = job.config, job.config.training
+    config, model, training = job.config, job.model, job.config.training
     schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
     left = schedule.total_steps if left is None else left
+    standing = Standing() if kept is None else kept.standing
+    lr = torch.zeros((), device=job.device) if kept is None else kept.updater.lr
     if kept is not None:
         kept.updater.close()
-        kept.frozen.thaw()
-    frozen = FrozenLayers(job.model, frozen_in(training, epoch))
+    take, layers = standing.take, frozen_in(training, epoch)
+    frozen = take("frozen", layers, lambda _: FrozenLayers(model, layers), lambda it: it.thaw())
     if kept is None and frozen.kept_in_eval:
         names = ", ".join(frozen.kept_in_eval[:_NAMES_SHOWN])
         more = "" if len(frozen.kept_in_eval) <= _NAMES_SHOWN else ", …"
@@ -179,21 +221,15 @@ def build_parts(
             "kept_in_eval",
             f"the network has put these parts into evaluation mode, they stay so: {names}{more}",
         )
-    if kept is None:
-        lr = torch.zeros((), device=job.device)
-        fused = config.speed.fused and supports_fused(training.optimizer, job.device)
-        optimizer = build_optimizer(job.model, training, lr, fused=fused)
-        average = build_average(job.model, training, optimizer, None)
-    else:
-        lr = kept.updater.lr
-        optimizer = continued(kept.optimizer, job.model, training, lr)
-        average = kept.average
-        if optimizer is not kept.optimizer:
-            average = build_average(job.model, training, optimizer, average)
-    precision = _precision(job, kept)
-    fp32_regions = _fp32_regions(job, kept)
+    optimizer = take("optimizer", trained_rates(model, training), partial(_optimizer, job, lr))
+    take_settings(optimizer, training)
+    average = take("average", optimizer, partial(build_average, model, training, optimizer))
+    scaling = job.precision, config.precision.grad_scaler
+    precision = take("precision", scaling, partial(_precision, job))
+    in_fp32 = config.precision.fp32_layers
+    take("fp32 layers", in_fp32, lambda _: apply_fp32_layers(model, in_fp32, job.device), _unwrap)
     updater = Updater(
-        job.model,
+        model,
         optimizer,
         precision,
         lr=lr,
@@ -202,25 +238,25 @@ def build_parts(
         average=average,
         shared_by=job.ranks if job.is_sharded else ALONE,
     )
-    compiler = _compiler(job, frozen, kept, left, warn=warn)
-    checkpointing = _checkpointing(job, kept)
-    replica = _replica(job, frozen, kept)
-    parts = Parts(
-        job,
-        frozen,
-        schedule,
-        precision,
-        optimizer,
-        average,
-        updater,
-        compiler,
-        replica,
-        fp32_regions,
-        checkpointing,
-    )
+    code = _compiled_for(job, frozen)
+    compiler = take("compiler", code, lambda _: _compiler(job, frozen, left, warn), lambda it: it.undo())
+    compiler.resume(left)
+    asked = config.memory.activation_checkpointing
+    take("checkpointing", asked, lambda _: apply_activation_checkpointing(model) if asked else [], _unwrap)
+    share = layers, training.batch_size
+    replica = take("replica", share, lambda _: _replica(job), lambda it: it.close())
+    parts = Parts(job, standing, frozen, schedule, precision, optimizer, average, updater, compiler, replica)
     if kept is not None:
         parts.resume(kept.schedule_progress(), left)
     return parts
+
+
+def _optimizer(job: Job, lr: torch.Tensor, before: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
+    training = job.config.training
+    if before is not None:
+        return continued(before, job.model, training, lr)
+    fused = job.config.speed.fused and supports_fused(training.optimizer, job.device)
+    return build_optimizer(job.model, training, lr, fused=fused)
 
 
 def build_average(
@@ -240,27 +276,20 @@ def build_average(
     return average
 
 
-def _precision(job: Job, kept: Parts | None) -> Precision:
-    """Return the previous precision if its settings are unchanged; else a new one, which keeps its scale.
-
-    Another `init_scale` is where a person wants the scale to be now.
-    """
-    scaler = job.config.precision.grad_scaler
-    if kept is None or job.precision != kept.job.precision:
-        return build_precision(job.precision, job.device, scaler)
-    before = kept.job.config.precision.grad_scaler
-    if scaler == before:
-        return kept.precision
-    precision = build_precision(job.precision, job.device, scaler)
-    if scaler.init_scale == before.init_scale:
-        precision.load_state_dict(kept.precision.state_dict())
+def _precision(job: Job, before: Precision | None) -> Precision:
+    """Return one with the scale of that before it; another `init_scale` is where a person wants it now."""
+    precision = build_precision(job.precision, job.device, job.config.precision.grad_scaler)
+    if before is not None and before.init_scale == precision.init_scale:
+        precision.load_state_dict(before.state_dict())
     return precision
 
 
-def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
-    """Return the previous replica if it trains the same layers; else a new one."""
-    if job.ranks.is_alone:
-        return Replica(job.model)
+def _unwrap(wrapped: Sequence[WrappedForward]) -> None:
+    for each in wrapped:
+        each.remove()
+
+
+def _replica(job: Job) -> Replica:
     side = int(job.config.data.image_size or 0)
     # BatchNorm needs two; a synchronized one would count them as samples
     rows = 0 if has_synchronized_norm(job.model) else 2
@@ -269,43 +298,15 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
     def dummy() -> Batch:
         return job.task.dummy_batch(torch.zeros(shape, device=job.device))
 
+    if job.ranks.is_alone:
+        return Replica(job.model)
     batch_size = job.config.training.batch_size
     if job.is_sharded:
         return ShardedReplica(job.model, job.ranks, dummy, batch_size)
-    if kept is not None:
-        if kept.frozen.frozen == frozen.frozen and kept.job.config.training.batch_size == batch_size:
-            return kept.replica
-        kept.replica.close()
     return SummedReplica(job.model, job.ranks, dummy, batch_size, device=job.device)
 
 
-def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
-    layers = job.config.precision.fp32_layers
-    if kept is not None:
-        if kept.job.config.precision.fp32_layers == layers:
-            return kept.fp32_regions
-        for region in kept.fp32_regions:
-            region.remove()
-    return apply_fp32_layers(job.model, layers, job.device)
-
-
-def _checkpointing(job: Job, kept: Parts | None) -> list[WrappedForward]:
-    asked = job.config.memory.activation_checkpointing
-    if kept is not None:
-        if kept.job.config.memory.activation_checkpointing == asked:
-            return kept.checkpointing
-        for wrapped in kept.checkpointing:
-            wrapped.remove()
-    return apply_activation_checkpointing(job.model) if asked else []
-
-
-def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, *, warn: Warn) -> Compiler:
-    """Return the previous compiler if its compiled code is valid for this job; else a new one."""
-    if kept is not None:
-        if _compiled_for(kept.job, kept.frozen) == _compiled_for(job, frozen):
-            kept.compiler.resume(left)
-            return kept.compiler
-        kept.compiler.undo()
+def _compiler(job: Job, frozen: FrozenLayers, left: int, warn: Warn) -> Compiler:
     return Compiler(
         job.model,
         job.config.speed.compile,

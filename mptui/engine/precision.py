@@ -28,6 +28,8 @@ class Precision:
     """Whether the loss is scaled, so that an overflowing gradient may be due to the scale."""
     floor: float | None = None
     """Lower limit of the loss scale; None without loss scaling."""
+    init_scale: float | None = None
+    """The loss scale that it begins with; None without loss scaling."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
@@ -87,6 +89,7 @@ class ScaledPrecision(Precision):
             growth_interval=scaler.growth_interval,
         )
         self.floor = self._min_scale = scaler.min_scale
+        self.init_scale = scaler.init_scale
         if not self._scaler.is_enabled():
             raise RuntimeError(
                 f"torch turned its GradScaler off on {device}: fp16 would train without scaling"

@@ -15,9 +15,10 @@ from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizers import (
     OptimizerState,
     build_optimizer,
-    continued,
     shrink_momentum,
     supports_fused,
+    take_settings,
+    trained_rates,
 )
 from mptui.engine.precision import build_precision
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
@@ -227,7 +228,8 @@ class OptimizerContract:
             one, twin = make(), make(**others)
             one.step(0)
             before, training = one.bits(), one.training(**others)
-            assert continued(one.optimizer, one.model, training, one.lr) is one.optimizer
+            assert trained_rates(one.model, training) == trained_rates(one.model, one.training())  # it stays
+            take_settings(one.optimizer, training)
             assert one.bits() == before
             for group in one.optimizer.param_groups:
                 assert group["weight_decay"] == 0.05 * group["decays"]

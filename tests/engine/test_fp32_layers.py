@@ -47,6 +47,19 @@ def test_another_profile_takes_its_own_fp32_layers(tmp_path):
     end(other)
 
 
+def test_settings_that_could_not_be_had_leave_the_layers_as_they_were(tmp_path):
+    trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
+    before = trainer.context.job
+    ends_late = {"precision": {"fp32_layers": ["7"]}, "memory": {"activation_checkpointing": True}}
+    for asked in ({"precision": {"fp32_layers": ["none"]}}, ends_late):
+        with pytest.raises(ConfigError):
+            trainer.context.take_job(replace(before, config=config(**asked)))
+        trainer.context.take_job(before)
+        found = dtypes(trainer)
+        assert (found["3"], found["7"]) == (torch.float32, torch.bfloat16)
+    end(trainer)
+
+
 def test_a_layer_that_a_repair_put_in_fp32_stays_so_when_another_preset_no_longer_names_it(tmp_path):
     trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
     guard = trainer.context.hooks["nan"]

@@ -127,25 +127,23 @@ def build_optimizer(
 def continued(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor
 ) -> torch.optim.Optimizer:
-    """Return `optimizer` with other hyperparameters; a new one with its state if it trains other weights.
+    """Return one of the weights that are trained now, with the state of `optimizer`.
 
     The arguments are those of `build_optimizer`. Weights that were not trained have no state yet.
     """
-    if _rates(optimizer.param_groups) == _rates(parameter_groups(model, training)):
-        _take_over(optimizer, training)
-        return optimizer
     other = build_optimizer(model, training, lr, fused=isinstance(optimizer, FusedOptimizer))
     state = OptimizerState(training.optimizer, model, optimizer).state_dict()
     OptimizerState(training.optimizer, model, other).load_state_dict(state)
     return other
 
 
-def _rates(groups: Groups) -> dict[torch.Tensor, float]:
-    """Return the factor of the learning rate of each trained weight."""
-    return {p: group["lr_scale"] for group in groups for p in group["params"]}
+def trained_rates(model: torch.nn.Module, training: TrainingConfig) -> dict[torch.Tensor, float]:
+    """Return the factor of the learning rate of each trained weight; an optimizer is for these."""
+    return {p: group["lr_scale"] for group in parameter_groups(model, training) for p in group["params"]}
 
 
-def _take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
+def take_settings(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
+    """Give `optimizer` the settings of `training` but for its name; one that is new has them."""
     for group in optimizer.param_groups:
         if group["decays"]:
             group["weight_decay"] = training.weight_decay

@@ -79,7 +79,7 @@ class Replica:
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Let go of the network."""
+        """Let go of the network; all ranks do."""
 
 
 class RankReplica(Replica):
@@ -246,6 +246,7 @@ class SummedReplica(RankReplica):
 
     @override
     def close(self) -> None:
+        self._ranks.sync_status()  # a rank that failed keeps all from it: all have it still, or none
         self._parallel._remove_autograd_hooks()  # type: ignore[no-untyped-call]
 
 
