@@ -146,6 +146,7 @@ class Trainer:
             reason = reason_of(error, self.context.ranks)
         if reason is not None:  # outside the except block, since the traceback holds tensors
             undo_trial(self.context, reason)
+            self.context.parts.replica.renew()  # the step may have failed in its backward pass
 
     def _train_epoch(self) -> None:
         context, state = self.context, self.state

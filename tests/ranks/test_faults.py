@@ -104,12 +104,19 @@ def test_if_one_rank_leaves_a_step_in_which_others_need_its_shards_all_end(tmp_p
     assert not list((tmp_path / "checkpoints").glob("step-*2"))
 
 
-@pytest.mark.parametrize("moment", ["validation", "step", "second step"])
-def test_a_switch_that_one_rank_can_not_have_is_undone_by_all(moment, tmp_path):
-    first, last = in_group(2, switch_in_vain, str(tmp_path), moment)
+@pytest.mark.parametrize(
+    ("setting", "moment"),
+    [
+        *[("training.batch_size=4", moment) for moment in ("parts", "validation", "step", "second step")],
+        *[("training.clip_grad_norm=0.5", moment) for moment in ("parts", "backward")],
+    ],
+)
+def test_a_switch_that_one_rank_can_not_have_is_undone_by_all(setting, moment, tmp_path):
+    first, last = in_group(2, switch_in_vain, str(tmp_path), moment, setting)
     assert (first["code"], last["code"]) == (0, 0), (first, last)
     assert first["steps"] == last["steps"] == 12
     (undone,) = first["undone"]
-    assert "set training.batch_size=4 is undone: rank 1: " in undone
+    assert f"set {setting} is undone: rank 1: " in undone
     assert "no memory for it" in undone
-    assert first["batch"] == last["batch"] == 8
+    assert first["settings"] == last["settings"]
+    assert setting.partition("=")[2] not in map(str, first["settings"])

@@ -15,6 +15,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
+from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.ranks.group import full_tensor
 from mptui.engine.ranks.sync import mailbox_of
 from mptui.engine.trainer import Trainer
@@ -429,8 +430,8 @@ def train_on_torn(ranks, folder, allowed):
     return [sorted(told), error]
 
 
-def switch_in_vain(ranks, folder, moment):
-    """Train; after step 2, switch to a batch size whose validation batch or step the last rank can't have."""
+def switch_in_vain(ranks, folder, moment, setting):
+    """Train; a switch to another setting fails on the last rank: its parts, validation or step."""
     flags = {
         **dict.fromkeys(("model.width", "model.depth"), 2),
         "model.name": "unet",
@@ -450,33 +451,50 @@ def switch_in_vain(ranks, folder, moment):
     plan = plan_run(Request(None, {key: ("test", value) for key, value in flags.items()}), place=place)
     trainers: list[Trainer] = []
     close, take_step, window_at = Trainer.close, Trainer._step, Loader.window_at
+    build_updater, built = Updater.__init__, []
     broken = ranks.rank == ranks.world_size - 1
-    left = [1 if moment == "step" else 2]
+    left = [2 if moment == "second step" else 1]
 
     def kept(trainer):
         trainers.append(trainer)
         close(trainer)
 
+    def fails(*_):
+        raise ValueError("no memory for it")
+
     def step(trainer, window):
-        if broken and trainer.context.job.config.training.batch_size == 4 and moment != "validation":
+        if broken and trainer.context.on_trial is not None and moment in {"step", "second step", "backward"}:
             left[0] -= 1
+            if left[0] == 0 and moment == "backward":
+                hook = next(trainer.context.model.parameters()).register_hook(fails)
+                try:
+                    return take_step(trainer, window)
+                finally:
+                    hook.remove()
             if left[0] == 0:
-                raise ValueError("no memory for it")
+                fails()
         return take_step(trainer, window)
 
     def read_at(loader, *where):
         if broken and moment == "validation" and loader.batches:
-            raise ValueError("no memory for it")
+            fails()
         return window_at(loader, *where)
+
+    def updater(*arguments, **named):
+        built.append(1)
+        if broken and moment == "parts" and len(built) == 2:
+            fails()
+        build_updater(*arguments, **named)
 
     patch = pytest.MonkeyPatch()
     patch.setattr(Trainer, "close", kept)
+    patch.setattr(Updater, "__init__", updater)
     patch.setattr(Trainer, "_step", step)
     patch.setattr(Loader, "window_at", read_at)
     undone: list[str] = []
     if ranks.is_first:
         session = Session(plan, create_run(Path(folder), "test", "unet", "a"), ranks=ranks)
-        session.mailbox.post(Command("set", "training.batch_size=4"))
+        session.mailbox.post(Command("set", setting))
         heard = session.listen()
         session.start()
         while not session.wait(1.0):
@@ -487,5 +505,6 @@ def switch_in_vain(ranks, folder, moment):
         code = Member(plan, ranks, force_compile=False).run()
     patch.undo()
     context = trainers[0].context
-    batch = context.job.config.training.batch_size
-    return {"code": code, "undone": undone, "steps": context.state.step, "batch": batch}
+    training = context.job.config.training
+    settings = [training.batch_size, training.clip_grad_norm]
+    return {"code": code, "undone": undone, "steps": context.state.step, "settings": settings}
