@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 
 from mptui.cli import completion
+from mptui.errors import ConfigError
 from mptui.processes.rank_place import MOST_RESTARTS
 
 if TYPE_CHECKING:
@@ -124,6 +125,22 @@ def _parameter(declared: "Field[Any]") -> inspect.Parameter:
         default=inspect.Parameter.empty if declared.default is MISSING else declared.default,
         annotation=Annotated[declared.type, info],
     )
+
+
+def numbers(flag: str, given: str, allowed: range, what: str, *, example: str) -> list[int]:
+    """Return the numbers of an option that lists them, `N,…`, in order.
+
+    Raises:
+        ConfigError: They are not allowed, or none.
+    """
+    parts = [part.strip() for part in given.split(",")]
+    found = sorted({int(part) if part.isascii() and part.isdecimal() else 0 for part in parts})
+    if not allowed[0] <= found[0] <= found[-1] <= allowed[-1]:
+        raise ConfigError(
+            f"{flag} {given}: not {what} from {allowed[0]} to {allowed[-1]:,}",
+            hint=f"separate them by commas: {example}",
+        )
+    return found
 
 
 def _finite(value: float | None) -> float | None:

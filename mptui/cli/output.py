@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -119,6 +119,39 @@ def lines(columns: Sequence[TableColumn]) -> list[str]:
     """Format the table as lines, headings first, without trailing spaces."""
     padded = [_padded(column) for column in columns]
     return [(" " * GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def columns_of(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Container[int],
+    leave: Mapping[int, int] = {},
+) -> list[TableColumn]:
+    """Return the columns of rows, by number: those aligned to the left, and the order in which some leave."""
+    return [
+        TableColumn(heading, [row[number] for row in rows], number not in left, leave.get(number, 0))
+        for number, heading in enumerate(headings)
+    ]
+
+
+def print_rows(columns: Sequence[TableColumn], *, title: str | None = None, markdown: bool = False) -> None:
+    """Print a table, as wide as the terminal allows.
+
+    Args:
+        columns: The columns with their cells.
+        title: A line above the table.
+        markdown: Whether to print Markdown, with all columns.
+    """
+    if title is not None:
+        typer.echo(clean(title))
+    if markdown:
+        cells = [(column.heading, *column.cells) for column in columns]
+        head, *rows = [f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)]
+        shown = ["", head, f"|{' --- |' * len(columns)}", *rows]
+    else:
+        shown = lines(fitting(columns, terminal_width()))
+    for line in shown:
+        typer.echo(line)
 
 
 def _padded(column: TableColumn) -> list[str]:

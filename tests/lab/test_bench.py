@@ -253,7 +253,7 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
     monkeypatch.setattr(lab, "_measure", measured)
     lab.measure_rounds(2, lambda row: None)
-    monkeypatch.setattr(bench, "terminal_width", lambda: width)
+    monkeypatch.setattr("mptui.cli.output.terminal_width", lambda: width)
     document = {"model": "net", "device_name": "one", "rounds": 2}
     bench.show(lab, document, claims=True, markdown=False)
     lines = capsys.readouterr().out.splitlines()

@@ -43,8 +43,9 @@ def test_each_process_has_the_batch_of_one_and_its_share_of_the_speed_is_the_eff
 
 @pytest.mark.parametrize("given", ["0,2", "two", "1,65", "1,-2"])
 def test_numbers_that_are_none_are_refused(given):
-    with pytest.raises(ConfigError, match="not numbers of processes from 1 to 64"):
-        bench.numbers(given)
+    ended = CliRunner().invoke(app, ["bench", *TINY, "--scaling", given])
+    assert isinstance(ended.exception, ConfigError)
+    assert ended.exception.message == f"--scaling {given}: not numbers of processes from 1 to 64"
 
 
 @pytest.mark.slow

@@ -166,10 +166,7 @@ def test_rank_0_measures_a_network_that_waits_for_no_other():
 
     made = prepare(
         plan_run(Request(None, {key: ("test", value) for key, value in flags.items()})),
-        emit=lambda _: None,
         mailbox=Mailbox(),
-        on_bad=lambda _: None,
-        force_compile=False,
         decide=decide,
         ranks=Ranks(0, 2),
     )

@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +12,7 @@ import typer
 
 from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
+from mptui.cli.output import TableColumn, columns_of, print_json, print_next, print_rows
 from mptui.cli.train.processes import rank_flags
 from mptui.errors import ConfigError
 from mptui.text import clean
@@ -78,7 +79,14 @@ def bench(
     with Measurer(os.environ) as measurer:
         lab = _ablation(request, plan, measurer, options, deadline=deadline)
         _print_time(lab, options)
-        interrupted = lab.measure_rounds(options.rounds, _Progress(lab, options.rounds))
+        numbers, total = count(1), options.rounds * len(lab.rows)
+
+        def on_row(row: "Row") -> None:
+            left = fmt.duration(lab.expected_s(options.rounds))
+            done = f"[{next(numbers)}/{total}] {row.variant.title}: {row.latest}"
+            typer.echo(f"{done}   {left} left", err=True)
+
+        interrupted = lab.measure_rounds(options.rounds, on_row)
     claims = options.against is not None
     document = _document(plan, lab, options.seconds, claims=claims)
     if output.as_json:
@@ -124,8 +132,6 @@ def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool)
 
 def _print_time(lab: "AblationRun", options: BenchOptions) -> None:
     """Print how long it will take, before it starts."""
-    from mptui import text as fmt
-
     rounds, minutes = options.rounds, options.minutes
     expected_s = lab.expected_s(rounds)
     what = f"{rounds} round{'s' if rounds > 1 else ''} of {len(lab.rows)} variants"
@@ -135,23 +141,6 @@ def _print_time(lab: "AblationRun", options: BenchOptions) -> None:
     elif expected_s > 60 * minutes:
         line += f"; ends after {fmt.duration(60 * minutes)} with partial results"
     typer.echo(line, err=True)
-
-
-class _Progress:
-    """Prints progress and the time left on stderr."""
-
-    def __init__(self, lab: "AblationRun", rounds: int) -> None:
-        self._lab = lab
-        self._rounds = rounds
-        self._done = 0
-
-    def __call__(self, row: "Row") -> None:
-        from mptui import text as fmt
-
-        self._done += 1
-        left = fmt.duration(self._lab.expected_s(self._rounds))
-        total = self._rounds * len(self._lab.rows)
-        typer.echo(f"[{self._done}/{total}] {row.variant.title}: {row.latest}   {left} left", err=True)
 
 
 # The tables of `mptui bench`: one line per variant
@@ -177,45 +166,6 @@ def by_name(only: str | None, known: Mapping[str, _T], fault: str) -> list[_T]:
     return [known[name] for name in names]
 
 
-def _columns(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    left: Container[int],
-    leave: Mapping[int, int] = {},
-) -> list[TableColumn]:
-    """Return the columns of rows, by number: those aligned to the left, and the order in which some leave."""
-    return [
-        TableColumn(heading, [row[number] for row in rows], number not in left, leave.get(number, 0))
-        for number, heading in enumerate(headings)
-    ]
-
-
-def print_rows(
-    title: str, columns: Sequence[TableColumn], *, markdown: bool, claims: Iterable[str] | None = None
-) -> None:
-    """Print a table below its title, as Markdown or as wide as the terminal allows.
-
-    Args:
-        title: The line above the table.
-        columns: The columns with their cells.
-        markdown: Whether to print Markdown, with all columns.
-        claims: Names of published claims shown in the table; their sources go to stderr.
-    """
-    typer.echo(clean(title))
-    if markdown:
-        cells = [(column.heading, *column.cells) for column in columns]
-        head, *rows = [f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)]
-        shown = ["", head, f"|{' --- |' * len(columns)}", *rows]
-    else:
-        shown = lines(fitting(columns, terminal_width()))
-    for line in shown:
-        typer.echo(line)
-    if claims is not None:
-        from mptui.lab.measure.bench import sources
-
-        typer.echo(sources(claims), err=True)
-
-
 def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown: bool) -> None:
     """Print the results, one line per variant; columns that don't fit are omitted.
 
@@ -225,19 +175,21 @@ def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown
         claims: Whether to show published claims.
         markdown: Whether to print Markdown.
     """
-    from mptui.lab.measure.bench import CLAIMS
+    from mptui.lab.measure.bench import CLAIMS, sources
     from mptui.lab.measure.core import NO_TIME, rounds_text
 
     fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
     rows = [_line(lab, row, fastest) for row in lab.rows]
     headings = ("", "images/s", "times", "interval", "", "memory", "first step", "loss")
-    columns = _columns(headings, rows, left={0, 4}, leave={4: 4, 5: 1, 6: 2, 7: 3})
+    columns = columns_of(headings, rows, left={0, 4}, leave={4: 4, 5: 1, 6: 2, 7: 3})
     names = [row.variant.name for row in lab.rows]
     if claims:
         texts = [CLAIMS[name].text if name in CLAIMS else "" for name in names]
         columns.append(TableColumn("guides say", texts, right=True))
     title = f"{document['model']} on {document['device_name']}: {rounds_text(document['rounds'])}"
-    print_rows(title, columns, markdown=markdown, claims=names if claims else None)
+    print_rows(columns, title=title, markdown=markdown)
+    if claims:
+        typer.echo(sources(names), err=True)
     if markdown:
         return
     for row in lab.rows:
@@ -390,6 +342,7 @@ def _measured(
 
 
 def _show(document: dict[str, Any], *, markdown: bool) -> None:
+    from mptui.lab.measure.bench import sources
     from mptui.lab.measure.core import rounds_text
 
     headings = (
@@ -403,10 +356,11 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
         "guides say",
     )
     rows = [line for row in document["rows"] for line in _lines(row)]
-    columns = _columns(headings, rows, left={0, 1, 3})
+    columns = columns_of(headings, rows, left={0, 1, 3})
     title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {rounds_text(document['rounds'])}"
     names = [f"{row['name']} {found['name']}" for row in document["rows"] for found in row["formats"]]
-    print_rows(title, columns, markdown=markdown, claims=names)
+    print_rows(columns, title=title, markdown=markdown)
+    typer.echo(sources(names), err=True)
 
 
 def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
@@ -426,9 +380,10 @@ def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
         ]
         for claim in claims
     ]
-    columns = _columns(("network", "format", "guide on", *pairs, "IoU"), rows, left={0, 1, 2})
+    columns = columns_of(("network", "format", "guide on", *pairs, "IoU"), rows, left={0, 1, 2})
     typer.echo("")
-    print_rows("what guides claim of single cards, beside this device", columns, markdown=markdown)
+    title = "what guides claim of single cards, beside this device"
+    print_rows(columns, title=title, markdown=markdown)
     typer.echo("; ".join(dict.fromkeys(claim["source"] for claim in claims)), err=True)
     typer.echo("IoU or accuracy here: mptui parity --model unet --precision bf16 --data FOLDER", err=True)
 
@@ -480,7 +435,7 @@ _NOT_OF_RUN = frozenset(
     {"batch_size", "rounds", "seconds", "minutes", "only", "against", "table", "scaling", "as_json"}
     | {"markdown", "profile"}
 )
-_MOST = 64
+_SIZES = range(1, 65)
 
 
 def show_scaling(
@@ -497,7 +452,8 @@ def show_scaling(
     from mptui.lab.measure.core import AblationRun, Effort, MeasureError, Measurer, endless
     from mptui.runs.planning.plan import plan_run
 
-    sizes, plan = numbers(str(options.scaling)), plan_run(request)
+    sizes = o.numbers("--scaling", str(options.scaling), _SIZES, "numbers of processes", example="1,2,4")
+    plan = plan_run(request)
     batch = plan.config.training.batch_size
     environ = dict(os.environ)
     if plan.device.kind == "cpu":  # as many threads for each process, whatever their number
@@ -520,22 +476,6 @@ def show_scaling(
         _print_table(plan, lab, document, markdown=output.markdown)
         print_next(f"mptui run --nproc-per-node {sizes[-1]}   # for more GPUs than there are: mptui simulate")
     return 130 if interrupted else 0
-
-
-def numbers(given: str) -> list[int]:
-    """Return the numbers of processes in `--scaling`, in order.
-
-    Raises:
-        ConfigError: They are none.
-    """
-    parts = [part.strip() for part in given.split(",")]
-    sizes = sorted({int(part) if part.isascii() and part.isdecimal() else 0 for part in parts})
-    if not 1 <= sizes[0] <= sizes[-1] <= _MOST:
-        raise ConfigError(
-            f"--scaling {given}: not numbers of processes from 1 to {_MOST}",
-            hint="separate them by commas: 1,2,4",
-        )
-    return sizes
 
 
 def _scaling_document(plan: "Plan", lab: "AblationRun") -> dict[str, Any]:
@@ -572,7 +512,6 @@ def _described(lab: "AblationRun", row: "Row") -> dict[str, Any]:
 
 
 def _print_table(plan: "Plan", lab: "AblationRun", document: dict[str, Any], *, markdown: bool) -> None:
-    from mptui import text as fmt
     from mptui.lab.measure.core import rounds_text
 
     rows = document["processes"]
@@ -590,7 +529,7 @@ def _print_table(plan: "Plan", lab: "AblationRun", document: dict[str, Any], *, 
     ]
     batch = plan.config.training.batch_size
     title = f"{plan.config.model.name} on {plan.device.name}, {batch} images in each process"
-    print_rows(f"{title}: {rounds_text(lab.rounds)}", columns, markdown=markdown)
+    print_rows(columns, title=f"{title}: {rounds_text(lab.rounds)}", markdown=markdown)
     for row in lab.rows:
         if row.failed is not None:
             typer.echo(clean(f"{row.variant.title}: not measured: {row.failed}"))

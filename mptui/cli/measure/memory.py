@@ -11,8 +11,7 @@ import typer
 from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.measure.bench import print_rows
-from mptui.cli.output import TableColumn, file_progress, print_json, print_next
+from mptui.cli.output import TableColumn, file_progress, print_json, print_next, print_rows
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -115,7 +114,7 @@ def _machine_with(card: str | None) -> "Machine | None":
 
 
 def _print(ledger: "Ledger", *, markdown: bool) -> None:
-    print_rows(_title(ledger), _by_part(ledger), markdown=markdown)
+    print_rows(_by_part(ledger), title=_title(ledger), markdown=markdown)
     typer.echo(f"\n{_AUTOCAST}")
     used = ledger.used
     if used.gradients_at_peak < used.gradients:
@@ -124,9 +123,9 @@ def _print(ledger: "Ledger", *, markdown: bool) -> None:
         )
     name = ledger.plan.precision.used.upper()
     typer.echo("")
-    print_rows(f"In {name}, each of these alone saves memory:", _by_lever(ledger), markdown=markdown)
+    print_rows(_by_lever(ledger), title=f"In {name}, each of these alone saves memory:", markdown=markdown)
     typer.echo("")
-    print_rows(f"Where {name} has the most activations:", _by_module(ledger), markdown=markdown)
+    print_rows(_by_module(ledger), title=f"Where {name} has the most activations:", markdown=markdown)
 
 
 def _title(ledger: "Ledger") -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import console, print_json, print_next
+from mptui.cli.output import columns_of, print_json, print_next, print_rows
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -150,33 +150,22 @@ def _by_image(
 
 
 def _print_table(result: "ParityResult") -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in (
-        "seed",
-        "precision",
-        "status",
-        result.metric or "metric",
-        "val loss",
-        "images/s",
-        "peak GiB",
-        "s",
-    ):
-        table.add_column(heading, justify="left" if heading in {"precision", "status"} else "right")
-    for pair in zip(result.fp32, result.ours, strict=True):
-        for outcome in pair:
-            table.add_row(
-                str(outcome.seed),
-                outcome.precision,
-                outcome.status.replace("_", " "),
-                _figure(outcome.metric, 4),
-                _figure(outcome.val_loss, 4),
-                _figure(outcome.samples_per_second, 1),
-                _figure(None if outcome.peak_bytes is None else outcome.peak_bytes / 2**30, 2),
-                _figure(outcome.seconds, 0),
-            )
-    console().print(table)
+    rows = [
+        [
+            str(outcome.seed),
+            outcome.precision,
+            outcome.status.replace("_", " "),
+            _figure(outcome.metric, 4),
+            _figure(outcome.val_loss, 4),
+            _figure(outcome.samples_per_second, 1),
+            _figure(None if outcome.peak_bytes is None else outcome.peak_bytes / 2**30, 2),
+            _figure(outcome.seconds, 0),
+        ]
+        for pair in zip(result.fp32, result.ours, strict=True)
+        for outcome in pair
+    ]
+    figures = (result.metric or "metric", "val loss", "images/s", "peak GiB", "s")
+    print_rows(columns_of(("seed", "precision", "status", *figures), rows, left={1, 2}))
 
 
 def _figure(value: float | None, digits: int) -> str:

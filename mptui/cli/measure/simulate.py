@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptui import text as fmt
 from mptui.cli import options as o
-from mptui.cli.measure.bench import print_rows
 from mptui.cli.measure.memory import counting
-from mptui.cli.output import print_json, print_next
+from mptui.cli.output import TableColumn, print_json, print_next, print_rows
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mptui.lab.measure.scaling import Prediction
     from mptui.runs.planning.plan import Plan, Request
 
-_MOST_RANKS = 16_384
+_SIZES = range(2, 16_385)
 _MEASURED_S = 3.0
 _WAYS = {"replicated": "DDP", "sharded": "FSDP2"}
 
@@ -49,7 +49,7 @@ def simulate(
     from mptui.lab.measure.scaling import Link, Simulation
     from mptui.runs.planning.plan import plan_run
 
-    sizes = _sizes(options.ranks)
+    sizes = o.numbers("--ranks", options.ranks, _SIZES, "numbers", example="8,64")
     request = settings.request()
     plan = plan_run(request)
     with counting(plan) as classes:
@@ -75,17 +75,6 @@ def simulate(
         _print_table(plan, rate, options.bandwidth, rows, markdown=output.markdown)
         print_next("the assumptions: docs/scaling.md")
     return 0
-
-
-def _sizes(ranks: str) -> list[int]:
-    """Return the numbers in `--ranks`."""
-    parts = [part.strip() for part in ranks.split(",")]
-    sizes = [int(part) if part.isascii() and part.isdigit() else 0 for part in parts]
-    if not all(2 <= size <= _MOST_RANKS for size in sizes):
-        raise ConfigError(
-            f"--ranks {ranks}: not numbers from 2 to {_MOST_RANKS:,}", hint="separate them by commas: 8,64"
-        )
-    return sorted(set(sizes))
 
 
 def _measured(request: "Request", plan: "Plan") -> float:
@@ -128,9 +117,6 @@ def _print_table(
     *,
     markdown: bool,
 ) -> None:
-    from mptui import text as fmt
-    from mptui.cli.output import TableColumn
-
     def column(heading: str, cells: list[str], leave: int = 0) -> TableColumn:
         return TableColumn(heading, cells, right=True, leave=leave)
 
@@ -148,4 +134,4 @@ def _print_table(
         f"{plan.config.model.name}, {plan.precision.used}, {batch} images on each GPU: "
         f"{rate:,.0f} images/s on one, {bandwidth:g} GB/s between them"
     )
-    print_rows(title, columns, markdown=markdown)
+    print_rows(columns, title=title, markdown=markdown)

@@ -157,7 +157,7 @@ def _compared(value: float, recorded: dict[str, float] | None, name: str) -> str
 
 
 def _print_classes(found: "Evaluation") -> None:
-    from mptui.cli.output import TableColumn, fitting, lines, terminal_width
+    from mptui.cli.output import TableColumn, print_rows
 
     per_class = found.result.per_class
     names = list(next(iter(per_class.values()), {}))
@@ -170,8 +170,7 @@ def _print_classes(found: "Evaluation") -> None:
         for place, (metric, values) in enumerate(per_class.items(), 1)
     ]
     typer.echo("")
-    for line in lines(fitting(columns, terminal_width())):
-        typer.echo(line)
+    print_rows(columns)
     if len(names) > len(shown):
         typer.echo(f"… {len(names) - len(shown):,} more classes: --json has all")
 

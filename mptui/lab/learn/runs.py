@@ -94,7 +94,7 @@ class SmallRun:
     def __init__(self, request: Request, settings: Mapping[str, object] = {}) -> None:
         plan = replace(plan_run(small_request(request, settings)), workers=0)
         self._mailbox = Mailbox()
-        prepared = prepare(plan, emit=_nothing, mailbox=self._mailbox, on_bad=_nothing, force_compile=False)
+        prepared = prepare(plan, mailbox=self._mailbox)
         self.job = prepared.job
         self.task = plan.task
         self.names = {"model": str(self.job.config.model.name), "dataset": prepared.dataset.name}

@@ -25,7 +25,13 @@ from mptui.lab.measure.amp_trial import (
     merged,
     rounding_to,
 )
-from mptui.lab.measure.first_difference import FirstDifference, Rounding, first_difference
+from mptui.lab.measure.first_difference import (
+    MOST_ALLOWED,
+    TIMES_CONTROL,
+    FirstDifference,
+    Rounding,
+    first_difference,
+)
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
 
@@ -36,16 +42,12 @@ from mptui.runs.planning.plan import Plan
 
 AS_FP32 = 0.9
 """Cosine similarity to fp32's gradient from which a gradient counts as equal."""
-TIMES_CONTROL = 5.0
-"""Allowed deviation, as a multiple of that by rounding images and weights."""
 LOSS_OFF = 0.02
 """Relative error of the loss up to which it counts as equal."""
 OUTPUTS_OFF = 0.05
 """Error of the outputs, relative to their norm, up to which they count as equal."""
 TIMES_NORM = 1.5
 """Ratio of a gradient's norm to fp32's, or its inverse, up to which it counts as equal."""
-MOST_ALLOWED = 0.5
-"""Allowed deviation from which the control is too noisy to tell."""
 _SLACK = (1 - AS_FP32) / 2
 _CLEAR_CONTROL = 1 - (MOST_ALLOWED - _SLACK) / TIMES_CONTROL
 """Cosine similarity of a control that is just not too noisy."""
@@ -370,9 +372,7 @@ def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> 
         }
     )
     alone = replace(plan, workers=0, resolved=replace(plan.resolved, config=config))
-    prepared = prepare(
-        alone, emit=lambda _: None, mailbox=mailbox, on_bad=lambda *_: None, force_compile=False
-    )
+    prepared = prepare(alone, mailbox=mailbox)
     job = prepared.job
     set_switches(config)
     taken = first_batches(job, batches)

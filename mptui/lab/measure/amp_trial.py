@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, isfinite
 from typing import Any, Literal
 
 import torch
@@ -23,7 +22,7 @@ from mptui.engine.precision import DTYPES, apply_fp32_layers, as_fp32
 from mptui.engine.progress import StepSeeds
 from mptui.engine.spectrum import PartStatistics, WatchedOperations
 from mptui.errors import DataError
-from mptui.lab.measure.first_difference import RecordedOperation, RecordedOperations
+from mptui.lab.measure.first_difference import RecordedOperation, RecordedOperations, relative_error
 from mptui.models.layers import recomputing
 from mptui.registry import own_code
 from mptui.registry.own_code import defining_line, failing_line, running_line
@@ -142,7 +141,7 @@ class LocalErrors:
 
     def _measure(self, name: str, found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         if [each.shape for each in expected] == [each.shape for each in found]:
-            errors = [_error(a, b) for a, b in zip(found, expected, strict=True)]
+            errors = [relative_error(a, b) for a, b in zip(found, expected, strict=True)]
             self.errors[name] = max([self.errors.get(name, 0.0), *errors])
 
     def _computed(self, module: torch.nn.Module, call: _Call) -> list[torch.Tensor]:
@@ -182,15 +181,6 @@ def _own_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever a module takes
 def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever a module gives
     leaves = tree_leaves(values)
     return [t.detach().float() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
-
-
-def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    if not found.numel():
-        return 0.0
-    error, norm = float((found - expected).norm()), float(expected.norm())
-    if not isfinite(norm):  # it is so in fp32 too
-        return 0.0
-    return (error / norm if norm else inf if error else 0.0) if isfinite(error) else inf
 
 
 # Finds operations of the person's network that don't follow autocast, with their lines

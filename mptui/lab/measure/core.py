@@ -54,6 +54,13 @@ class Switch:
     on: Settings
     together: bool = True
 
+    @classmethod
+    def of(
+        cls, key: str, values: tuple[object, object], name: str, title: str, *, together: bool = True
+    ) -> "Switch":
+        """Return the switch of one key with its values off and on."""
+        return cls(name, title, {key: values[0]}, {key: values[1]}, together)
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -83,66 +90,31 @@ def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> li
         cpus: CPUs that this process may use.
         precision: The 16-bit format that suits the device, which `everything` includes.
     """
-    cuda = device.torch_name.startswith("cuda")
+    cuda, batch = device.torch_name.startswith("cuda"), config.training.batch_size
+    modes = ("default", "reduce-overhead", "max-autotune") if cuda else ("default",)
     found = []
     if device.native.get("tf32") == "native":
-        off, on = {"precision.matmul": "highest"}, {"precision.matmul": "high"}
-        found.append(Switch("tf32", "TF32", off, on))
+        found.append(Switch.of("precision.matmul", ("highest", "high"), "tf32", "TF32"))
+    for mode in SIXTEEN_BIT:
+        if device.native.get(mode) != "no":
+            values = "fp32", mode
+            found.append(Switch.of("precision.mode", values, mode, mode, together=mode == precision))
     found += [
-        Switch(mode, mode, {"precision.mode": "fp32"}, {"precision.mode": mode}, together=mode == precision)
-        for mode in SIXTEEN_BIT
-        if device.native.get(mode) != "no"
+        Switch.of("speed.channels_last", (False, True), "channels_last", "channels last"),
+        Switch.of("speed.fused", (False, True), "fused", "fused optimizer"),
     ]
-    found += [
-        Switch(
-            "channels_last",
-            "channels last",
-            {"speed.channels_last": False},
-            {"speed.channels_last": True},
-        ),
-        Switch("fused", "fused optimizer", {"speed.fused": False}, {"speed.fused": True}),
-    ]
-    modes = ("default", "reduce-overhead", "max-autotune") if cuda else ("default",)
-    found += [
-        Switch(
-            f"compile-{mode}" if cuda else "compile",
-            f"compile ({mode})" if cuda else "compile",
-            {"speed.compile": "off"},
-            {"speed.compile": mode},
-            together=mode == modes[-1],
-        )
-        for mode in modes
-    ]
-    batch = config.training.batch_size
-    found.append(
-        Switch(
-            "batch", f"batch {2 * batch}", {"training.batch_size": batch}, {"training.batch_size": 2 * batch}
-        )
-    )
-    found += _of_the_data(config, cpus, cuda=cuda)
-    return found
-
-
-def _of_the_data(config: RunConfig, cpus: int, *, cuda: bool) -> list[Switch]:
-    found = []
+    for mode in modes:
+        name, title = (f"compile-{mode}", f"compile ({mode})") if cuda else ("compile", "compile")
+        found.append(Switch.of(COMPILE, ("off", mode), name, title, together=mode == modes[-1]))
+    found.append(Switch.of("training.batch_size", (batch, 2 * batch), "batch", f"batch {2 * batch}"))
     if cpus > 1:
-        found.append(Switch("workers", f"{cpus} workers", {"data.workers": 1}, {"data.workers": cpus}))
+        found.append(Switch.of("data.workers", (1, cpus), "workers", f"{cpus} workers"))
     found += [
-        Switch(
-            name,
-            f"cache ({where})",
-            {"data.cache": "off"},
-            {"data.cache": where},
-            together=where == "device",
-        )
-        for name, where in (("cache-ram", "ram"), ("cache", "device"))
+        Switch.of("data.cache", ("off", "ram"), "cache-ram", "cache (ram)", together=False),
+        Switch.of("data.cache", ("off", "device"), "cache", "cache (device)"),
     ]
-    mixing: dict[str, object] = {}
-    if config.data.mixup_alpha:
-        mixing["data.mixup_alpha"] = config.data.mixup_alpha
-    if config.data.cutmix_alpha:
-        mixing["data.cutmix_alpha"] = config.data.cutmix_alpha
-    if mixing:
+    alphas = {"data.mixup_alpha": config.data.mixup_alpha, "data.cutmix_alpha": config.data.cutmix_alpha}
+    if mixing := {key: alpha for key, alpha in alphas.items() if alpha}:
         found.append(Switch("no-mixup", "no mixup", mixing, dict.fromkeys(mixing, 0.0)))
     return found
 

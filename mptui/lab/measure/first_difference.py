@@ -293,10 +293,11 @@ def first_difference(
 
 def _differs(ours: RecordedOperation, reference: RecordedOperation) -> float:
     """Return the largest difference of a result, relative to the reference's norm."""
-    return max(_error(a, b) for a, b in zip(ours.values, reference.values, strict=True))
+    return max(relative_error(a, b) for a, b in zip(ours.values, reference.values, strict=True))
 
 
-def _error(values: torch.Tensor, reference: torch.Tensor) -> float:
+def relative_error(values: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the norm of a difference, relative to the reference's; infinite if it is finite there alone."""
     norm, error = float(reference.norm()), float((values - reference).norm())
     if not math.isfinite(norm):  # it is not finite in fp32 either
         return 0.0

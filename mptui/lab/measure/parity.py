@@ -12,17 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.config.resolve import RESERVED_VARIABLES, to_toml
-from mptui.errors import (
-    ConfigError,
-    DataError,
-    DiskError,
-    DivergedError,
-    MemoryExhaustedError,
-    MptuiError,
-    RunDirectoryError,
-)
+from mptui.errors import ConfigError, MptuiError, RunDirectoryError, error_of_code
 from mptui.events import EpochFinished, RunStarted, Step, Validated
 from mptui.hardware.devices import Machine, find_machine
+from mptui.lab.measure.core import peak_bytes
 from mptui.lab.measure.noise import MOST_SEEDS, TOLERANCE, Difference, Verdict, between_seeds, difference
 from mptui.processes.start import MAIN, ForkedChild, ForkServer, exit_code_name
 from mptui.runs.planning.plan import Plan, Request, plan_run
@@ -147,10 +140,6 @@ SETTINGS = "settings.toml"
 _STDERR = 2
 _ENDED = {"diverged", "out_of_memory"}
 """Failures that count as a result of a precision other than FP32."""
-_ERRORS: dict[int, type[MptuiError]] = {
-    kind.exit_code: kind
-    for kind in (ConfigError, DataError, DivergedError, MemoryExhaustedError, RunDirectoryError, DiskError)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +343,7 @@ def _failure(piece: Piece, code: int, summary: Mapping[str, Any]) -> MptuiError:
     hint = str(
         recorded.get("hint") or f"see {piece.run}; to continue, repeat the command with the same --name"
     )
-    return _ERRORS.get(code, MptuiError)(f"{piece.name}: {message}", hint=hint)
+    return error_of_code(code)(f"{piece.name}: {message}", hint=hint)
 
 
 # The result of a comparison: metrics of both precisions, their difference, and a description
@@ -397,7 +386,7 @@ class TrainingResult:
 def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
     """Read the result of a training from its run directory."""
     curves = read_curves(piece.run)
-    memory, final = summary.get("memory") or {}, summary.get("final") or {}
+    final = summary.get("final") or {}
     return TrainingResult(
         precision=piece.precision,
         seed=piece.seed,
@@ -406,7 +395,7 @@ def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
         metric=curves.final if curves.final is not None and isfinite(curves.final) else None,
         val_loss=_number(final.get("val_loss")),
         samples_per_second=_number(summary.get("samples_per_second")),
-        peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
+        peak_bytes=peak_bytes(summary),
         seconds=float((summary.get("time") or {}).get("total_s") or 0.0),
         ended_in=str((summary.get("precision") or {}).get("used")),
         recoveries=tuple(str(r.get("action")) for r in summary.get("recoveries") or ()),

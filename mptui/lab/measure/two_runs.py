@@ -233,15 +233,7 @@ def _side(
     run: Path, plan: Plan, mailbox: Mailbox, snapshot: Snapshot | None, *, like: _Side | None = None
 ) -> tuple[_Side, list[str]]:
     """Prepare a step of a run, with the weights of a checkpoint or of the first run, if given."""
-    prepared = prepare(
-        plan,
-        emit=lambda _: None,
-        mailbox=mailbox,
-        on_bad=lambda *_: None,
-        force_compile=False,
-        goes_on=snapshot is not None,
-    )
-    job = prepared.job
+    job = prepare(plan, mailbox=mailbox, goes_on=snapshot is not None).job
     if snapshot is not None:
         load_weights(job.model, snapshot, run)
     if like is not None:

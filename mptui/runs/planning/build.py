@@ -84,10 +84,10 @@ def check_inputs(plan: Plan) -> None:
 def prepare(
     plan: Plan,
     *,
-    emit: Emit,
     mailbox: Mailbox,
-    on_bad: OnBad,
-    force_compile: bool,
+    emit: Emit = lambda event: None,
+    on_bad: OnBad = lambda problem: None,
+    force_compile: bool = False,
     decide: Decide = lambda plan, model, dataset: plan,
     goes_on: bool = False,
     learned: LearnedData | None = None,
@@ -98,8 +98,8 @@ def prepare(
 
     Args:
         plan: The plan of the run.
-        emit: Receives progress events.
         mailbox: Checked for a stop in every phase.
+        emit: Receives progress events.
         on_bad: Called for each unusable sample, also during training.
         force_compile: Compile even if the run is too short to repay it.
         decide: Measures the `auto` settings; without it, the table of devices decides.
