@@ -240,7 +240,7 @@ class Trainer:
             The window's loss, 0-dim, on the device.
         """
         context, state, hooks = self.context, self.state, self.context.hooks
-        job, parts, mark = state.job, state.parts, context.reporter.clock.mark
+        job, parts, clock = state.job, state.parts, context.reporter.clock
         replica, precision, updater = parts.replica, parts.precision, parts.updater
         check, overwritten = job.config.guards.check_batches, parts.compiler.static_shapes
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
@@ -253,12 +253,12 @@ class Trainer:
             updater.keep_grads(keep_grads)
         weight = self._lockstep.weight(window)
         losses = []
-        replica.begin(window, context.micro_batches.limits["training"])
+        replica.begin(window, context.micro_batches.limits["training"], clock)
         for micro_batch, is_last in context.micro_batches.of(window):
             context.mailbox.check_stop()
             if check:
                 check_batch(micro_batch, job.num_classes, state.step)
-            mark("copy")
+            clock.mark("copy")
             replica.synchronize(is_last)  # several processes sum their gradients in the last backward pass
             with precision.forward_context():  # autocast
                 outputs = outputs_of(replica.network, micro_batch, model=state.model)
@@ -266,13 +266,13 @@ class Trainer:
                 loss = job.task.loss(outputs, micro_batch, weight, window.size)
             if check:
                 check_loss(loss.detach(), state.step)
-            mark("forward")
+            clock.mark("forward")
             # before the backward pass: the outputs are still in the processor's cache
             seen = outputs.detach()
             state.window_metrics.update(seen.clone() if overwritten else seen, micro_batch)
-            mark("other")
+            clock.mark("other")
             precision.backward(loss)  # of the scaled loss, in fp16
-            mark("backward")
+            clock.mark("backward")
             losses.append(loss.detach())
         losses += replica.fill_up(precision)  # what other processes have more of the window
         for gradients_ready in hooks.at(Hook.gradients_ready):
@@ -284,7 +284,7 @@ class Trainer:
         state.window_metrics.end(updater.good)
         updater.apply()  # the optimizer's step
         updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
-        mark("optimizer")
+        clock.mark("optimizer")
         return loss
 
     def _between_steps(self) -> None:

@@ -229,7 +229,6 @@ class Ranks:
         sync: What all ranks agree on at each meeting.
         failure: The failure that ends the run, once all ranks know of it.
         beats: The signs of life of the ranks; None for a single process.
-        sums_begin: Called in a backward pass when this rank has all its own gradients.
         steps: On rank 0, the latest measured steps: the times of each rank.
     """
 
@@ -250,7 +249,6 @@ class Ranks:
         self.sync = StepSync()
         self.failure: RankFailure | None = None
         self.beats: Beats | None = None
-        self.sums_begin: Callable[[], None] = lambda: None
         self.steps: tuple[tuple[StepTimes, ...], ...] = ()
         self._own_failure: RankFailure | None = None
         self._arrivals = 0

@@ -20,6 +20,7 @@ from mptui.data.sampler import Share
 from mptui.engine.compile import eagerly
 from mptui.engine.precision import Precision
 from mptui.engine.ranks.group import Ranks, lost, shard_of
+from mptui.engine.reporting.step_time import StepClock
 from mptui.errors import ConfigError
 from mptui.models.layers import blocks_of
 
@@ -44,8 +45,14 @@ class Replica:
     def __init__(self, network: torch.nn.Module) -> None:
         self.network = network
 
-    def begin(self, window: Window, limit: int | None) -> None:
-        """Begin a step of micro-batches of at most `limit` samples; None: of whole batches."""
+    def begin(self, window: Window, limit: int | None, clock: StepClock) -> None:
+        """Begin a step that `clock` measures.
+
+        Args:
+            window: Its samples.
+            limit: The most samples of a micro-batch; None: a batch is one.
+            clock: Is told when this rank has all its own gradients, and waits for those of the others.
+        """
 
     def synchronize(self, last: bool) -> None:
         """Say before a forward pass whether it is the window's last, whose backward pass sums gradients."""
@@ -92,6 +99,9 @@ class RankReplica(Replica):
         batch_size: Samples of a batch of all ranks.
     """
 
+    _clock: StepClock
+    """Measures the step under way."""
+
     def __init__(
         self, network: torch.nn.Module, ranks: Ranks, dummy: Callable[[], Batch], batch_size: int
     ) -> None:
@@ -106,8 +116,9 @@ class RankReplica(Replica):
         self.tied_by = "training.sync_batch_norm" if self._norms else ""
 
     @override
-    def begin(self, window: Window, limit: int | None) -> None:
+    def begin(self, window: Window, limit: int | None, clock: StepClock) -> None:
         self._short = self._passes_short(window, limit)
+        self._clock = clock
 
     @override
     def synchronize(self, last: bool) -> None:
@@ -207,7 +218,7 @@ class SummedReplica(RankReplica):
     def _summed(self, _state: None, bucket: GradBucket) -> Future[torch.Tensor]:
         """Sum a bucket of gradients over all ranks, while the backward pass goes on."""
         if bucket.is_last():
-            self._ranks.sums_begin()
+            self._clock.sums_begin()
         self._sent += 1
         return self._sum(bucket).then(lambda done: done.value()[0])
 

@@ -203,8 +203,6 @@ class RankTimes(Hook, SyncPart):
         self._own: list[int] | None = None
         self._arrived: dict[int, StepTimes] = {}
         self._ranks.agree_on("times", self)
-        if self.active:
-            self._ranks.sums_begin = context.reporter.clock.sums_begin
 
     @property
     def active(self) -> bool:
