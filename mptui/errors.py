@@ -17,6 +17,9 @@ class MptuiError(Exception):
     Args:
         message: The fault, with place and value; lines after the first are details, one fault each.
         hint: The remedy, in the imperative, with the flag or command.
+
+    Attributes:
+        document: What a command with --json prints beside the error.
     """
 
     exit_code: ClassVar[int] = 1
@@ -25,6 +28,7 @@ class MptuiError(Exception):
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = clean_lines(message)
         self.hint = clean(" ".join(hint.splitlines()))
+        self.document: Mapping[str, object] = {}
         super().__init__(self.message)
 
 

@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,7 +30,6 @@ from mptui.text import clean
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
-_USAGE = 2
 
 # typer imports pydantic, 0.1 s, to convert its own flag if that is not given; False avoids this
 _NO_HELP = {"help": False}
@@ -119,16 +119,15 @@ def _warning_line(message: object, category: type[Warning], *_place: object, **_
 
 
 def _exit_code(arguments: list[str], debug: bool) -> int:
+    report = partial(_report_error, debug=debug, as_json="--json" in arguments)
     try:
         _check_folder()
         code = app(arguments, prog_name="mptui", standalone_mode=False)
         sys.stdout.flush()
     except MptuiError as error:
-        _report_error(error.message, error.hint, debug)
-        return error.exit_code
+        return report(error)
     except typer.TyperException as error:
-        _report_error(clean(error.format_message()), _usage_hint(error), debug)
-        return _USAGE
+        return report(ConfigError(error.format_message(), hint=_usage_hint(error)))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -144,14 +143,12 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         from mptui.io.written_files import disk_hint
 
         hint = disk_hint(error, Path("/dev/stdout"), "redirect the output")
-        _report_error(f"standard output: {error.strerror}", hint, debug)
-        return DiskError.exit_code
+        return _report_error(DiskError(f"standard output: {error.strerror}", hint=hint), debug=debug)
     except Exception as error:
         fault = fault_of(error) or _of_memory(error)
         if fault is None:
             raise
-        _report_error(fault.message, fault.hint, debug)
-        return fault.exit_code
+        return report(fault)
     return code or 0
 
 
@@ -191,10 +188,21 @@ def _open_tui(isolate: bool, trust_code: bool) -> int:
     return guarded(cockpit)
 
 
-def _report_error(message: str, hint: str, debug: bool) -> None:
+def _report_error(error: MptuiError, *, debug: bool, as_json: bool = False) -> int:
+    """Print an error on stderr, and with --json its document on stdout; return the exit code."""
     if debug:
         traceback.print_exc()
-    print(f"mptui: {message}\n  {hint}", file=sys.stderr)  # noqa: T201 - also without rich
+    print(f"mptui: {error.message}\n  {error.hint}", file=sys.stderr)  # noqa: T201 - also without rich
+    if as_json:
+        from mptui.cli.output import print_json
+
+        told = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        try:
+            print_json({**error.document, **told})
+            sys.stdout.flush()
+        except OSError:  # the error and its exit code take precedence
+            drop_unwritten(sys.stdout)
+    return error.exit_code
 
 
 def _usage_hint(error: typer.TyperException) -> str:

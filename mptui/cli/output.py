@@ -29,11 +29,30 @@ _LINE_EVERY_S = 10.0
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def print_json(document: object) -> None:
-    """Print the JSON document of a command with --json, in UTF-8; NaN and infinities are refused."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+JSON_VERSION = 1
+"""Version of the documents of all commands; `docs/json.md` has their keys."""
+
+
+def print_json(document: Mapping[str, object], *, older: Mapping[str, str] | None = None) -> None:
+    """Print the JSON document of a command with --json, in UTF-8; NaN and infinities are refused.
+
+    Args:
+        document: The document.
+        older: Keys of earlier versions -> the keys that have taken their place; both are printed.
+    """
+    kept = {name: document[key] for name, key in (older or {}).items()}
+    whole = {"version": JSON_VERSION, **document, **kept}
+    text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
     # a byte of a name that is not UTF-8 would be written as it is; JSON has an escape for what stands for it
     typer.echo(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def flat_error(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run with its error as other documents have it: `error` and `hint`."""
+    error = summary.get("error")
+    if not isinstance(error, dict):
+        return dict(summary)
+    return {**summary, "error": error.get("message"), "hint": error.get("hint")}
 
 
 def print_next(command: str) -> None:

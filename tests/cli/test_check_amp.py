@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):
     data = ("--set", "data.augment=none", "--set", "data.crop_pct=0.5")
     ended = mptui("check-amp", *flags, *data, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    document = json.loads(ended.stdout)
+    document = checked("check-amp", json.loads(ended.stdout))
     assert set(document["precisions"]) == {"fp32", "bf16", "fp16"}
     assert (document["use"], document["precisions"]["fp16"]["safe"]) == ("fp16", True)
     assert document["precisions"]["fp16"]["verdict"] == "as fp32"

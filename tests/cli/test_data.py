@@ -9,6 +9,7 @@ from PIL import Image
 
 from mptui.cli.main import _exit_code
 from tests.data.images import class_folders, photo
+from tests.made.json_documents import checked
 
 
 def run(capsys, *arguments):
@@ -55,7 +56,7 @@ def test_images_that_are_made_are_nobody_s_code(capsys):
 
 def test_the_same_as_a_document(pets, capsys):
     code, printed, _ = run(capsys, "data", pets, "--json", "--set", "data.bad_sample_budget=0.5")
-    document = json.loads(printed)
+    document = checked("data", json.loads(printed))
     assert (code, document["layout"], document["train_samples"], document["val_samples"]) == (
         0, "class folders", 5, 2,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from mptui.io.own_files import mark_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY
+from tests.made.json_documents import checked
 from tests.program import DEADLINE_S, Program, run_to_end
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ def test_a_detached_run_gives_the_shell_back_and_is_stopped_with_a_checkpoint(fo
     # a pipe, as in $(mptui run --detach): it must be closed while the run continues
     started = mptui(folder, "run", "--detach", "--json", "--name", "away", environ=ENDLESS)
     assert started.returncode == 0, started.stderr
-    told = json.loads(started.stdout)
+    told = checked("run --detach", json.loads(started.stdout))
     run = folder / "away"
     assert (told["run"], told["directory"], told["pid"]) == ("away", str(run), owner_of(run))
     process = psutil.Process(told["pid"])

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
+from tests.made.json_documents import checked
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def detect(monkeypatch):
 def test_json_is_one_document_and_nothing_else(detect):
     result = detect(FakeNvml([h200(), t4()]), "--json")
 
-    document = json.loads(result.stdout)
+    document = checked("detect", json.loads(result.stdout))
     assert result.exit_code == 0
     assert [d["device"] for d in document["devices"]] == ["cuda:0", "cuda:1", "cpu"]
     assert document["selected"] == "cuda:0"

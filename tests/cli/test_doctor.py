@@ -8,6 +8,7 @@ import pytest
 from tests.cli.calls import call
 from tests.data.images import class_folders
 from tests.forks import FORKING
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 
 ACCELERATE = "distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: bf16\n"
@@ -29,7 +30,7 @@ def test_the_machine_the_data_and_the_configuration_in_one_document(doctor, tmp_
     (tmp_path / "data/cat/torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
     flags = ("--data", "data", "--model", "resnet18", "--set", "data.bad_sample_budget=0.5", "--json")
     ended = doctor(*flags, how=partial(run_to_end, call=FORKING))
-    document = json.loads(ended.stdout)
+    document = checked("doctor", json.loads(ended.stdout))
     assert (ended.returncode, document["exit_code"], document["errors"]) == (0, 0, 0), document
     found = {(f["area"], f["name"]): f for f in document["findings"]}
     for name in ("driver", "torch", "cpu", "memory", "shm", "nofile", "disk", "locale", "terminal", "logout"):

@@ -32,7 +32,8 @@ def test_all_commands_are_here():
 @pytest.mark.parametrize("words", [(), ("--kills", "2", "--json"), ("--help",)])
 def test_a_command_of_earlier_versions_is_told_with_what_to_use_instead(words):
     ended = call("selftest", *words)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.returncode == 2
+    assert bool(ended.stdout) == ("--json" in words)
     assert ended.stderr.startswith("mptui: selftest is no longer a command\n  kill runs in a folder")
     assert "selftest" not in call("--help").stdout
 

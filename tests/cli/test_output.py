@@ -11,5 +11,5 @@ def test_json_is_utf8_whatever_a_name_is(capfdbinary):
     print_json({"file": name, "of": "café"})
     printed = capfdbinary.readouterr().out
 
-    assert json.loads(printed.decode()) == {"file": name, "of": "café"}
+    assert json.loads(printed.decode()) == {"version": 1, "file": name, "of": "café"}
     assert "café".encode() in printed

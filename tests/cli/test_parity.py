@@ -23,6 +23,7 @@ from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
 from tests.forks import FORKING
+from tests.made.json_documents import checked
 from tests.program import DEADLINE_S, Program, run_to_end, server
 
 pytestmark = pytest.mark.slow
@@ -116,7 +117,7 @@ def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
         outcomes.append(read_outcome(piece, summary))
     assert (both / "fp32-seed0/summary.json").stat().st_mtime_ns == before
     assert _report(both, comparison, outcomes, Stop(), as_json=True, strict=False) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = checked("parity", json.loads(capsys.readouterr().out))
     assert json.loads((both / "parity.json").read_text()) == document
     assert (document["metric"], document["precision"]) == ("iou", "bf16")
     assert document["verdict"] == "undecided"

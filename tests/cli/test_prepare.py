@@ -11,6 +11,7 @@ import pytest
 from mptui.data.layouts.known import recognize
 from mptui.errors import DataError
 from tests.data.images import class_folders, photo
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -87,7 +88,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_a_prepared_set_is_looked_at(prepare, undisturbed):
     looked = prepare(undisturbed, "--json")
-    document = json.loads(looked.stdout)
+    document = checked("prepare", json.loads(looked.stdout))
     assert (looked.returncode, document["samples"], document["shards"]) == (0, 42, 6)
     assert "complete" in looked.stderr
 

@@ -9,6 +9,7 @@ from mptui.cli.main import app
 from mptui.config.keys import RETIRED, SETTINGS, nearest_setting
 from mptui.config.profiles import ORDER
 from mptui.errors import ConfigError
+from tests.made.json_documents import checked
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_without_a_command_the_profiles_are_listed(run):
 
 
 def test_list_as_json_is_one_document(run):
-    document = json.loads(run("list", "--json").stdout)
+    document = checked("profiles list", json.loads(run("list", "--json").stdout))["profiles"]
     assert [entry["name"] for entry in document] == list(ORDER)
     assert set(document[0]) == {"name", "description", "path", "origin"}
 
@@ -88,7 +89,8 @@ def test_keys_explains_each_setting_with_this_word(run):
 
 
 def test_keys_as_json_has_all_that_the_schema_declares(run):
-    keys = {about["key"]: about for about in json.loads(run("keys", "--json").stdout)["keys"]}
+    document = checked("profiles keys", json.loads(run("keys", "--json").stdout))
+    keys = {about["key"]: about for about in document["keys"]}
     assert keys.keys() == SETTINGS.keys()
     assert keys["memory.budget_gib"]["values"]["anyOf"][0]["maximum"] == 4096
     assert keys["memory.budget_gib"]["unit"] == "GiB"

@@ -13,6 +13,7 @@ from PIL import Image
 from tests import small_cnn
 from tests.cli.calls import call
 from tests.data.images import class_folders
+from tests.made.json_documents import checked, failed
 from tests.program import DEADLINE_S, Program
 
 TINY = {
@@ -46,7 +47,7 @@ def test_a_run_leaves_a_directory_that_says_what_happened_and_repeats_it(tmp_pat
     flags = ("--profile", "fast", "--model", SMALLEST, "--epochs", 2)
     ended = mptui("run", *flags, "--runs-dir", tmp_path, "--json")
     assert ended.returncode == 0, ended.stderr
-    summary = json.loads(ended.stdout)
+    summary = checked("run", json.loads(ended.stdout))
     (run,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert summary["status"] == "completed"
     assert summary["run"] == run.name
@@ -136,7 +137,7 @@ def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, whole
     resumed = mptui("resume", "cut", "--runs-dir", tmp_path, "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert losses(run) == losses(whole)
-    assert json.loads(resumed.stdout)["final"] == final(whole)
+    assert checked("resume", json.loads(resumed.stdout))["final"] == final(whole)
 
 
 def test_a_folder_of_pictures_is_learnt_and_its_broken_files_are_named(tmp_path):
@@ -199,9 +200,11 @@ def test_a_diverging_run_ends_with_its_code_and_a_report(tmp_path):
         *("run", "--model", "unet", "--set", "model.width=4", "--set", "model.depth=2"),
         *("--lr", "1e20", "--epochs", 50, "--runs-dir", tmp_path, "--name", "up"),
         *("--set", "training.warmup_epochs=0", "--set", "guards.max_skipped_streak=3"),
-        *("--set", "guards.max_recoveries=1"),
+        *("--set", "guards.max_recoveries=1", "--json"),
     )
     assert ended.returncode == 4, ended.stderr
+    told = failed(checked("run", json.loads(ended.stdout)))
+    assert (told["status"], told["exit_code"]) == ("diverged", 4)
     summary = json.loads((tmp_path / "up" / "summary.json").read_text())
     assert summary["status"] == "diverged"
     assert summary["skipped_steps"] >= 3

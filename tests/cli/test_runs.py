@@ -14,6 +14,7 @@ from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, w
 from mptui.runs.store.files import Summary
 from mptui.runs.store.journal import NAME, Journal
 from tests.cli.calls import call
+from tests.made.json_documents import checked
 
 
 def a_run(folder, name, *, lr=0.1, losses=(2.0, 1.0), **summary):
@@ -60,9 +61,8 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     for run in (going, silent):
         claim(run)
     os.utime(silent / NAME, (time.time() - 600, time.time() - 600))
-    listed = {
-        run["run"]: run for run in json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)["runs"]
-    }
+    document = checked("runs", json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout))
+    listed = {run["run"]: run for run in document["runs"]}
     assert {name: run["status"] for name, run in listed.items()} == {
         "done": "completed",
         "dead": "crashed",
@@ -252,7 +252,8 @@ def test_any_number_of_runs_is_compared(tmp_path):
     for place, rate in enumerate((0.1, 0.2, 0.4)):
         a_run(tmp_path, f"run-{place}", lr=rate, losses=(2.0, 1.0 - place / 4))
     names = [f"run-{place}" for place in range(3)]
-    found = json.loads(call("runs", "compare", *names, "--runs-dir", tmp_path, "--json").stdout)
+    ended = call("runs", "compare", *names, "--runs-dir", tmp_path, "--json")
+    found = checked("runs compare", json.loads(ended.stdout))
     assert found["settings"] == {"training.lr": [0.1, 0.2, 0.4]}
     assert len(found["curves"]["val_loss"]) == 3
     shown = call("runs", "compare", *names, "--runs-dir", tmp_path).stdout

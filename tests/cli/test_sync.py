@@ -8,6 +8,7 @@ from mptui.cli.main import _exit_code
 from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers import feeder
 from mptui.testing.tracker import course, scalars_in, write
+from tests.made.json_documents import checked
 from tests.runs.trackers import toys
 from tests.runs.trackers.journals import end
 
@@ -39,7 +40,7 @@ def test_it_sends_once_what_was_missed_also_to_a_new_tracker(run, capsys):
     assert capsys.readouterr().out.splitlines() == ["csv: 1,202 events sent", "lines: nothing was missing"]
     assert toys.lines_of(run, "lines") == scalars_in(run)
     assert sync("2026", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = checked("sync", json.loads(capsys.readouterr().out))
     assert document == {"version": 1, "run": run.name, "sent": {"lines": 0}}
 
 

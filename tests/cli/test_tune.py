@@ -12,6 +12,7 @@ from mptui.config.resolve import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.measure.core import MeasureError, Measurer, SampleSpan, ShortRunResult, StoppedError
 from tests.forks import FORKING
+from tests.made.json_documents import checked
 from tests.program import Program
 
 DEADLINE_S = 300
@@ -48,7 +49,7 @@ def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_
     assert "no setting was measured to be better than fast" in rest
     assert rest.splitlines()[-1].startswith("Next: mptui run --profile fast")
 
-    document = json.loads(out)
+    document = checked("tune", json.loads(out))
     assert (document["better"], document["profile"], document["toml"]) == (False, None, None)
     assert not (tmp_path / "own").exists()
 
@@ -75,7 +76,7 @@ def test_what_was_not_measured_stays_as_the_profile_has_it_and_the_rest_trains(p
     asked = ["tune", *sets, "--precision", "fp32", "--minutes", "2", "--save", "mine", "--json"]
     result = CliRunner().invoke(app, asked)
 
-    document = json.loads(result.stdout)
+    document = checked("tune", json.loads(result.stdout))
     path = tmp_path / "own/profiles/mine.toml"
     assert document["profile"] == str(path)
     assert document["toml"] == path.read_text()

@@ -20,6 +20,7 @@ from mptui.lab.measure.core import (
     switches,
     variants,
 )
+from tests.made.json_documents import checked
 
 pytestmark = pytest.mark.slow
 
@@ -276,7 +277,7 @@ def test_the_command_prints_one_document(tmp_path, monkeypatch):
 
     result = CliRunner().invoke(app, ["bench", *flags, *more, *switch])
 
-    document = json.loads(result.stdout)
+    document = checked("bench", json.loads(result.stdout))
     assert [row["name"] for row in document["variants"]] == ["baseline", "+fused", "everything", "-fused"]
     assert document["variants"][2]["claim"] == {"speed": 3.5, "memory": None}
     assert document["variants"][1]["ratio"]["value"] > 0

@@ -10,6 +10,7 @@ from mptui.hardware.devices import Device
 from mptui.lab.measure.bench import SUBJECTS, beside_claims, formats, request_of
 from mptui.lab.measure.core import MeasureError, Measurer, SampleSpan, ShortRunResult
 from mptui.runs.planning.plan import plan_run
+from tests.made.json_documents import checked
 
 GAINS = {"fp32": 1.0, "fp16": 1.8, "bf16": 0.4}
 
@@ -40,7 +41,7 @@ def table(*arguments):
 
 
 def test_each_network_is_measured_in_each_format_with_the_claim_beside_it(made_up):
-    document = json.loads(table("--rounds", "2", "--json").stdout)
+    document = checked("bench --table guides", json.loads(table("--rounds", "2", "--json").stdout))
 
     rows = {row["name"]: row for row in document["rows"]}
     assert list(rows) == ["resnet50", "vit_l_16", "diffusion_unet", "unet"]

@@ -15,6 +15,7 @@ from mptui.hardware.devices import USABLE
 from mptui.lab.measure.memory import PARTS, count_classes
 from mptui.runs.planning.plan import Request, plan_run
 from tests.made import one_layer
+from tests.made.json_documents import checked
 
 SETTINGS = (
     "model.name=unet",
@@ -36,7 +37,7 @@ MEMORY = ["memory", *SMALL, "--card", "1GiB", "--json"]
 
 def document(capsys, *arguments):
     assert app([*MEMORY, *arguments], standalone_mode=False) == 0
-    return json.loads(capsys.readouterr().out)
+    return checked("memory", json.loads(capsys.readouterr().out))
 
 
 def assert_parts_add_up(told):

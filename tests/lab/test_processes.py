@@ -13,6 +13,7 @@ from mptui.errors import ConfigError
 from mptui.lab.measure.bench import efficiency, variants
 from mptui.lab.measure.core import AblationRun, Deadline, Effort, MeasureError, SampleSpan, ShortRunResult
 from tests.forks import FORKING, words
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 
 TINY = ["--model", "unet", "--batch-size", "4", "--device", "cpu", "--workers", "0"]
@@ -56,7 +57,7 @@ def test_two_processes_are_measured_beside_one(monkeypatch):
     monkeypatch.setattr("mptui.lab.measure.bench.subprocess", SimpleNamespace(run=run))
     flags = [*TINY, *(part for each in SETS for part in ("--set", each))]
     asked = ["bench", *flags, "--scaling", "2,1", "--rounds", "1", "--seconds", "0.1", "--json"]
-    document = json.loads(CliRunner().invoke(app, asked).stdout)
+    document = checked("bench --scaling", json.loads(CliRunner().invoke(app, asked).stdout))
     one, two = document["processes"]
     assert (one["processes"], two["processes"], document["batch_size_per_process"]) == (1, 2, 4)
     assert two["failed"] is None

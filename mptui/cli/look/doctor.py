@@ -14,7 +14,6 @@ from mptui.text import counted
 if TYPE_CHECKING:
     from mptui.lab.doctor.findings import Finding
 
-FORMAT_VERSION = 1
 _COLOURS = {"ok": "green", "advice": "yellow", "error": "red"}
 
 
@@ -73,7 +72,6 @@ def _document(findings: list["Finding"], code: int) -> dict[str, object]:
     from dataclasses import asdict
 
     return {
-        "version": FORMAT_VERSION,
         "findings": [asdict(finding) for finding in findings],
         "errors": sum(finding.state == "error" for finding in findings),
         "advice": sum(finding.state == "advice" for finding in findings),

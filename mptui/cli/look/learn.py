@@ -10,7 +10,6 @@ from mptui.cli.output import print_json, print_next
 if TYPE_CHECKING:
     from mptui.lab.learn.formats import LearnChoices
 
-FORMAT_VERSION = 1
 _NAMES = ("formats", "scaling", "overflow", "autocast", "batchnorm", "training")
 _WIDTH = 80
 
@@ -79,7 +78,7 @@ def _print_document(choices: "LearnChoices", names: tuple[str, ...]) -> None:
     from mptui.lab.learn.exercises import run_exercise
 
     lessons = {name: run_exercise(name, choices).document for name in names}
-    print_json({"version": FORMAT_VERSION, "exercises": finite_json(lessons)})
+    print_json({"exercises": finite_json(lessons)})
 
 
 def _print_text(choices: "LearnChoices", names: tuple[str, ...]) -> None:

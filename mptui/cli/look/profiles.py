@@ -13,7 +13,6 @@ from mptui.cli.output import print_json, print_next
 from mptui.errors import ConfigError
 from mptui.text import clean, shell_word
 
-FORMAT_VERSION = 1
 _WIDEST = 110
 
 
@@ -62,12 +61,11 @@ def _print_list(*, as_json: bool) -> None:
 
     found = list_profiles()
     if as_json:
-        print_json(
-            [
-                {"name": p.name, "description": p.description, "path": str(p.path), "origin": p.origin}
-                for p in found
-            ]
-        )
+        rows = [
+            {"name": p.name, "description": p.description, "path": str(p.path), "origin": p.origin}
+            for p in found
+        ]
+        print_json({"profiles": rows})
     else:
         name_width = max((len(clean(p.name)) for p in found), default=0)
         origin_width = max((len(p.origin) for p in found), default=0)
@@ -116,7 +114,7 @@ def keys(options: KeysOptions, output: o.Output) -> None:
         )
     documents = [document(key) for key in found]
     if output.as_json:
-        print_json({"version": FORMAT_VERSION, "keys": documents, "retired": instead or None})
+        print_json({"keys": documents, "retired": instead or None})
         return
     if instead:
         typer.echo(f"{options.word} is a setting of earlier versions: {instead}")

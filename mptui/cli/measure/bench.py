@@ -90,7 +90,7 @@ def bench(
     claims = options.against is not None
     document = _document(plan, lab, options.seconds, claims=claims)
     if output.as_json:
-        print_json(document)
+        print_json(document, older={"seconds": "seconds_per_round"})
     else:
         show(lab, document, claims=claims, markdown=output.markdown)
         print_next("mptui run --profile fast   # or a profile with the settings that are faster here")
@@ -125,7 +125,7 @@ def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool)
         "device": plan.device.torch_name,
         "device_name": plan.device.name,
         "rounds": lab.rounds,
-        "seconds": seconds,
+        "seconds_per_round": seconds,
         "variants": rows,
     }
 
@@ -278,12 +278,12 @@ def guides_table(settings: o.SettingOptions, options: BenchOptions, output: o.Ma
         "device": chosen.torch_name,
         "device_name": chosen.name,
         "rounds": options.rounds,
-        "seconds": options.seconds,
+        "seconds_per_round": options.seconds,
         "rows": rows,
         "cards": cards,
     }
     if output.as_json:
-        print_json(document)
+        print_json(document, older={"seconds": "seconds_per_round"})
     else:
         _show(document, markdown=output.markdown)
         _show_cards(cards, markdown=output.markdown)
@@ -471,7 +471,7 @@ def show_scaling(
     )
     document = _scaling_document(plan, lab)
     if output.as_json:
-        print_json(document)
+        print_json(document, older={"batch_size_per_process": "batch_size_per_rank"})
     else:
         _print_table(plan, lab, document, markdown=output.markdown)
         print_next(f"mptui run --nproc-per-node {sizes[-1]}   # for more GPUs than there are: mptui simulate")
@@ -481,8 +481,9 @@ def show_scaling(
 def _scaling_document(plan: "Plan", lab: "AblationRun") -> dict[str, Any]:
     return {
         "model": plan.config.model.name,
+        "device": plan.device.torch_name,
         "device_name": plan.device.name,
-        "batch_size_per_process": plan.config.training.batch_size,
+        "batch_size_per_rank": plan.config.training.batch_size,
         "rounds": lab.rounds,
         "processes": [_described(lab, row) for row in lab.rows],
     }

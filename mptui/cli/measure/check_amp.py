@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mptui.lab.measure.first_difference import FirstDifference
     from mptui.runs.planning.plan import Plan
 
-FORMAT_VERSION = 1
 LAYERS_SHOWN = 10
 SAMPLES_SHOWN = 3
 _VERDICTS = {
@@ -56,7 +55,7 @@ def check_amp(
     report = check(plan, options.batches, Mailbox(), diff=options.diff)
     path = None if options.save is None else _save(options.save, report, plan)
     if output.as_json:
-        print_json(_document(report, path))
+        print_json(_document(report, path), older={"dataset": "data"})
         return 0
     _show(report)
     if path is not None:
@@ -85,10 +84,10 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
 
     ranking = report.ranking
     document = {
-        "version": FORMAT_VERSION,
         "model": report.model,
-        "dataset": report.dataset,
+        "data": report.dataset,
         "device": report.device,
+        "device_name": report.device_name,
         "batches": report.batches,
         "batch_size": report.batch_size,
         "use": report.use,
@@ -113,7 +112,7 @@ def _show(report: "AmpReport") -> None:
     from mptui.lab.measure.amp import lost_layers
 
     counted = f"{report.batches} batch{'es' if report.batches != 1 else ''} of {report.batch_size}"
-    typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device}; not compiled"))
+    typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device_name}; not compiled"))
     typer.echo(f"\n{'':8}{'loss':>10}{'outputs off':>13}{'gradients':>11}{'rounding':>10}{'loss scale':>12}")
     for checked in report.checked.values():
         typer.echo(clean(_precision_line(checked)))

@@ -59,7 +59,7 @@ def memory(
             plan = within_budget(plan, precision=plan.precision.used, classes=classes.number, ranks=1)
         ledger = ledger_of(plan, classes, room, lambda what: typer.echo(f"counting: {what}", err=True))
     if output.as_json:
-        print_json(ledger.document())
+        print_json(ledger.document(), older={"classes": "class_count"})
         return 0
     _print(ledger, markdown=output.markdown)
     if options.card is None and plan.device.kind == "cpu":

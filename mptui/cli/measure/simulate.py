@@ -96,6 +96,7 @@ def _document(
 ) -> dict[str, Any]:
     return {
         "model": plan.config.model.name,
+        "device": plan.device.torch_name,
         "device_name": plan.device.name,
         "precision": plan.precision.used,
         "batch_size_per_rank": plan.config.training.batch_size,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mptui.lab.measure.tune import Tuning
     from mptui.runs.planning.plan import Plan
 
-FORMAT_VERSION = 1
 _PROFILE = "fast"
 
 
@@ -106,9 +105,9 @@ def _report(
         write_profile(path, text, replace=options.force)
         typer.echo(f"{'Replaced' if replaced else 'Saved'}: {clean(str(path), limit=4096)}", err=True)
     if as_json:
-        document = {"version": FORMAT_VERSION, **measure_tune.document(plan, search, effort)}
+        document = {**measure_tune.document(plan, search, effort)}
         document |= {"profile": None if path is None else str(path), "toml": text}
-        print_json(finite_json(document))
+        print_json(finite_json(document), older={"dataset": "data"})
     elif path is None and text is not None:
         typer.echo(text, nl=False)
     else:

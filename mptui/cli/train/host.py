@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
-from mptui.cli.output import console, print_json, print_next
+from mptui.cli.output import console, flat_error, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.events import finite_json
@@ -63,9 +63,7 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     if result.bug is not None:
         raise result.bug
     if result.error is not None:
-        if as_json:
-            with _discard_unwritable():  # the error and its exit code take precedence
-                print_json(finite_json(result.summary))
+        result.error.document = finite_json(result.summary)
         raise result.error
     tell_end(result.summary, session.run, result.exit_code, as_json=as_json, quiet=quiet)
     if worker_left():
@@ -139,7 +137,7 @@ def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, qu
     """
     if as_json:
         with contextlib.nullcontext() if code == 0 else _discard_unwritable():
-            print_json(finite_json(summary))
+            print_json(finite_json(flat_error(summary)))
         return
     with _discard_unwritable():  # the exit code is the run's
         for line in final_lines(summary):

@@ -14,8 +14,6 @@ from mptui.text import clean, counted, shell_word
 if TYPE_CHECKING:
     from mptui.data.prepared import PreparedSet
 
-FORMAT_VERSION = 1
-
 
 class PrepareOptions(o.SettingOptions):
     """The data, and what is made of it."""
@@ -120,15 +118,15 @@ def _verify(data: str, as_json: bool) -> int:
 def _report(prepared: "PreparedSet", seconds: float, as_json: bool) -> None:
     document = _document(prepared, seconds)
     if as_json:
-        print_json(document)
+        print_json(document, older={"left_out": "left_out_count"})
         return
     typer.echo(
         f"{clean(str(prepared.folder), limit=4096)}: {document['samples']:,} samples for {document['task']},"
         f" {len(prepared.classes)} classes, {_sides(prepared)},"
         f" {document['bytes'] / 2**20:,.0f} MiB in {counted(document['shards'], 'shard')}"
     )
-    if document["left_out"]:
-        typer.echo(f"left out {document['left_out']} unusable files", err=True)
+    if document["left_out_count"]:
+        typer.echo(f"left out {document['left_out_count']} unusable files", err=True)
     print_next(f"mptui run --data {shell_word(prepared.folder)}")
 
 
@@ -141,7 +139,6 @@ def _sides(prepared: "PreparedSet") -> str:
 def _document(prepared: "PreparedSet", seconds: float) -> dict[str, Any]:
     about = prepared.about
     return {
-        "version": FORMAT_VERSION,
         "folder": str(prepared.folder),
         "name": about.name,
         "task": about.task,
@@ -152,7 +149,7 @@ def _document(prepared: "PreparedSet", seconds: float) -> dict[str, Any]:
         "side": about.side,
         "shards": len(about.tars),
         "bytes": sum(tar.bytes for tar in about.tars),
-        "left_out": len(prepared.problems),
+        "left_out_count": len(prepared.problems),
         "seconds": round(seconds, 1),
     }
 

@@ -10,7 +10,7 @@ import typer
 from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.output import TableColumn, fitting, lines, print_json, print_next, terminal_width
+from mptui.cli.output import TableColumn, fitting, flat_error, lines, print_json, print_next, terminal_width
 from mptui.text import clean, some
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class ComparedRuns(o.OfRun):
     )
 
 
-FORMAT_VERSION = 1
 _CURVE_WIDTH = 32
 _SAMPLES_SHOWN = 3
 
@@ -88,10 +87,10 @@ def list_all(
         listed.reverse()
     differing = differing_settings(listed) if options.settings else []
     if output.as_json:
-        rows: list[dict[str, Any]] = [dict(run.summary) for run in listed]
+        rows: list[dict[str, Any]] = [flat_error(run.summary) for run in listed]
         for row, run in zip(rows, listed, strict=True) if options.settings else ():
             row["settings"] = {key: run.settings.get(key) for key in differing}
-        print_json(finite_json({"version": FORMAT_VERSION, "runs": rows}))
+        print_json(finite_json({"runs": rows}))
         return
     if not found:
         print_next(f"no runs in {options.runs_dir}; start one: mptui run --profile fast")
@@ -125,7 +124,7 @@ def compare(
     if options.where and len(options.others) > 1:
         raise typer.BadParameter("--where is of two runs")
     runs = [find_run(options.runs_dir, name) for name in (options.run, *options.others)]
-    found = {"version": FORMAT_VERSION, **compared(runs)}
+    found = compared(runs)
     if options.where:
         found["where"] = _parting_place(runs, found, options.at, trust_code=settings.trust_code)
     if output.as_json:

@@ -8,8 +8,6 @@ from mptui.cli import options as o
 from mptui.cli.output import print_json
 from mptui.text import clean
 
-FORMAT_VERSION = 1
-
 
 class SyncOptions(o.SettingOptions, o.OfRun):
     """A run, and the settings of its trackers."""
@@ -31,7 +29,7 @@ def sync(options: Annotated[SyncOptions, "run sets runs_dir"], output: o.Output)
     ).config
     sent = send_missing(path, config)
     if output.as_json:
-        print_json({"version": FORMAT_VERSION, "run": path.name, "sent": sent})
+        print_json({"run": path.name, "sent": sent})
         return
     for name, rows in sent.items():
         typer.echo(clean(f"{name}: {rows:,} events sent" if rows else f"{name}: nothing was missing"))

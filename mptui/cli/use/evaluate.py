@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # `mptui evaluate`: all metrics of a trained run on a set, its worst samples and its surest mistakes
 # --------------------------------------------------------------------------------------------------
 
-FORMAT_VERSION = 1
 _MOST_CLASSES_SHOWN = 50
 
 
@@ -82,7 +81,7 @@ def evaluate(options: Annotated[EvaluateOptions, _OPTIONS], output: o.Output) ->
     for problem in found.problems:
         tell_left_out(problem)
     if output.as_json:
-        print_json(_document(trained, found))
+        print_json(_document(trained, found), older={"loss": "val_loss"})
     else:
         _print(trained, found)
         print_next(TASKS[trained.plan.task].use.format(run=shell_word(trained.run)))
@@ -95,13 +94,13 @@ def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
     result, confusion = found.result, found.confusion
     document: dict[str, Any] = finite_json(
         {
-            **head(trained, FORMAT_VERSION),
+            **head(trained),
             "data": found.data.dataset.name,
             "part": found.data.part,
             "samples": len(found.data.split),
             "classes": list(trained.classes),
             "batch_size": found.limit or trained.config.training.batch_size,
-            "loss": result.loss,
+            "val_loss": result.loss,
             "metrics": result.metrics,
             "per_class": result.per_class,
             "confusion": None if confusion is None else confusion.tolist(),
@@ -251,7 +250,7 @@ def _precisions_document(trained: "Trained", found: "PrecisionComparison") -> di
 
     document: dict[str, Any] = finite_json(
         {
-            **head(trained, FORMAT_VERSION),
+            **head(trained),
             "data": found.data.dataset.name,
             "part": found.data.part,
             "samples": len(found.data.split),
@@ -260,8 +259,10 @@ def _precisions_document(trained: "Trained", found: "PrecisionComparison") -> di
                 {
                     "precision": row.precision,
                     "support": row.support,
+                    "val_loss": row.result.loss if row.result else None,
                     "loss": row.result.loss if row.result else None,
                     "metrics": row.result.metrics if row.result else None,
+                    "samples_per_second": row.images_per_second,
                     "images_per_second": row.images_per_second,
                     "weight_bytes": row.weight_bytes or None,
                     "peak_bytes": row.peak_bytes,

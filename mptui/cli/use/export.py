@@ -8,15 +8,13 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.used_run import UsedRun, note
+from mptui.cli.use.used_run import UsedRun, head, note
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.lab.use.export import Exported
     from mptui.lab.use.trained import Trained
-
-FORMAT_VERSION = 1
 
 
 class ExportOptions(UsedRun):
@@ -72,12 +70,8 @@ def _document(trained: "Trained", name: str, exported: "Exported", seconds: floa
 
     agreement = exported.agreement
     return {
-        "version": FORMAT_VERSION,
-        "run": trained.run.name,
-        "checkpoint": trained.checkpoint,
-        "step": trained.step,
+        **head(trained),
         "format": name,
-        "precision": trained.precision.name,
         "file": str(exported.file),
         "bytes": exported.size,
         "card": str(exported.card),

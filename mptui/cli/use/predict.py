@@ -16,7 +16,6 @@ from mptui.text import clean, clean_name, shell_word
 if TYPE_CHECKING:
     from mptui.lab.use.predict import PredictionRun
 
-FORMAT_VERSION = 1
 _TABLE = "predictions.csv"
 _CSV, _JSON_LINES = (".csv",), (".jsonl", ".ndjson")
 
@@ -131,7 +130,7 @@ def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: P
     trained = work.trained
     document: dict[str, Any] = finite_json(
         {
-            **head(trained, FORMAT_VERSION),
+            **head(trained),
             "classes": list(trained.classes),
             "mirror": work.mirror,
             "out": None if place is None else str(place),

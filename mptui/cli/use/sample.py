@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mptui.lab.use.sample import GenerationRequest, ImageQuality, MadeImages
     from mptui.lab.use.trained import Trained
 
-FORMAT_VERSION = 1
 _MOST_STEPS = 1000
 
 
@@ -91,7 +90,7 @@ def sample(options: Annotated[SampleOptions, _OPTIONS], output: o.Output) -> int
         if classifier is not None:
             quality = image_quality(trained, classifier, made.files, on_progress=on_progress, note=note)
     if output.as_json:
-        print_json(_document(trained, request, made, quality))
+        print_json(_document(trained, request, made, quality), older={"steps": "sampling_steps"})
     else:
         _print(made, quality)
     count, side = options.count, trained.config.data.image_size
@@ -123,9 +122,9 @@ def _document(
     trained: "Trained", request: "GenerationRequest", made: "MadeImages", quality: "ImageQuality | None"
 ) -> dict[str, Any]:
     return {
-        **head(trained, FORMAT_VERSION),
+        **head(trained),
         "sampler": request.method,
-        "steps": request.steps,
+        "sampling_steps": request.steps,
         "seed": request.seed,
         "guidance": request.guidance,
         "out": str(request.folder),

@@ -84,15 +84,15 @@ def tell_left_out(problem: "Problem") -> None:
     typer.echo(clean(f"left out {clean_name(problem.path, 4096)}: {problem.reason}", 4500), err=True)
 
 
-def head(trained: "Trained", version: int) -> dict[str, Any]:
+def head(trained: "Trained") -> dict[str, Any]:
     """Return the beginning of a JSON document about the use of a run."""
     return {
-        "version": version,
         "run": trained.run.name,
         "checkpoint": trained.checkpoint,
         "step": trained.step,
         "task": trained.plan.task,
         "device": trained.plan.device.torch_name,
+        "device_name": trained.plan.device.name,
         "precision": trained.precision.name,
     }
 

@@ -323,6 +323,7 @@ class AmpReport:
     model: str
     dataset: str
     device: str
+    device_name: str
     batches: int
     batch_size: int
     checked: dict[str, Checked]
@@ -382,7 +383,8 @@ def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> 
     return AmpReport(
         model=str(config.model.name),
         dataset=prepared.dataset.name,
-        device=plan.device.name,
+        device=plan.device.torch_name,
+        device_name=plan.device.name,
         batches=len(taken),
         batch_size=config.training.batch_size,
         checked=checked,

@@ -472,7 +472,7 @@ def document(plan: Plan, search: Search, effort: TuneCost) -> dict[str, Any]:
     """Return the result for JSON."""
     return {
         "model": plan.config.model.name,
-        "dataset": plan.config.data.path or plan.config.data.name,
+        "data": plan.config.data.path or plan.config.data.name,
         "device": plan.device.torch_name,
         "device_name": plan.device.name,
         "settings": settings(plan, search),

@@ -20,6 +20,7 @@ from mptui.config.schema import RunConfig
 from mptui.lab.measure.scaling import Bucket, Link, Segment, Simulation, replicated_step_s, sharded_step_s
 from mptui.models.layers import blocks_of
 from mptui.models.zoo import build, parameter_count
+from tests.made.json_documents import checked
 
 RANKS = 8
 CONFIG = RunConfig.model_validate(
@@ -111,7 +112,7 @@ def test_a_step_waits_only_for_what_is_not_hidden():
 def test_the_command_prints_a_row_for_each_number():
     settings = ["--model", "small_cnn", "--set", "data.image_size=32", "--device", "cpu"]
     asked = ["simulate", *settings, "--ranks", "16,4", "--samples-per-second", "100"]
-    document = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    document = checked("simulate", json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout))
     assert [row["ranks"] for row in document["ranks"]] == [4, 16]
     assert all(0 < row["sharded"]["efficiency"] <= 1 for row in document["ranks"])
     text = CliRunner().invoke(app, asked).stdout

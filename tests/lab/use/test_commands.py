@@ -9,6 +9,7 @@ import pytest
 
 from mptui.processes.start import MAIN
 from mptui.runs.store.directory import read_summary
+from tests.made.json_documents import checked
 from tests.program import DEADLINE_S, run_to_end, server
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,7 @@ def test_the_precision_is_chosen_and_named(classifier, pictures):
 
 def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, segmenter, pictures):
     found = mptui("predict", classifier, f"{pictures}/*/0.png", "--json", "--mirror")
-    document = json.loads(found.stdout)
+    document = checked("predict", json.loads(found.stdout))
     assert [row["file"] for row in document["predictions"]] == [
         str(pictures / name / "0.png") for name in ("blue", "green", "red")
     ]
@@ -87,9 +88,10 @@ def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, seg
     assert (tmp_path / "masks" / "masks" / "0.png").exists()
     assert (tmp_path / "masks" / "overlays" / "0.png").exists()
 
-    measured = json.loads(mptui("evaluate", classifier, "--checkpoint", "last", "--json").stdout)
+    ended = mptui("evaluate", classifier, "--checkpoint", "last", "--json")
+    measured = checked("evaluate", json.loads(ended.stdout))
     final = read_summary(classifier)["final"]
-    assert {"val_loss": measured["loss"], **measured["metrics"]} == {
+    assert {"val_loss": measured["val_loss"], **measured["metrics"]} == {
         key: value for key, value in final.items() if key in measured["recorded"]
     }
     assert "as the run measured" in mptui("evaluate", classifier).stdout
@@ -106,10 +108,11 @@ def test_precisions_side_by_side_in_a_table_and_in_json(segmenter):
     assert float(exact[place]) == pytest.approx(loss, abs=1e-5)
     assert rounded[place] != exact[place]
 
-    document = json.loads(mptui(*asked, "bf16", "--json").stdout)
+    ended = mptui(*asked, "bf16", "--json")
+    document = checked("evaluate --precisions", json.loads(ended.stdout))
     (only,) = document["precisions"]
     assert (document["run"], document["task"], only["precision"]) == ("segmenter", "segmentation", "bf16")
-    assert f"{only['loss']:.5f}" == rounded[place]
+    assert f"{only['val_loss']:.5f}" == rounded[place]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from mptui.errors import ConfigError
 from mptui.lab.use.sample import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
 from tests.lab.use.runs import GENERATOR, train
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 
 
@@ -128,7 +129,7 @@ def test_each_command_of_the_page_is_one_of_the_program():
 @pytest.mark.slow
 def test_images_from_the_command_line(tmp_path, generator):
     ended = run_to_end("sample", generator, "--out", tmp_path / "out", "--count", 2, "--steps", 2, "--json")
-    document = json.loads(ended.stdout)
+    document = checked("sample", json.loads(ended.stdout))
     assert ended.returncode == 0, ended.stderr
     assert document["files"] == [str(tmp_path / "out" / f"{n:04}.png") for n in range(2)]
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == [

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.gpus import SLOW_CPU
+from tests.made.json_documents import checked
 from tests.program import run_to_end
 from tests.small_cnn import NAME
 
@@ -94,7 +95,8 @@ def test_its_predictions_are_those_of_a_cpu(run_of, device, pictures):
 @pytest.mark.parametrize("format_", ["safetensors", "pt2"])
 def test_it_is_exported_to_a_file_that_computes_the_same(run_of, tmp_path, format_):
     run, _ = run_of("classifier")
-    told = json.loads(done("export", run, "--format", format_, "--out", tmp_path / "out", "--json"))
+    printed = done("export", run, "--format", format_, "--out", tmp_path / "out", "--json")
+    told = checked("export", json.loads(printed))
     assert told["other_classes"] == 0
     assert told["largest_difference"] <= told["tolerance"]
 
