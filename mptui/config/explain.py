@@ -1,7 +1,7 @@
 """What a setting is: meaning, values, default, where it acts and when it changes; all from the schema."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -77,10 +77,12 @@ def document(key: str) -> dict[str, Any]:
 def lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what `document` returned as pairs of a word and a sentence, for a person."""
     unit = f", in {about['unit']}" if about["unit"] else ""
-    words = " | ".join(about["choices"])
-    if not words or about["values"].get("type") == "array":
-        words = _words(about["values"]) + (f" of {words}" if words else "")
-    yield "takes", words + unit + (f"; {UNSET} unsets it" if about["may_be_unset"] else "")
+    yield (
+        "takes",
+        _words(about["values"], about["choices"])
+        + unit
+        + (f"; {UNSET} unsets it" if about["may_be_unset"] else ""),
+    )
     defaults = [_default(about["default"])]
     defaults += [f"{task}: {_default(value)}" for task, value in about["default_by_task"].items()]
     yield "default", "; ".join(defaults)
@@ -112,17 +114,25 @@ def _schema(table: type[Table]) -> dict[str, Any]:
     return properties
 
 
-def _words(values: Mapping[str, Any]) -> str:
-    """Say in words what a JSON Schema of values allows; null is left out."""
+def _words(values: Mapping[str, Any], choices: Sequence[str]) -> str:
+    """Say in words what a JSON Schema of values allows; null is left out.
+
+    Args:
+        values: The schema, in which text is any text.
+        choices: The words that there are for text; empty: any.
+    """
     if "anyOf" in values:
-        return " or ".join(_words(each) for each in values["anyOf"] if each.get("type") != "null")
+        kinds = [each for each in values["anyOf"] if each.get("type") != "null"]
+        return ", or ".join(_words(each, () if each.get("type") == "array" else choices) for each in kinds)
     if "const" in values:
         return str(values["const"])
     if "enum" in values:
         return " | ".join(values["enum"])
     if values["type"] == "array":
         count = f"{values['minItems']} " if values.get("maxItems") == values.get("minItems", 0) else ""
-        return f"a list of {count}values, each {_words(values['items'])}"
+        return f"a list of {count}values, each {_words(values['items'], choices)}"
+    if values["type"] == "string" and choices:
+        return " | ".join(choices)
     limits = " and ".join(_limits(values))
     return f"{_KINDS[values['type']]}, {limits}" if limits else _KINDS[values["type"]]
 

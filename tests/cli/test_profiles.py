@@ -115,3 +115,17 @@ def test_keys_refuses_a_word_of_no_setting(run):
     fault = run("keys", "xyzzy").exception
     assert isinstance(fault, ConfigError)
     assert fault.hint == "list all: mptui profiles keys"
+
+
+@pytest.mark.parametrize(
+    ("key", "takes"),
+    {
+        "memory.micro_batch": "a whole number, 1 or more, or auto; none unsets it",
+        "training.betas": "a list of 2 values, each a number, 0 or more and below 1; none unsets it",
+        "speed.compile": "off | default | reduce-overhead | max-autotune",
+        "speed.fused": "true or false, or auto",
+        "memory.budget_gib": "a number, above 0 and at most 4096, in GiB; none unsets it",
+    }.items(),
+)
+def test_keys_says_in_words_which_values_a_setting_takes(run, key, takes):
+    assert f"  takes     {takes}" in run("keys", key).stdout.splitlines()
