@@ -188,7 +188,7 @@ class SettingOptions(Options):
         None, "NAME|PATH", "shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS."
     )
     epochs: str | None = option(None, "N", "Passes over the training set.")
-    batch_size: str | None = option(None, "N", "Samples per micro-batch.")
+    batch_size: str | None = option(None, "N", "Samples per batch, of all processes together.")
     lr: str | None = option(None, "RATE", "Peak learning rate, not rescaled to the batch.")
     precision: str | None = option(None, "auto|fp32|fp16|bf16", "Number format, or float32, …")
     device: str | None = option(

@@ -134,8 +134,8 @@ class MemoryConfig(Table):
     micro_batch: Annotated[
         Count | Literal["auto"] | None, Live("engine/guards/memory.py", overridden_by=("guards/memory",))
     ] = None
-    """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
-    the first step, with `budget_gib` by counting instead of trials."""
+    """Samples per pass on each process, where its part of a batch doesn't fit into memory; auto: the most
+    that fit, determined before the first step, with `budget_gib` by counting instead of trials."""
     activation_checkpointing: Annotated[bool, _OF_JOB] = False
     """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
     same result in less memory, and about a third slower."""
@@ -371,9 +371,9 @@ class TrainingConfig(Table):
     max_steps: Count | None = None
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
     batch_size: Annotated[Count, _OF_LOADER] = 64
-    """Samples per micro-batch."""
+    """Samples per batch, of all processes together."""
     accumulate: Annotated[Count, _OF_JOB] = 1
-    """Micro-batches per optimizer step; the gradient is averaged over all their valid items."""
+    """Batches per optimizer step; the gradient is averaged over all their valid items."""
     lr: Annotated[float, Field(gt=0), replace(_OF_RATE, overridden_by=("guards/nan/ladder/lr_factor",))] = 0.1
     """Peak learning rate for an effective batch of `lr_batch_size`."""
     lr_scaling: Annotated[Literal["linear", "sqrt", "off"], _OF_RATE] = "linear"

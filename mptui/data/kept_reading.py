@@ -172,7 +172,7 @@ def _coding(document: Mapping[str, Any]) -> MaskCoding | None:
 Open = Callable[[KeptReading | None], Dataset]
 
 _HINT = (
-    "restore the data as it was, or give a copy of it with --set data.path=FOLDER; or learn from it as it is"
+    "restore the data as it was, or give a copy of it with --data FOLDER; or learn from it as it is"
     " now in a new run: mptui run"
 )
 

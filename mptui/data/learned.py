@@ -91,7 +91,7 @@ class LearnedData:
         if told:
             raise DataError(
                 f"this run can't go on with this data: {'; '.join(told)}",
-                hint="restore the data, with the names that the classes had, or give --set data.path=FOLDER; "
+                hint="restore the data, with the names that the classes had, or give --data FOLDER; "
                 "or learn from it as it is now in a new run: mptui run",
             )
 

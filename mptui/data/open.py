@@ -155,19 +155,25 @@ def files_of(
         chosen, found = _find(data, data.path, folder, kind, on_progress=on_progress, should_stop=should_stop)
         if isinstance(found, PreparedSet):
             raise ConfigError(
-                f"{data.path} is a prepared set already", hint=f"mptui run --data {shell_word(data.path)}"
+                f"{data.path} is a prepared set already",
+                hint=f"train on it: mptui run --data {shell_word(data.path)}",
             )
         found = split_by_lists(folder, found)
         refuse_rivals(folder, chosen, found, data, should_stop=should_stop)
         return _title(folder), chosen, found
     if is_own(data.name):
-        raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")
+        raise ConfigError(
+            f"{data.name} can't be prepared",
+            hint=f"train on it as it is: mptui run --data {data.name} --trust-code",
+        )
     name, kinds = _kinds(data)
     if kind is not None and not serves(kinds, kind):
         raise refused_by_kind(name, "", kinds, kind)
     chosen = _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
-        raise ConfigError(f"{name} has no image files to prepare", hint=f"mptui run --data {name}")
+        raise ConfigError(
+            f"{name} has no image files to prepare", hint=f"train on it as it is: mptui run --data {name}"
+        )
     root = cache_folder() / "data" if data.path is None else expanded(data.path)
     if data.download:
         fetched(name, root, should_stop)

@@ -44,7 +44,7 @@ class BenchOptions(o.Options):
         None, "guides", "Measure the networks of a guide's table instead of one model."
     )
     scaling: str | None = o.option(
-        None, "N,…", "Measure these numbers of processes instead, each with one's batch."
+        None, "N,…", "Measure these numbers of processes instead, each with --batch-size samples."
     )
 
 

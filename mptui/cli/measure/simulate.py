@@ -43,8 +43,9 @@ def simulate(
 ) -> int:
     """Predict memory and speed on many GPUs.
 
-    Each GPU has the batch of one. Nothing is trained: the network is traced without storage, and sharded
-    over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
+    Each GPU has --batch-size samples, so that all together have a multiple of it. Nothing is trained: the
+    network is traced without storage, and sharded over a group of processes that does not communicate. See
+    docs/scaling.md for the assumptions.
     """
     from mptui.lab.measure.scaling import Link, Simulation
     from mptui.runs.planning.plan import plan_run

@@ -61,7 +61,7 @@ class AdviceContext:
         cpus: CPUs available to this process.
         cached: Whether decoded images are cached.
         compiled: Whether the network is compiled.
-        batch_size: Samples per micro-batch.
+        batch_size: Samples per batch.
         batches: Batches of an epoch.
         accumulate: Batches of an optimizer step.
         computing: Share of the workers' reading time in which they compute or wait for a CPU, and not for a
