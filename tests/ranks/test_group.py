@@ -7,8 +7,8 @@ import torch
 
 from mptui.engine.evaluate import summed_state
 from mptui.engine.ranks import group as ranks_group
-from mptui.engine.ranks.group import Ranks, SyncPart, join
-from mptui.errors import ConfigError, RankError
+from mptui.engine.ranks.group import Ranks, join
+from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace, first_host, rank_place
 from mptui.runs.session.member import leave
 from mptui.tasks.own_loss import OwnMetrics
@@ -70,51 +70,6 @@ def test_the_place_in_a_job_step_of_srun_and_where_its_ranks_meet():
 )
 def test_the_first_host_of_a_list_of_slurm(nodes, host):
     assert first_host(nodes) == host
-
-
-class Lowest(SyncPart):
-    """The lowest number of all ranks, and the names of those that have less than 4."""
-
-    size = 1
-    lowest, told = None, ()
-
-    def __init__(self, ranks):
-        self._own, self._name = 5 - 2 * ranks.rank, f"rank {ranks.rank}"
-        ranks.agree_on("lowest", self)
-
-    def numbers(self):
-        return [self._own]
-
-    def on_numbers(self, rows):
-        self.lowest = min(number for (number,) in rows)
-
-    def news(self):
-        return self._name if self._own < 4 else None
-
-    def on_news(self, told):
-        self.told = told
-
-
-def _agreed(ranks):
-    lowest = Lowest(ranks)
-    ranks.sync_status()
-    return lowest.lowest, lowest.told
-
-
-def _failed_before_it_agreed(ranks):
-    if ranks.rank == 1:
-        return ranks.fail(ConfigError("no such file", hint="name one"))
-    Lowest(ranks)
-    try:
-        ranks.sync_status()
-    except ConfigError as error:
-        return error.message
-
-
-@pytest.mark.slow
-def test_ranks_agree_on_something_more_and_a_rank_that_fails_before_it_is_heard():
-    assert in_group(2, _agreed) == [[3, ["rank 1"]]] * 2
-    assert in_group(2, _failed_before_it_agreed) == ["rank 1: no such file", None]
 
 
 def test_alone_nothing_changes():
