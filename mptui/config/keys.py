@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -185,6 +185,23 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
             place = place.setdefault(table, {})
         place[name] = value
     return document
+
+
+_T = TypeVar("_T", bound=Table)
+
+
+def with_values(config: _T, values: Mapping[str, Any]) -> _T:
+    """Return a copy with other values, by `table.key`, unchecked."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        table, _, rest = key.partition(".")
+        if rest:
+            inner.setdefault(table, {})[rest] = value
+        else:
+            own[key] = value
+    tables = {table: with_values(getattr(config, table), changes) for table, changes in inner.items()}
+    return config.model_copy(update={**own, **tables})
 
 
 def nearest_setting(written: str) -> str | None:

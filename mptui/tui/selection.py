@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from textual.suggester import Suggester
 
 from mptui.config.change import fixed_because
-from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, acts, shown, training_of
+from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, acts, shown, training_of, with_values
 from mptui.config.profiles import ProfileInfo
 from mptui.config.resolve import EDITED, Resolved, data_flags, read_value, resolve, values_of
 from mptui.config.schema import DataConfig, MemoryConfig, RunConfig, TrainingConfig
@@ -224,8 +224,7 @@ def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
     config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     if is_own(config.model.name):
         raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
-    training = config.training.model_copy(update={"batch_size": started.batch_size})
-    config = of_one_rank(config.model_copy(update={"training": training}), started.ranks)
+    config = of_one_rank(with_values(config, {"training.batch_size": started.batch_size}), started.ranks)
     kind = started.device.partition(":")[0]
     try:
         return footprint(config, started.task, device=kind, precision=precision, classes=len(started.classes))
@@ -479,14 +478,8 @@ def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.en
     """Return the configuration to save as a profile, without model, data and device."""
     how = resolved(picked, task, environ).config
     default = RunConfig()
-    return how.model_copy(
-        update={
-            "model": how.model.model_copy(update={"name": None, "task": None}),
-            "data": how.data.model_copy(update={"name": None, "path": None}),
-            "hardware": default.hardware,
-            "code": default.code,
-        }
-    )
+    unset = dict.fromkeys(("model.name", "model.task", "data.name", "data.path"))
+    return with_values(how, {**unset, "hardware": default.hardware, "code": default.code})
 
 
 def in_words(

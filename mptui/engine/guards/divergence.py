@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mptui.config.keys import with_values
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import (
     Alarm,
@@ -99,13 +100,8 @@ class Fallbacks:
 
     def onto(self, job: Job) -> Job:
         """Return `job` with the fallbacks applied."""
-        training = job.config.training
-        safer = training.model_copy(update={"lr": training.lr * self.lr_factor})
-        return replace(
-            job,
-            precision=self.over(job.precision),
-            config=job.config.model_copy(update={"training": safer}),
-        )
+        safer = with_values(job.config, {"training.lr": job.config.training.lr * self.lr_factor})
+        return replace(job, precision=self.over(job.precision), config=safer)
 
     def over(self, precision: str) -> str:
         """Return the safer of the job's precision and the one fallen back to."""

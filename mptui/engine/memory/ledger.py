@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from mptui import text as fmt
-from mptui.config.keys import nested
+from mptui.config.keys import nested, with_values
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
 from mptui.engine.job import Parts, build_average
 from mptui.engine.memory.tape import (
@@ -148,8 +148,7 @@ def rows_of(config: RunConfig) -> int:
 
 def of_one_rank(config: RunConfig, ranks: int) -> RunConfig:
     """Return the run with the share of its batch that one of several processes trains."""
-    share = config.training.model_copy(update={"batch_size": -(-config.training.batch_size // ranks)})
-    return config.model_copy(update={"training": share})
+    return with_values(config, {"training.batch_size": -(-config.training.batch_size // ranks)})
 
 
 def footprint(config: RunConfig, task: str, *, device: str, precision: str, classes: int) -> Footprint:
@@ -410,8 +409,12 @@ def kept_within(
             hint="leave it unset, or use another network",
         ) from error
     is_whole = rows >= count.config.training.batch_size
-    update = {"micro_batch": None if is_whole else rows, "activation_checkpointing": checkpointed}
-    return config.model_copy(update={"memory": config.memory.model_copy(update=update)})
+    return _in_pieces(config, None if is_whole else rows, checkpointed=checkpointed)
+
+
+def _in_pieces(config: RunConfig, rows: int | None, *, checkpointed: bool) -> RunConfig:
+    memory = {"memory.micro_batch": rows, "memory.activation_checkpointing": checkpointed}
+    return with_values(config, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,9 +433,7 @@ class _Counts:
         Raises:
             ConfigError: The network has no blocks to checkpoint.
         """
-        update = {"micro_batch": rows, "activation_checkpointing": checkpointed}
-        memory = self.config.memory.model_copy(update=update)
-        config = self.config.model_copy(update={"memory": memory})
+        config = _in_pieces(self.config, rows, checkpointed=checkpointed)
         return footprint(
             config, self.task, device=self.device, precision=self.precision, classes=self.classes
         )

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from mptui.config.keys import with_values
 from mptui.config.schema import RunConfig
 from mptui.engine.guards.nan_localizer import LOSS
 from mptui.engine.mailbox import Mailbox
@@ -342,12 +343,12 @@ class AmpReport:
     def config(self, config: RunConfig) -> RunConfig:
         """Return `config` with the recommended precision and its fp32 layers."""
         used = self.checked[self.use]
-        precision = config.precision.model_copy(update={"mode": self.use, "fp32_layers": used.fp32_layers})
+        values: dict[str, object] = {"precision.mode": self.use, "precision.fp32_layers": used.fp32_layers}
         if used.loss_scale is not None:
-            scaler = config.precision.grad_scaler
-            changes = {"init_scale": used.loss_scale, "min_scale": min(used.loss_scale, scaler.min_scale)}
-            precision = precision.model_copy(update={"grad_scaler": scaler.model_copy(update=changes)})
-        return config.model_copy(update={"precision": precision})
+            least = min(used.loss_scale, config.precision.grad_scaler.min_scale)
+            values["precision.grad_scaler.init_scale"] = used.loss_scale
+            values["precision.grad_scaler.min_scale"] = least
+        return with_values(config, values)
 
 
 def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> AmpReport:
@@ -366,12 +367,8 @@ def check(plan: Plan, batches: int, mailbox: Mailbox, *, diff: bool = False) -> 
         Stopped: A stop was requested.
     """
     # no workers and no cache for so few batches, and fp32 without TF32
-    config = plan.config.model_copy(
-        update={
-            "data": plan.config.data.model_copy(update={"cache": "off"}),
-            "precision": plan.config.precision.model_copy(update={"matmul": "highest", "fp32_layers": []}),
-        }
-    )
+    values = {"data.cache": "off", "precision.matmul": "highest", "precision.fp32_layers": []}
+    config = with_values(plan.config, values)
     alone = replace(plan, workers=0, resolved=replace(plan.resolved, config=config))
     prepared = prepare(alone, mailbox=mailbox)
     job = prepared.job

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mptui.config.keys import with_values
 from mptui.config.schema import RunConfig, shard_faults
 from mptui.data.open import files_of
 from mptui.data.scan import OnProgress
@@ -184,11 +185,7 @@ def ledger_of(plan: Plan, classes: ClassCount, room: int | None, on_start: Calla
 
 def _sharded(plan: Plan, classes: int) -> int | None:
     config = plan.config
-    tables = {
-        "memory": config.memory.model_copy(update={"shard": True}),
-        "speed": config.speed.model_copy(update={"compile": "off"}),
-    }
-    if shard_faults(config.model_copy(update=tables)):
+    if shard_faults(with_values(config, {"memory.shard": True, "speed.compile": "off"})):
         return None
     simulation = Simulation(
         config,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import median
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from typing_extensions import override
 
-from mptui.config.keys import SETTINGS
+from mptui.config.keys import SETTINGS, with_values
 from mptui.config.schema import RunConfig
 from mptui.engine.compile import estimated_start_s
 from mptui.engine.memory.ledger import footprint
@@ -426,15 +426,8 @@ def is_better(plan: Plan, search: Search) -> bool:
 
 def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
     """Return the configuration of `plan` with the result, as a profile for this model and data."""
-    tables: dict[str, dict[str, object]] = {}
-    for key, value in chosen.items():
-        table, name = key.split(".")
-        tables.setdefault(table, {})[name] = value
-    config = plan.config.model_copy(update={"data": plan.data_from_anywhere()})
-    copies: dict[str, Any] = {
-        table: getattr(config, table).model_copy(update=values) for table, values in tables.items()
-    }
-    return RunConfig.model_validate(config.model_copy(update=copies).model_dump())
+    config = with_values(plan.config, {"data": plan.data_from_anywhere()})
+    return RunConfig.model_validate(with_values(config, chosen).model_dump())
 
 
 def description(plan: Plan) -> str:
@@ -650,9 +643,7 @@ class Tunable:
             return False
         if self.free_bytes is None or is_own(asked.model.name):
             return True  # what does not fit is found out
-        config = asked.model_copy(
-            update={"training": asked.training.model_copy(update={"batch_size": batch})}
-        )
+        config = with_values(asked, {"training.batch_size": batch})
         device = self.plan.device.torch_name.partition(":")[0]
         try:
             predicted = footprint(
@@ -681,17 +672,9 @@ class Tunable:
 
 def _choices(key: str) -> list[object]:
     """Return the values of a key in its schema; auto is a separate value only for the cache."""
-    found: list[object] = []
-    for kind in _kinds(SETTINGS[key].field.annotation):
-        if kind is bool:
-            found += [True, False]
-        elif get_origin(kind) is Literal:
-            found += get_args(kind)
-    return [value for value in found if value != "auto" or key == "data.cache"]
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type as the schema has it
-    return (annotation,) if get_origin(annotation) is Literal else get_args(annotation) or (annotation,)
+    values: dict[str, object] = {"true": True, "false": False}
+    words = SETTINGS[key].choices
+    return [values.get(word, word) for word in words if word != "auto" or key == "data.cache"]
 
 
 def _shown(value: object) -> str:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from mptui.config.keys import with_values
 from mptui.data.batch import Batch
 from mptui.data.dataset import FileSplit, PathTable
 from mptui.data.decode import opened, orientation_of, read_rgb, stored_size, upright_tiff_size
@@ -406,8 +407,8 @@ def loader_of(trained: Trained, files: Split, on_bad: Callable[[Problem], None])
         on_bad: Called once for each file that can't be read.
     """
     config, count = trained.config, len(files)
-    training = config.training.model_copy(update={"batch_size": min(config.training.batch_size, count)})
-    resolved = replace(trained.plan.resolved, config=config.model_copy(update={"training": training}))
+    smaller = with_values(config, {"training.batch_size": min(config.training.batch_size, count)})
+    resolved = replace(trained.plan.resolved, config=smaller)
     workers = 0 if count <= _FEW else trained.plan.workers
     plan = replace(trained.plan, resolved=resolved, workers=workers)
     kind, stored = trained.preprocessing.kind, trained.preprocessing.stored

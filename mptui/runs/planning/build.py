@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mptui.config.keys import value_of
+from mptui.config.keys import value_of, with_values
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.cache_policy import choose_cache, memory_room, sides_of
 from mptui.data.dataset import in_learned_order
@@ -219,7 +219,7 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
         emit(Warned(code="cache", message=message))
     if config.data.cache == choice.mode:
         return plan
-    chosen = config.model_copy(update={"data": config.data.model_copy(update={"cache": choice.mode})})
+    chosen = with_values(config, {"data.cache": choice.mode})
     sources = {**plan.resolved.sources, "data.cache": f"chosen: {choice.reason}"}
     return replace(
         plan,
@@ -254,8 +254,8 @@ def build_job(
         val: An existing loader of the validation set.
     """
     dataset = loaders.dataset
-    speed = {"channels_last": plan.channels_last, "fused": plan.fused}
-    config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
+    speed = {"speed.channels_last": plan.channels_last, "speed.fused": plan.fused}
+    config = with_values(plan.config, speed)
     _check_layers(model, config)  # report faults before the switch
     task = build_task(
         plan.task, dataset.classes, config.training, config.model.task, counts=dataset.class_counts
