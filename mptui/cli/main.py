@@ -30,6 +30,7 @@ from mptui.text import clean
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_BUG = "report this bug of mptui, with the traceback on stderr"
 
 # typer imports pydantic, 0.1 s, to convert its own flag if that is not given; False avoids this
 _NO_HELP = {"help": False}
@@ -147,6 +148,8 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     except Exception as error:
         fault = fault_of(error) or _of_memory(error)
         if fault is None:
+            if "--json" in arguments:
+                _print_document(MptuiError(f"{type(error).__name__}: {error}", hint=_BUG))
             raise
         return report(fault)
     return code or 0
@@ -194,15 +197,20 @@ def _report_error(error: MptuiError, *, debug: bool, as_json: bool = False) -> i
         traceback.print_exc()
     print(f"mptui: {error.message}\n  {error.hint}", file=sys.stderr)  # noqa: T201 - also without rich
     if as_json:
-        from mptui.cli.output import print_json
-
-        told = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
-        try:
-            print_json({**error.document, **told})
-            sys.stdout.flush()
-        except OSError:  # the error and its exit code take precedence
-            drop_unwritten(sys.stdout)
+        _print_document(error)
     return error.exit_code
+
+
+def _print_document(error: MptuiError) -> None:
+    """Print the document of an error on stdout; one that can't be written changes no exit code."""
+    from mptui.cli.output import print_json
+
+    told = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+    try:
+        print_json({**error.document, **told})
+        sys.stdout.flush()
+    except OSError:
+        drop_unwritten(sys.stdout)
 
 
 def _usage_hint(error: typer.TyperException) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mptui.cli.main import _exit_code
 from tests.cli.calls import call, program
 from tests.cli.test_every_command import names
 from tests.made.json_documents import DOCUMENTS, failed
@@ -67,3 +68,14 @@ def test_a_mistake_is_told_in_a_document_with_its_exit_code(words, tmp_path):
 
 def test_without_json_an_error_leaves_stdout_empty():
     assert call("runs", "compare", "none", "other").stdout == ""
+
+
+def test_a_bug_is_told_in_a_document_and_keeps_its_traceback(monkeypatch, capsys):
+    def faulty(*_arguments):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("mptui.config.profiles.list_profiles", faulty)
+    with pytest.raises(ZeroDivisionError):
+        _exit_code(["profiles", "list", "--json"], debug=False)
+    told = failed(json.loads(capsys.readouterr().out))
+    assert (told["error"], told["exit_code"]) == ("ZeroDivisionError: division by zero", 1)

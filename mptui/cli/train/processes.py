@@ -256,6 +256,8 @@ def _follow(started: Started, *, suspend: int, output: o.QuietOutput) -> int:
     if "final" in summary:  # else it was stopped before a process of its group began it
         tell_end(summary, started.directory, code, as_json=output.as_json, quiet=output.quiet)
     message, hint = getattr(finished, "message", ""), getattr(finished, "hint", "")
+    if output.as_json and "final" not in summary:
+        print_json({"run": started.directory.name, "error": message, "hint": hint, "exit_code": code})
     if message:
         typer.echo(f"mptui: {clean(message)}\n  {clean(hint)}", err=True)
     return code
