@@ -2,17 +2,21 @@
 
 import contextlib
 import os
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
 import tomllib
 import torch
 
+from mptui.config.profiles import list_profiles
 from mptui.config.resolve import to_toml
 from mptui.data.open import MASK_CLASSES
 from mptui.engine.checkpoint.files import read_checkpoint
+from mptui.engine.hooks import Hook
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.memory.ledger import footprint
+from mptui.engine.trainer import HOOKS
 from mptui.errors import ConfigError
 from mptui.events import (
     CheckpointSaved,
@@ -31,8 +35,9 @@ from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from mptui.runs.store.journal import read_journal
 from tests.made import one_layer
-from tests.made.runs import QUIET, plan_of
+from tests.made.runs import QUIET, ended, plan_of
 
 SETTINGS = {
     **QUIET,
@@ -176,6 +181,40 @@ def one_run(folder, monkeypatch, *commands):
     session.wait()
     assert session.result.exit_code == 0
     return run, told
+
+
+@pytest.mark.slow
+def test_each_built_in_profile_is_switched_to_each_other_one(tmp_path, monkeypatch):
+    """One run takes them all, with a step under each."""
+    names = [info.name for info in list_profiles({})]
+    pairs = [pair for place, one in enumerate(names) for other in names[place + 1 :] for pair in (one, other)]
+    tour = [*pairs, names[0]]
+    assert set(pairwise(tour)) == set(permutations(names, 2))
+    ahead = iter(tour[1:])
+
+    class Guide(Hook):
+        def __init__(self, context):
+            self._mailbox = context.mailbox
+
+        def step_ends(self):
+            if (name := next(ahead, None)) is not None:
+                self._mailbox.post(Command("preset", name))
+
+    monkeypatch.setitem(HOOKS, "guide", Guide)
+    lasting = {
+        "training.max_steps": len(tour),
+        "training.epochs": 100,
+        "training.early_stopping_patience": 100,
+        "speed.compile": "off",
+    }
+    run = create_run(tmp_path, "test", "unet", None)
+    session = ended(Session(plan_of(SETTINGS | lasting, tour[0]), run))
+    assert session.result.exit_code == 0
+    events = list(read_journal(run))
+    taken = [event.profile for event in events if isinstance(event, PresetSwitched)]
+    assert [tour[0], *taken] == tour
+    assert {event.state for event in events if isinstance(event, CommandAnswered)} == {"taken", "done"}
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(1, len(tour) + 1))
 
 
 def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
