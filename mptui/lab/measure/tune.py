@@ -579,17 +579,16 @@ class Tunable:
     def _kind(self) -> str:
         return "cpu" if self.plan.device.kind == "cpu" else "gpu"
 
-    def _gain(self, key: str) -> float:
-        return _GAINS[self._kind][key]
-
     def _is_given(self, axis: TunedSetting) -> bool:
         sources = self.plan.resolved.sources
         return any(sources[key].startswith(("--", "MPTUI_")) for key in axis.keys)
 
     def _axis(
-        self, key: str, best: Settings, values: Sequence[object], worth: float, *, name: str = ""
+        self, key: str, best: Settings, values: Sequence[object], worth: float | None = None
     ) -> TunedSetting:
+        """Return a setting with its current value and its rivals; its gain is the usual one, if not given."""
         current, kind = best.get(key), self.plan.device.kind
+        worth = _GAINS[self._kind][key] if worth is None else worth
         rivals = {_shown(value): value for value in values if value != current}
         options = [
             Variant(
@@ -601,29 +600,30 @@ class Tunable:
             )
             for shown, value in rivals.items()
         ]
-        return TunedSetting(name or key, _shown(current), tuple(options), worth)
+        return TunedSetting(key, _shown(current), tuple(options), worth)
 
     def _of_the_device(self, best: Settings) -> Iterator[TunedSetting]:
         native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
         modes = [str(mode) for mode in _choices("precision.mode")]
         fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
         slow = [mode for mode in modes if mode in measurable and mode not in fast]
-        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"))
+        yield self._axis("precision.mode", best, fast)
         # emulated formats are nearly always slower, so they are tried last
-        yield self._axis("precision.mode", best, slow, _LITTLE, name="precision.mode, emulated")
+        emulated = self._axis("precision.mode", best, slow, _LITTLE)
+        yield replace(emulated, name=f"{emulated.name}, emulated")
         if native.get("tf32") == "native" and best["precision.mode"] == "fp32":
-            yield self._axis("precision.matmul", best, ("highest", "high"), self._gain("precision.matmul"))
+            yield self._axis("precision.matmul", best, ("highest", "high"))
         if self.plan.device.kind != "mps":
             for key in ("speed.channels_last", "speed.fused"):
-                yield self._axis(key, best, _choices(key), self._gain(key))
+                yield self._axis(key, best, _choices(key))
             compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
-            yield self._axis("speed.compile", best, compiled, self._gain("speed.compile"))
+            yield self._axis("speed.compile", best, compiled)
 
     def _of_the_batch(self, best: Settings, first: ShortRunResult) -> Iterator[TunedSetting]:
         batch = int(str(best[BATCH]))
         micro = best.get(MICRO_BATCH, batch)
         smaller = [size for size in (batch // 2, batch // 4) if size >= 2 and size != micro]
-        yield self._axis(MICRO_BATCH, {MICRO_BATCH: micro}, smaller, self._gain(MICRO_BATCH))
+        yield self._axis(MICRO_BATCH, {MICRO_BATCH: micro}, smaller)
         # a larger batch changes the training, unless the profile rescales the rate
         asked = self.plan.config.training
         if asked.lr_batch_size is None or MICRO_BATCH in best:
@@ -631,7 +631,7 @@ class Tunable:
         larger = [
             size for size in (2 * asked.batch_size, 4 * asked.batch_size) if self._fits(size, best, first)
         ]
-        yield self._axis(BATCH, best, larger, self._gain(BATCH))
+        yield self._axis(BATCH, best, larger)
 
     def _fits(self, batch: int, best: Settings, first: ShortRunResult) -> bool:
         """Whether a batch is small compared to the data set and is predicted to fit into memory."""
