@@ -55,6 +55,9 @@ LINES = {
     "mptui run --set training.nesterov =": ["true", "false", "none"],
     "mptui run --set model.task = seg": ["segmentation"],
     "mptui run --set hardware.device = c": ["cpu", "cuda"],
+    "mptui run --set hardware.device": [
+        f"hardware.device={w}" for w in ("auto", "cpu", "cuda", "xpu", "mps")
+    ],
     "mptui run --precision f": ["fp32", "fp16"],
     "mptui run --device c": ["cpu", "cuda"],
     "mptui run --task c": ["classification"],

@@ -10,6 +10,7 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.cli.train.attach import _running_or_newest
 from mptui.events import EpochFinished
+from mptui.runs.listing.table import COLUMNS
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.store.files import Summary
 from mptui.runs.store.journal import NAME, Journal
@@ -145,8 +146,10 @@ def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path, monkeypatch,
 HOSTILE = {
     "nested": '{"status": "completed", "final": ' + '{"a": ' * 900 + "1" + "}" * 900 + "}",
     "listed": '{"status": "completed", "warnings": ' + "[" * 900 + "]" * 900 + "}",
-    "digits": '{"optimizer_steps": %s, "samples_per_second": %s, "final": {"acc1": %s}, "started": %s}'
-    % (("9" * 400,) * 4),
+    "digits": '{"optimizer_steps": %s, "samples_per_second": %s, "final": {"acc1": %s}, "started": %s, '
+    '"time": {"total_s": %s}}' % (("9" * 400,) * 5),
+    "kinds": '{"status": [], "model": {}, "dataset": 3, "best": {"value": NaN, "metric": 2}, "epochs": [1], '
+    '"ranks": "many", "optimizer_steps": "few", "device": {}, "time": {"total_s": NaN}}',
 }
 
 
@@ -158,6 +161,8 @@ def test_a_summary_that_no_run_writes_stops_no_command(tmp_path, text, capsys):
     for arguments in (
         ["runs", "--json"],
         ["runs"],
+        *(["runs", "--sort", column, "--columns", column] for column in COLUMNS),
+        ["runs", "--filter", "x", "--settings"],
         ["runs", "compare", "one", "hostile"],
         ["runs", "compare", "one", "hostile", "--json"],
         ["stop", "hostile"],
@@ -292,6 +297,18 @@ def three(tmp_path):
 )
 def test_the_list_is_sorted_and_filtered_by_columns_and_settings(three, words, names):
     assert names_of(three(*words)) == list(names)
+
+
+def test_the_better_of_two_losses_is_the_lower_one_and_a_run_without_a_result_comes_first(tmp_path):
+    for name, value in (("good", 0.3), ("none", None), ("bad", 0.9)):
+        a_run(tmp_path, name, best={"epoch": 1, "metric": "val_loss", "value": value})
+    assert names_of(call("runs", "--runs-dir", tmp_path, "--sort", "best")) == ["none", "bad", "good"]
+
+
+def test_the_error_of_a_run_is_listed_as_that_of_a_command(tmp_path):
+    a_run(tmp_path, "one", status="failed", error={"message": "no room", "hint": "free disk space"})
+    (row,) = json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)["runs"]
+    assert (row["error"], row["hint"]) == ("no room", "free disk space")
 
 
 def test_the_list_has_the_columns_that_are_chosen(three):
