@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import median
@@ -173,10 +173,10 @@ class Search:
         Raises:
             StoppedError: A stop was requested, or the time is over; `best` and `findings` are valid.
         """
-        while axis := self._next({f.axis.name for f in self.findings}):
+        while axis := self._next(self._untried()):
             self._contest(axis)
         again = {f.axis.name for f in self.findings if f.close and f.before != self._others(f.axis)}
-        while axis := self._next(set(), only=again):
+        while axis := self._next([axis for axis in self._axes() if axis.name in again]):
             again.discard(axis.name)
             self._contest(axis)
         self._confirm()
@@ -184,19 +184,18 @@ class Search:
     @property
     def untried(self) -> list[str]:
         """The settings that were not measured for lack of time."""
-        tried = {finding.axis.name for finding in self.findings}
-        return [a.name for a in self._propose(self.best, self._first) if a.name not in tried]
+        return [axis.name for axis in self._untried()]
 
-    def _next(self, done: set[str], only: set[str] | None = None) -> TunedSetting | None:
+    def _axes(self) -> Sequence[TunedSetting]:
+        return self._propose(self.best, self._first)
+
+    def _untried(self) -> list[TunedSetting]:
+        tried = {finding.axis.name for finding in self.findings}
+        return [axis for axis in self._axes() if axis.name not in tried]
+
+    def _next(self, axes: Iterable[TunedSetting]) -> TunedSetting | None:
         """Return the setting with the largest expected gain per time, with as many rivals as time allows."""
-        fitting = []
-        for axis in self._propose(self.best, self._first):
-            is_asked = only is None or axis.name in only
-            if axis.name in done or not is_asked:
-                continue
-            axis = self._fitting(axis)
-            if axis.options:
-                fitting.append(axis)
+        fitting = [axis for axis in map(self._fitting, axes) if axis.options]
         return max(fitting, key=lambda axis: axis.worth / self._cost(axis), default=None)
 
     def _fitting(self, axis: TunedSetting) -> TunedSetting:
@@ -212,9 +211,7 @@ class Search:
 
     def _has_spare_time(self) -> bool:
         """Whether more time is left than all other settings need."""
-        tried = {finding.axis.name for finding in self.findings}
-        others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
-        return self._deadline.seconds_left() > sum(map(self._cost, others))
+        return self._deadline.seconds_left() > sum(map(self._cost, self._untried()))
 
     @property
     def _typical(self) -> float:
