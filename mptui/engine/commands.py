@@ -80,7 +80,8 @@ def _pause(context: TrainContext) -> None:
 # Switches a run to another profile or setting between two optimizer steps, and undoes a switch
 # ---------------------------------------------------------------------------------------------
 # A checkpoint is saved before each switch, under the name `undo`. Undoing the switch restores the run from
-# it: weights, optimizer, schedule and position in the data.
+# it: weights, optimizer, schedule and position in the data. What is left is saved in its place first, so that
+# another undo goes back to it, and nothing is lost.
 #
 # The first steps after a switch belong to it: if the new settings can't be had, such as a batch that no
 # memory holds, it is undone, and the run goes on with the settings before.
@@ -89,8 +90,13 @@ FIRST_STEPS = 2
 """Steps that a switch is on trial for: the second needs what the first has allocated."""
 
 
-def switch(context: TrainContext, command: Command) -> str | None:
+def switch(context: TrainContext, command: Command, *, keeps_state: bool = True) -> str | None:
     """Apply the command `preset`, `set` or `undo` from the next step on.
+
+    Args:
+        context: The run.
+        command: The command.
+        keeps_state: Whether an undo keeps the state that it leaves.
 
     Returns:
         The reason for a refusal, which changes nothing; None if the command was applied.
@@ -112,6 +118,9 @@ def switch(context: TrainContext, command: Command) -> str | None:
     if wanted.changes and wanted.back_to is None:
         context.saver.write_waiting_best(force=True)  # an undo restores `best`, too
         context.save("switch", {"switch": wanted.before})
+    elif wanted.back_to is not None and keeps_state:
+        context.saver.write_waiting_best(force=True)
+        context.save("left", {"switch": wanted.before})
     try:
         wanted.accept()
     except DiskError as error:
@@ -169,7 +178,7 @@ def undo_trial(context: TrainContext, reason: str) -> None:
     context.parts.updater.forget()
     release(context.device)
     words = f"{command.name} {command.argument or ''}".rstrip()
-    if (refusal := switch(context, Command("undo"))) is not None:
+    if (refusal := switch(context, Command("undo"), keeps_state=False)) is not None:
         raise ConfigError(f"{words}: {reason}", hint=f"it could not be undone: {refusal}")
     action = f"{words} is undone: {reason}"
     context.emit(Recovered(step=context.state.step, problem="switch", action=action))

@@ -86,7 +86,7 @@ class ProfileSwitch:
         profile: Name of the new profile.
         previous: Name of the current profile.
         changes: Changed settings (table.key -> old, new).
-        before: Current settings, JSON-ready; stored in the checkpoint for an undo.
+        before: Current settings, JSON-ready; stored in the checkpoint to which an undo goes back.
         accept: Called once the switch can be applied, before it is; may raise DiskError.
         back_to: The state to restore, if this is an undo.
     """

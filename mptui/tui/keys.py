@@ -24,7 +24,7 @@ from mptui.text import clean
 # The table of all keys, from which bindings, footer, help and palette are built
 # ------------------------------------------------------------------------------
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean", "fork", "metrics"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete", "clean", "fork", "metrics"}
 """Dialogs, which receive only their own keys."""
 
 PARTS_OF = {
@@ -56,7 +56,7 @@ class BoundKey:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended", "several", "spare"] = "always"
+    when: Literal["always", "going", "ended", "several", "switched", "spare"] = "always"
 
     @property
     def where(self) -> str:
@@ -137,7 +137,7 @@ KEYS: tuple[BoundKey, ...] = (
     ),
     BoundKey("live.advice", "a", "take_alert", "take what the alert shown offers", when="going"),
     BoundKey("live.hide", "h", "hide_alert", "hide the alert shown"),
-    BoundKey("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
+    BoundKey("live.undo", "u", "undo", "undo the last switch, or that undo", "undo", when="switched"),
     BoundKey("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     BoundKey("live.settings", "e", "settings", "settings: find one, change it", "settings", when="going"),
     BoundKey("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
@@ -257,6 +257,8 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("leave.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     BoundKey("stop.stop", "x,enter", "answer('stop')", "save and stop", palette=False),
     BoundKey("stop.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
+    BoundKey("undo.undo", "u,enter", "answer('undo')", "go back", palette=False),
+    BoundKey("undo.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
     BoundKey("discard.discard", "q,enter", "answer('discard')", "discard the edits", palette=False),
     BoundKey("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     BoundKey("switch.take", "enter", "take", "switch (or its digit)", palette=False),

@@ -61,7 +61,7 @@ def test_a_file_whose_image_is_not_finite_is_named_and_the_run_survives(ended, m
     def with_a_sick_file(loader, images, targets, indices, valid, *, place):
         batch = make(loader, images, targets, indices, valid, place=place)
         for row, name in enumerate(loader.names(indices)):
-            if name.endswith("dogs/3.png") and loader._train:
+            if name.endswith("dogs/3.png") and loader.order.train:
                 batch.images_BCHW[row, 0, 5, 5] = torch.nan
         return batch
 

@@ -90,6 +90,13 @@ KINDS = {
     "preset": lambda at, y: PresetSwitched(
         **at, profile="stable", previous="fast", changes={"speed.compile": ["a", "off"]}
     ),
+    "undone": lambda at, y: PresetSwitched(
+        **{**at, "step": at["step"] // 2}, profile="fast", previous="stable", changes={}, undone=True
+    ),
+    "left": lambda at, y: CheckpointSaved(**at, path="p", reason="left", seconds=1.0, size_bytes=5),
+    "rolled back": lambda at, y: Recovered(
+        **{**at, "step": at["step"] // 2}, problem="divergence", action="rolled back"
+    ),
     "precision": lambda at, y: PrecisionChanged(**at, precision="bf16", previous="fp16", reason="x"),
     "asked": lambda at, y: CommandAnswered(**at, command="validate", state="asked"),
     "taken": lambda at, y: CommandAnswered(**at, command="validate", state="taken"),

@@ -2,6 +2,7 @@ import gc
 import math
 import random
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from mptui.events import (
 )
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import LOG_LINES, METRICS
-from tests.tui.events import START, demo, finished, run_started, step_event, training
+from tests.tui.events import START, demo, finished, left, run_started, step_event, switched, training
 
 
 def folded(*events):
@@ -192,3 +193,70 @@ def test_another_batch_is_another_number_of_steps_to_the_end(planned, total):
     assert view.started is not None
     assert view.started.steps_per_epoch == 100
     assert view.total_steps == total
+
+
+# -- branches: what an undo, a rollback or a resume leaves
+
+
+def losses(first, last, loss):
+    return [step_event(at, START + at, random.Random(0), loss=loss) for at in range(first, last + 1)]
+
+
+def best_of(step, loss):
+    return Validated(time=START + step, step=step, epoch=1, loss=loss, metrics={}, best=True, seconds=1.0)
+
+
+def curve(history):
+    """Return the steps of a curve and its values."""
+    width = int(history.end_x - history.first_x) + 1
+    means = history.columns(history.first_x - 0.5, history.end_x + 0.5, width).mean
+    return history.first_x, history.end_x, [round(float(each), 6) for each in means]
+
+
+UNDONE = [
+    run_started(), *losses(1, 10, 2.0), best_of(10, 2.0), switched(10), *losses(11, 30, 1.0),
+    best_of(20, 1.0), left(30), switched(10, undone=True), *losses(11, 14, 3.0),
+]  # fmt: skip
+
+
+def test_an_undo_leaves_a_branch_whose_values_are_not_those_of_the_run():
+    view = folded(*UNDONE)
+    history = view.histories["loss"]["train"]
+    assert curve(history) == (1, 14, [2.0] * 10 + [3.0] * 4)
+    assert curve(history.abandoned) == (10, 30, [2.0] + [1.0] * 20)
+    assert view.step == 14
+    assert view.best["loss"] == (10, 2.0)
+    assert [mark.step for mark in view.marks] == [10, 10]
+    assert (view.undo_step, view.undo_to) == (30, "fast")
+
+
+def test_an_undo_of_the_undo_goes_on_with_the_branch_that_was_left():
+    again = replace(switched(30, undone=True), profile="fast", previous="stable")
+    view = folded(*UNDONE, left(14), again, *losses(31, 32, 0.5))
+    history = view.histories["loss"]["train"]
+    assert curve(history) == (1, 32, [2.0] * 10 + [1.0] * 20 + [0.5] * 2)
+    assert curve(history.abandoned) == (10, 14, [2.0] + [3.0] * 4)
+    assert view.best["loss"] == (20, 1.0)
+    assert (view.undo_step, view.undo_to) == (14, "stable")
+
+
+def test_a_rollback_and_a_resume_leave_a_branch_too_and_other_recoveries_do_not():
+    back = Recovered(time=START + 40, step=5, problem="divergence", action="back to step 5")
+    view = folded(run_started(), *losses(1, 20, 2.0), best_of(20, 2.0), back, *losses(6, 8, 1.0))
+    assert curve(view.histories["loss"]["train"]) == (1, 8, [2.0] * 5 + [1.0] * 3)
+    assert view.best == {}
+    assert view.undo_step is None
+    resumed = replace(run_started(), step=6, resumed_from_step=6, time=START + 60)
+    view.handle(resumed)
+    assert curve(view.histories["loss"]["train"])[:2] == (1, 6)
+    disk = Recovered(time=START + 61, step=2, problem="disk", action="written")
+    view.handle(disk)
+    assert view.histories["loss"]["train"].end_x == 6
+
+
+def test_without_an_undo_nothing_is_abandoned_and_a_failed_switch_is_no_undo():
+    view = folded(run_started(), *losses(1, 9, 2.0), switched(9))
+    assert view.histories["loss"]["train"].abandoned is None
+    assert (view.undo_step, view.undo_to) == (9, "stable")
+    view.handle(switched(9, undone=True))  # by the run itself: nothing is kept
+    assert view.undo_step is None

@@ -35,6 +35,7 @@ from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from tests.made import one_layer
 from tests.made.runs import QUIET, ended, plan_of
@@ -217,6 +218,14 @@ def test_each_built_in_profile_is_switched_to_each_other_one(tmp_path, monkeypat
     assert [event.step for event in events if isinstance(event, Step)] == list(range(1, len(tour) + 1))
 
 
+def tensors_of(snapshot):
+    return {
+        (group, name): tensor.numpy().tobytes()
+        for group, tensors in snapshot.tensors.items()
+        for name, tensor in tensors.items()
+    }
+
+
 def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
     kept = []
     stayed, told = one_run(tmp_path / "one", monkeypatch)
@@ -228,18 +237,22 @@ def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
         (13, "checkpoint", None),
         (15, lambda run: kept.append(read_checkpoint(run / "checkpoints" / "undo"))),
         (15, "undo", None),
-        (8, "undo", None),  # after it has gone back to the sixth step
+        (8, lambda run: kept.append(read_checkpoint(run / "checkpoints" / "undo"))),
+        (8, "undo", None),  # the undo, to where it has left
+        (16, lambda run: kept.append(read_checkpoint(run / "checkpoints" / "last"))),
+        (16, "undo", None),
     )
-    assert kept[0].step == 6
+    assert [each.step for each in kept] == [6, 15, 15]
     assert kept[0].state["switch"]["config"]["training"]["batch_size"] == 8
-    answers = [e for e in events if isinstance(e, CommandAnswered) and e.command == "undo"]
-    assert [e.state for e in answers if e.state in {"done", "refused"}] == ["done", "refused"]
-    assert "no switch to undo" in answers[-1].detail
+    assert tensors_of(kept[1]) == tensors_of(kept[2])
     switches = [e for e in events if isinstance(e, PresetSwitched)]
-    assert [(e.undone, e.step) for e in switches] == [(False, 6), (True, 6)]
+    assert [(e.undone, e.step) for e in switches] == [(False, 6), (True, 6), (True, 15), (True, 8)]
     assert switches[1].changes["training.batch_size"] == ["2", "8"]
+    assert switches[2].changes["training.batch_size"] == ["8", "2"]
     assert (run / "run.toml").read_text() == (stayed / "run.toml").read_text()
-    assert not (run / "checkpoints" / "undo").exists()
+    view = read_run(run)
+    assert view.step == read_run(stayed).step
+    assert view.histories["loss"]["train"].abandoned is not None
     one, other = (read_checkpoint(each / "checkpoints" / "last") for each in (stayed, run))
     assert other.step == one.step
     for group, tensors in one.tensors.items():

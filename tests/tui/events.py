@@ -260,3 +260,16 @@ def _demo_view() -> RunView:
     for event in _demo():
         view.handle(event)
     return view
+
+
+def switched(step: int, *, undone: bool = False) -> PresetSwitched:
+    """A switch from stable to fast, or its undo."""
+    then, before = ("stable", "fast") if undone else ("fast", "stable")
+    return PresetSwitched(
+        time=START + step, step=step, profile=then, previous=before, changes={}, undone=undone
+    )
+
+
+def left(step: int) -> CheckpointSaved:
+    """The checkpoint of what an undo leaves."""
+    return CheckpointSaved(time=START + step, step=step, path="p", reason="left", seconds=0.1, size_bytes=1)

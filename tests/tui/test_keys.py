@@ -16,6 +16,7 @@ from mptui.tui.dialogs.questions import (
     LeaveDialog,
     StopDialog,
     SwitchProfileDialog,
+    UndoDialog,
 )
 from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, load_keymap
 from mptui.tui.screens.compare import CompareScreen
@@ -53,6 +54,7 @@ OWNERS = {
     "app": MptuiApp,
     "leave": LeaveDialog,
     "stop": StopDialog,
+    "undo": UndoDialog,
     "discard": DiscardDialog,
     "switch": SwitchProfileDialog,
     "help": HelpScreen,

@@ -1,5 +1,6 @@
 """Keys of the live screen: commands to the run, profiles, quitting, help."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,14 +12,14 @@ from mptui.runs.planning.plan import Request
 from mptui.tui.keys import Keymap, heard_on
 from mptui.tui.screens.live import LiveScreen
 from tests.tui.cockpits import until
-from tests.tui.events import START, demo_source, finished
+from tests.tui.events import START, demo_source, finished, left, step_event, switched
 from tests.tui.frames import frame, live, put, seen
 
 
 async def test_keys_reach_the_run(stage):
     source = demo_source()
     async with stage.live(source) as (app, pilot):
-        await pilot.press("c", "v", "2", "u", "space")
+        await pilot.press("c", "v", "2", "2", "space")
         await put(app, pilot, Paused(time=START + 5000, step=14_297))
         assert "■ paused" in frame(app)
         await pilot.press("space")
@@ -29,7 +30,6 @@ async def test_keys_reach_the_run(stage):
         ("checkpoint", None),
         ("validate", None),
         ("preset", "stable"),
-        ("undo", None),
         ("pause", None),
         ("resume", None),
         ("stop", None),
@@ -87,12 +87,42 @@ async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(stage
     assert fast_run.sent == [("preset", "stable")]
 
 
-async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(stage, fast_run):
-    async with stage.live(fast_run) as (_, pilot):
+async def test_no_switch_is_asked_for_by_one_key(stage, fast_run):
+    async with stage.live(fast_run) as (app, pilot):
         await pilot.press("1")
-        while not fast_run.sent:
-            await pilot.pause(0.03)
+        await until(app, pilot, "switch to fast?")
+        assert "effective lr  0.1 →" in frame(app)
+        assert fast_run.sent == []
+        await pilot.press("1")
+        await pilot.pause()
     assert fast_run.sent == [("preset", "fast")]
+
+
+async def test_an_undo_says_what_it_leaves_and_asks(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
+        await pilot.press("u")
+        await until(app, pilot, "undo the switch?")
+        await pilot.press("escape")
+        await put(app, pilot, switched(14_000))
+        await put(app, pilot, step_event(14_103, START + 5010, random.Random(0)))
+        await pilot.press("u")
+        await until(app, pilot, "undo the switch?")
+        text = " ".join(frame(app).split())
+        assert "goes on from step 14,000, with stable" in text
+        assert "kept at step 14,103" in text
+        assert source.sent == []
+        await pilot.press("u")
+        await pilot.pause()
+        assert source.sent == [("undo", None)]
+        await put(app, pilot, left(14_103))
+        await put(app, pilot, switched(14_000, undone=True))
+        await pilot.press("u")
+        await until(app, pilot, "undo the undo?")
+        assert "from step 14,103 of the branch" in " ".join(frame(app).split())
+        await pilot.press("enter")
+        await pilot.pause()
+    assert source.sent == [("undo", None)] * 2
 
 
 async def test_remapped_presets_are_remapped_in_their_dialog_too(fast_run):

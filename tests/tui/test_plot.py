@@ -322,7 +322,9 @@ def test_a_curve_behind_is_quiet_has_one_label_and_sets_no_steps():
     values = history([2.0 - i / 1000 for i in range(1000)])
     parent = history([1.3] * 2000)
     parent.append(1999, math.nan)
-    behind = [Series(f"parent's {name}", parent, noisy=True, behind=True) for name in ("train", "validation")]
+    behind = [
+        Series(f"parent's {name}", parent, noisy=True, behind="parent") for name in ("train", "validation")
+    ]
     plot = Plot([Series("train", values, noisy=True), *behind])
     rows = Drawing(plot, 80, 20).rows()
     text = ["".join(text for text, _ in row) for row in rows]

@@ -24,7 +24,7 @@ from mptui.engine.checkpoint.files import (
     unpoint,
     write_checkpoint,
 )
-from mptui.engine.checkpoint.pointers import lost_words, steps_lost
+from mptui.engine.checkpoint.pointers import lost_words, steps_lost, target_of
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.io.files import Guard
@@ -108,13 +108,14 @@ class Saver:
         self._last_step = 0
         self._waiting_best: tuple[int, Snapshot] | None = None
         self._taken = self._newest_written = 0
+        self._left: Path | None = None
 
     def go_on_from(self, step: int) -> None:
         """Record that an earlier process has saved the run at `step`."""
         self._last_step = step
 
     def went_back(self, step: int) -> None:
-        """Restore the pointers after a switch was undone: `best` of that time, and no further undo.
+        """Restore the pointers after a switch was undone: `best` of that time, and an undo to what was left.
 
         Raises:
             DiskError: A save in progress can't be written, and the run was asked to stop.
@@ -122,10 +123,15 @@ class Saver:
         self.wait_until_saved()
         self._last_step = step
         self._waiting_best = None
-        if is_after(self._folder, "best", step):
+        left, self._left = self._left, None
+        best_left = target_of(self._folder, "best")
+        if is_after(self._folder, "best", step) or target_of(self._folder, UNDO_BEST) is not None:
             point_as(self._folder, "best", UNDO_BEST, self._guard)
-        unpoint(self._folder, UNDO_BEST, self._guard)
-        unpoint(self._folder, UNDO, self._guard)
+        for name, path in ((UNDO, left), (UNDO_BEST, best_left if left else None)):
+            if path is None:
+                unpoint(self._folder, name, self._guard)
+            else:
+                point(self._folder, name, path, self._guard)
 
     def reason_now(self, step: int) -> str | None:
         """Return why a checkpoint is due between two steps: "steps", "time", or None."""
@@ -293,6 +299,8 @@ class Saver:
             save.path = write_checkpoint(self._folder, save.snapshot, self._guard)
         if save.reason == "best":
             point(self._folder, "best", save.path, self._guard)
+        if save.reason == "left":
+            self._left = save.path
         if save.reason == "switch":
             point(self._folder, UNDO, save.path, self._guard)
             point_as(self._folder, UNDO_BEST, "best", self._guard)

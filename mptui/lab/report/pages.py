@@ -58,7 +58,13 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
     if len(reports) == 1:
         charts = reports[0].view.histories
         for name, histories in sorted(charts.items(), key=lambda chart: chart[0] != LOSS):
+            abandoned = [
+                CurveLine(f"{label}, abandoned", each.abandoned, 0)
+                for label, each in histories.items()
+                if each.abandoned is not None
+            ]
             lines = [CurveLine(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
+            lines = abandoned + lines
             yield figure_of(name, reports[0].view.title_of(name), lines, single=True)
         return
     for name, label in curves_of([report.view for report in reports]):

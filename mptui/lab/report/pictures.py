@@ -195,7 +195,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class CurveLine:
-    """A curve: its label, its values, and its colour, from 1."""
+    """A curve: its label, its values, and its colour, from 1; 0: quiet."""
 
     label: str
     history: History

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -68,19 +69,23 @@ def build_switch(
     if switch.kept:
         kept = "; ".join(f"{key} ({why})" if why else key for key, why in switch.kept.items())
         emit(Warned(code="preset_kept", message=f"can't change during a run, unchanged: {kept}"))
-    before = {
+    changes = _changes(plan, fresh)
+    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, changes, _settings(plan))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """Return the settings of a plan, JSON-ready, for `_way_back`."""
+    return {
         "profile": plan.resolved.profile,
         "asked": {"profile": plan.request.profile, "sets": list(plan.request.sets)},
         "config": plan.config.model_dump(mode="json"),
     }
-    changes = _changes(plan, fresh)
-    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, changes, before)
 
 
 def _way_back(
     plan: Plan, prepared: PreparedRun, current: Job, snapshot: Snapshot
 ) -> tuple[Plan, ProfileSwitch]:
-    """Return the plan and the job before the last switch, with the state in `snapshot`."""
+    """Return the plan and the job before the last switch or undo, with the state in `snapshot`."""
     try:
         before = snapshot.state["switch"]
         asked, profile = before["asked"], str(before["profile"])
@@ -92,7 +97,8 @@ def _way_back(
     request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
     fresh = _under(plan, prepared, request, replace(plan.resolved, config=config, profile=profile))
     job = _next_job(plan, fresh, prepared, current)
-    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, _changes(plan, fresh), back_to=snapshot)
+    changes, before = _changes(plan, fresh), _settings(plan)
+    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, changes, before, back_to=snapshot)
 
 
 def _changes(plan: Plan, fresh: Plan) -> dict[str, list[str]]:

@@ -59,6 +59,7 @@ from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read
 from mptui.runs.store.files import Records, kept_reading, learned_before, note_data, redact, write_environment
 from mptui.runs.store.journal import events_between
 from mptui.runs.trackers.feeder import RunTrackers
+from mptui.runs.view.specs import EVENTS
 from mptui.text import clean
 
 # A session hosts one run: the training thread, listeners for its events, and commands
@@ -337,7 +338,8 @@ class Session(RankTraining):
             if self._left:
                 return
             event = replace(event, clock=time.monotonic())  # under the lock: in the journal's order
-            self._step = max(self._step, event.step)
+            if EVENTS[event.kind].moves_step and event.step:  # back, too: after an undo or a rollback
+                self._step = event.step
             self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
             self._records.handle(event)
             self._watchdog.handle(event)

@@ -45,7 +45,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 1
+VERSION = 2
 
 LARGEST = 64 << 20
 """Largest size of an index."""
@@ -191,6 +191,7 @@ class _Curve:
     chart: str
     series: str
     history: SavedHistory
+    abandoned: SavedHistory | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ class _Saved:
     plain: PlainState
     pace: Pace
     best: list[_Best]
+    earlier_bests: list[list[_Best]]
     alerts: list[OpenAlert]
     marks: list[Mark]
     lines: list[_Line]
@@ -222,22 +224,36 @@ def to_document(view: RunView) -> dict[str, Any]:
     saved = _Saved(
         plain=PlainState(**{each.name: getattr(view, each.name) for each in fields(PlainState)}),
         pace=view.pace,
-        best=[_Best(chart, *best) for chart, best in view.best.items()],
+        best=_bests(view.best),
+        earlier_bests=[_bests(each) for each in view.earlier_bests],
         alerts=view.alerts,
         marks=list(view.marks),
         lines=_lines(view),
         skips=view.skips.saved(),
         curves=[
-            _Curve(chart, series, history.saved())
+            _curve(chart, series, history)
             for chart, group in view.histories.items()
             for series, history in group.items()
         ],
-        by_epoch=[_Curve("", name, history.saved()) for name, history in view.by_epoch.items()],
+        by_epoch=[_curve("", name, history) for name, history in view.by_epoch.items()],
         timeline=view.timeline.saved(),
     )
     events = {name: _record(getattr(view, name)) for name in _EVENTS}
     document: dict[str, Any] = finite_json(saved)
     return {"events": events, **document}
+
+
+def _curve(chart: str, series: str, history: History) -> _Curve:
+    abandoned = history.abandoned
+    return _Curve(chart, series, history.saved(), None if abandoned is None else abandoned.saved())
+
+
+def _bests(best: dict[str, tuple[int, float]]) -> list[_Best]:
+    return [_Best(chart, step, value) for chart, (step, value) in best.items()]
+
+
+def _read_bests(bests: list[_Best]) -> dict[str, tuple[int, float]]:
+    return {clean(best.chart, 24): (best.step, best.value) for best in bests}
 
 
 def from_document(document: dict[str, Any]) -> RunView:
@@ -259,14 +275,16 @@ def from_document(document: dict[str, Any]) -> RunView:
     for name, kind in _EVENTS.items():
         setattr(view, name, _event(document["events"][name], kind))
     view.pace = saved.pace
-    view.best = {clean(best.chart, 24): (best.step, best.value) for best in saved.best}
+    view.best = _read_bests(saved.best)
+    view.earlier_bests.extend(map(_read_bests, saved.earlier_bests))
     view.alerts = [_alert(alert) for alert in saved.alerts]
     view.marks.extend(Mark(mark.step, clean(mark.label, 32), mark.tone) for mark in saved.marks)
     _put_lines(view, saved.lines)
     view.skips = History.loaded(saved.skips)
     for curve in saved.curves:
         group = view.histories.setdefault(clean(curve.chart, 24), {})
-        group[clean(curve.series, 24)] = History.loaded(curve.history)
+        group[clean(curve.series, 24)] = history = History.loaded(curve.history)
+        history.abandoned = None if curve.abandoned is None else History.loaded(curve.abandoned)
     for curve in saved.by_epoch:
         view.by_epoch[clean(curve.series, 24)] = History.loaded(curve.history, EPOCHS_KEPT)
     names = [clean(name) for name in saved.timeline.names]

@@ -119,6 +119,9 @@ class History:
 
     Args:
         capacity: Number of buckets, even.
+
+    Attributes:
+        abandoned: The branch that was left last, by an undo, a rollback or a resume: from where it begins on.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -134,11 +137,12 @@ class History:
         self.version = 0
         self.last = math.nan
         self.last_x = self.end_x = 0.0
+        self.abandoned: History | None = None
 
     def append(self, x: float, y: float, low: float | None = None, high: float | None = None) -> None:
         """Append a value at step `x`; `low` and `high` are the extremes of the values it represents.
 
-        Steps usually increase; after a rollback, a value is merged into the bucket of its step.
+        Steps increase within a branch; a value of an earlier step is merged into the bucket of that step.
         """
         self.version += 1
         self.last = y
@@ -170,6 +174,31 @@ class History:
         self._end = min(self._end, first)
         self.end_x = self.last_x = x
         self.version += 1
+
+    def branch_off(self, x: float) -> None:
+        """Begin another branch after step `x`; what came after it becomes `abandoned`."""
+        self._seal()
+        if self._origin is not None and x < self.end_x:
+            self.abandoned = None
+            self.abandoned = self.since(x)
+            self.forget_after(x)
+
+    def return_to_abandoned(self, x: float) -> None:
+        """Go on with the branch that was left, up to step `x`; what has come since becomes `abandoned`."""
+        other = self.abandoned
+        if other is None:
+            return
+        self.branch_off(other.first_x)
+        known, width = other._known(), other._ring.width
+        steps = np.minimum(other.first_x + (known + 1.0) * width - 1, other.end_x)
+        low, high, sums, counts, broken = other._ring.values[:, known]
+        for step, *bucket, has_broken in zip(steps, sums / counts, low, high, broken, strict=True):
+            if self.end_x < step <= x:
+                self.append(float(step), *map(float, bucket))
+                if has_broken:
+                    self.append(float(step), math.nan)
+        if self.abandoned is other:
+            self.abandoned = None
 
     def columns(self, x0: float, x1: float, width: int) -> CurveColumns:
         """Resample the steps from `x0` to `x1` (both included) to `width` columns."""

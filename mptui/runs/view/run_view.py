@@ -34,7 +34,8 @@ class RunView(ViewState):
         self.version += 1
         self._pass_time(event)
         self.time = event.time
-        self.step = event.step or self.step  # a validation's progress has no step
+        if spec.moves_step and event.step:  # a validation's progress has no step
+            self.step = event.step
         spec.handle(self, event)
         self.write_log(event, spec.log_lines(event))
         self.timeline.reached(self.step, self.precision, self.profile)

@@ -84,6 +84,7 @@ class EventSpec(Generic[E]):
             the last one, or none.
         shown_at_once: Whether the live screen draws it at once; otherwise with the next due drawing.
         is_progress: Whether the watchdog counts it as progress.
+        moves_step: Whether the run is at the step of the event, which of a save or a sample may be earlier.
     """
 
     event: type[E]
@@ -95,6 +96,7 @@ class EventSpec(Generic[E]):
     thinned: Literal["some", "last", "none"] = "some"
     shown_at_once: bool = True
     is_progress: bool = True
+    moves_step: bool = True
 
 
 # Epochs, steps, validations, checkpoints, and the device
@@ -112,6 +114,8 @@ THROTTLED, SETTLED_S = "throttled", 10.0
 def _start_epoch(view: ViewState, event: EpochStarted) -> None:
     view.epoch = event.epoch
     view.epochs = event.epochs
+    for history in view.by_epoch.values():  # those of a branch that was abandoned
+        history.forget_after(event.epoch - 1)
     if view.started is not None and event.steps != view.started.steps_per_epoch:
         view.started = _with_steps(view.started, event)
     view.enter(event, "training")
@@ -203,9 +207,10 @@ def _validate(view: ViewState, event: Validated) -> None:
     if event.best:
         view.timeline.happen("best")
         view.end_alerts("plateau")
-        view.best = {LOSS: (event.step, event.loss)}
+        best = {LOSS: (event.step, event.loss)}
         for name, value in event.metrics.items():
-            view.best.setdefault(shown(name).chart, (event.step, value))
+            best.setdefault(shown(name).chart, (event.step, value))
+        view.improve(best)
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
         words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
         view.write_log(event, [("  ".join(words), "good" if event.best else "plain")])
@@ -287,6 +292,8 @@ def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
 def _save(view: ViewState, event: CheckpointSaved) -> None:
     """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
     view.pace.interrupted()
+    if event.reason == "left":
+        view.left_step = event.step
     view.timeline.happen("checkpoint")
     follows_epoch = bool(view.log) and view.log[-1].text.startswith("epoch ")
     if follows_epoch and event.reason in {"epoch", "best"}:
@@ -385,19 +392,21 @@ TRAINING = (
         log_lines=lambda event: [(words, "plain") for words in _image_words(event)],
         console_lines=_image_words,
     ),
-    EventSpec(event=CheckpointSaved, handle=_save),
+    EventSpec(event=CheckpointSaved, handle=_save, moves_step=False),
     EventSpec(
         event=DeviceSample,
         handle=_sample,
         summarize=_summarize_sample,
         shown_at_once=False,
         is_progress=False,
+        moves_step=False,
     ),
     EventSpec(
         event=MemorySample,
         handle=_sample_memory,
         shown_at_once=False,
         is_progress=False,
+        moves_step=False,
     ),
     EventSpec(
         event=RanksSampled,
@@ -406,6 +415,7 @@ TRAINING = (
         thinned="last",
         shown_at_once=False,
         is_progress=False,
+        moves_step=False,
     ),
 )
 
@@ -471,6 +481,12 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.started = _with_changes(view.started, event.changes)
     if event.planned_lr:
         view.plan(event.planned_lr)
+    if event.undone and view.is_undone:
+        view.return_to_abandoned(event.step)
+    elif event.undone:
+        view.go_back(event.step)
+    view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
+    view.is_undone, view.left_step = event.undone and view.left_step is not None, None
     view.mark(event, _switch_label(event))
     view.timeline.happen("switch")
 
@@ -532,6 +548,7 @@ CONTROL = (
         event=CommandAnswered,
         handle=_answer,
         is_progress=False,
+        moves_step=False,
     ),
     EventSpec(
         event=PresetSwitched,
@@ -550,9 +567,8 @@ _AS_WANTED = {"completed", "stopped"}
 
 
 def _start(view: ViewState, event: RunStarted) -> None:
-    if view.started is not None:  # after a kill, the steps since the last checkpoint are repeated
-        for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
-            history.forget_after(event.step)
+    if view.started is not None:
+        view.go_back(event.step)
         view.timeline.happen("restart")
     view.started = event
     view.finished = None
@@ -819,7 +835,8 @@ PRECISION = (
 LIST_LIMIT = 100
 """Largest number of entries of a list in summary.json: the first half, and the latest."""
 
-_DISK = "disk"
+_DISK, _DIVERGENCE = "disk", "divergence"
+"""Problems of `Recovered`: the second goes back to an earlier step."""
 _ALARMING: dict[str, Tone] = {"hang": "bad", "rank_silent": "bad", "rank_lost": "warn", _DISK: "warn"}
 """Code of a warning that needs a person -> tone of its alert."""
 
@@ -855,6 +872,8 @@ def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
 
 
 def _recover(view: ViewState, event: Recovered) -> None:
+    if event.problem == _DIVERGENCE:
+        view.go_back(event.step)
     view.mark(event, event.action, "warn")
     if event.problem == _DISK:
         view.end_alerts(_DISK)
@@ -879,6 +898,7 @@ RECOVERY = (
         console_lines=lambda event: [f"warning: {event.message}"],
         summarize=_summarize_warning,
         is_progress=False,
+        moves_step=False,
     ),
     EventSpec(
         event=Alert,

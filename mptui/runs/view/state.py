@@ -91,6 +91,9 @@ OPEN_COMMANDS = 16
 OPEN_ALERTS = 16
 """Largest number of alerts; with more, the oldest goes."""
 
+EARLIER_BESTS = 32
+"""Largest number of earlier bests that a run can go back to."""
+
 EPOCHS_KEPT = 1024
 """Largest number of points of a curve by epoch; with more epochs, neighbours share a point."""
 
@@ -146,6 +149,14 @@ class PlainState:
     last_skip: int | None = None
     version: int = 0
     planned_lr: list[list[float]] = field(default_factory=list)
+    undo_step: int | None = None
+    """The step that an undo goes back to; None: there is nothing to undo."""
+    undo_to: str = ""
+    """The profile at that step."""
+    is_undone: bool = False
+    """Whether an undo goes back to the branch that the last one has left."""
+    left_step: int | None = None
+    """The step of the branch that an undo is about to leave."""
     throttled_since: float | None = None
     throttled_until: float | None = None
 
@@ -173,6 +184,12 @@ class ViewState(PlainState, LatestEvents):
     """The complete state of a run on screens."""
 
     best: dict[str, tuple[int, float]] = field(default_factory=dict)
+    earlier_bests: deque[dict[str, tuple[int, float]]] = field(
+        default_factory=lambda: deque(maxlen=EARLIER_BESTS)
+    )
+    """The bests before `best`, to one of which a run goes back."""
+    best_left: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """The best of the branch that was left last."""
     histories: dict[str, dict[str, History]] = field(default_factory=dict)
     by_epoch: dict[str, History] = field(default_factory=dict)
     skips: History = field(default_factory=History)
@@ -209,8 +226,38 @@ class ViewState(PlainState, LatestEvents):
         if history is None and len(self.by_epoch) < METRICS:
             history = self.by_epoch[name] = History(EPOCHS_KEPT)
         if history is not None:
-            history.forget_after(epoch - 1)  # an epoch repeated after a kill replaces the first attempt
             history.append(epoch, value)
+
+    def improve(self, best: dict[str, tuple[int, float]]) -> None:
+        """Take a new best, by chart as (step, value)."""
+        self.earlier_bests.append(self.best)
+        self.best = best
+
+    def go_back(self, step: int) -> None:
+        """Begin another branch after `step`: curves, marks and bests of later steps are of the one before."""
+        for group in self.histories.values():
+            for history in group.values():
+                history.branch_off(step)
+        self.skips.forget_after(step)
+        self.marks = deque((mark for mark in self.marks if mark.step <= step), maxlen=MARKS)
+        self.best_left = self.best
+        while any(at > step for at, _ in self.best.values()):
+            self.best = self.earlier_bests.pop() if self.earlier_bests else {}
+        if self.latest is not None and self.latest.step > step:
+            self.latest = None
+        if self.last_skip is not None and self.last_skip > step:
+            self.last_skip = None
+        self.skip_streak = 0
+        self.pace.interrupted()
+
+    def return_to_abandoned(self, step: int) -> None:
+        """Go on with the branch that was left, after `step`."""
+        for group in self.histories.values():
+            for history in group.values():
+                history.return_to_abandoned(step)
+        self.best, self.best_left = self.best_left, self.best
+        self.latest = None
+        self.pace.interrupted()
 
     def enter(self, event: Event, phase: str, detail: str = "") -> None:
         """Enter a phase at the time of `event`."""

@@ -134,7 +134,7 @@ class ChooseMetricsDialog(Dialog[None]):
 # Dialogs with a question that is answered by a key: quitting, stopping, discarding, deleting
 # -------------------------------------------------------------------------------------------
 
-Answer = Literal["stop", "detach", "stay", "discard", "delete", "clean"]
+Answer = Literal["stop", "detach", "stay", "undo", "discard", "delete", "clean"]
 
 
 class Choices(Dialog[Answer]):
@@ -200,6 +200,13 @@ class StopDialog(Choices):
 
     where = "stop"
     BINDINGS = bindings("stop")
+
+
+class UndoDialog(Choices):
+    """Asks whether to undo a switch."""
+
+    where = "undo"
+    BINDINGS = bindings("undo")
 
 
 class DiscardDialog(Choices):
@@ -404,11 +411,11 @@ class SwitchProfileDialog(Dialog[int]):
         kept, changes = self._prediction.kept, self._prediction.changes
         name = clean(self._preset, 24)
         lines = [Content.styled("can't change during a run; unchanged", "$text-warning")] if kept else []
-        room = min(_KEY, 2 + max(map(len, [*kept, *self._prediction.changes]), default=0))
-        lines += _settings(kept, room, lambda had, wanted: f"{had}  ({name} has {wanted})")
         if (rate := self._prediction.rate) is not None:
             changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
             changes = {**_effective(rate), **changes}
+        room = min(_KEY, 2 + max(map(len, [*kept, *changes]), default=0))
+        lines += _settings(kept, room, lambda had, wanted: f"{had}  ({name} has {wanted})")
         lines.append(Content.styled("at the next step" if changes else "nothing changes", "$text-accent"))
         lines += _settings(changes, room, lambda had, wanted: f"{had} → {wanted}")
         return lines

@@ -1,7 +1,6 @@
 """The live screen: state, charts and log of a run, now or earlier, and the keys that control it."""
 
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +29,7 @@ from mptui.tui.dialogs.questions import (
     LeaveDialog,
     StopDialog,
     SwitchProfileDialog,
+    UndoDialog,
 )
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.run_source import RunSource
@@ -275,7 +275,7 @@ class LiveScreen(RunPage):
         self._page = 0
         self._chosen_metrics: list[str] = []
         self._leaving = False
-        self._question: LeaveDialog | StopDialog | None = None
+        self._question: LeaveDialog | StopDialog | UndoDialog | None = None
         self._pausing: bool | None = None
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
@@ -358,6 +358,7 @@ class LiveScreen(RunPage):
             "always": not failed_to_start(self.view),
             "several": self.view.ranks is not None,
             "going": going,
+            "switched": going and self.view.undo_step is not None,
             "ended": not going and not self._cant_resume(),
         }
         self.query_one(KeyBar).offer(*(state for state, holds in states.items() if holds))
@@ -429,7 +430,7 @@ class LiveScreen(RunPage):
         self.poll()
 
     def action_preset(self, digit: int) -> None:
-        """Switch to the profile of this digit; ask first if some settings can't change during a run."""
+        """Ask whether to switch to the profile of this digit."""
         profiles = self.source.profiles
         if digit <= len(profiles):
             self._predict_switch(digit, profiles[digit - 1])
@@ -443,15 +444,32 @@ class LiveScreen(RunPage):
         run, request = source.run, source.request
         prediction, position = SwitchPrediction(), self.position
         if run is not None and not self.source.finished:
-            with suppress(MptuiError):  # the run refuses it in these words
+            try:
                 prediction = await in_background(lambda: predict_switch(run, name, request, position))
-        is_large = prediction.rate is not None and prediction.rate.is_large
-        if not is_large and not prediction.kept:
-            self.action_command("preset", name)
-        elif self.is_current:
+            except MptuiError:
+                self.action_command("preset", name)  # the run refuses it in these words
+                return
+        if self.is_current:
             self.app.push_screen(
                 SwitchProfileDialog(digit, name, prediction, self._keymap), partial(self._chosen, digit)
             )
+
+    def action_undo(self) -> None:
+        """Ask whether to undo the last switch, or the last undo."""
+        step, view = self.view.undo_step, self.view
+        if step is None or self._has_ended():
+            self.notify("no switch to undo", severity="warning", markup=False)
+            return
+        branch = " of the branch that was left" if view.is_undone else ""
+        words = (
+            f"Training goes on from step {step:,}{branch}, with {clean(view.undo_to, 24)}. What was trained "
+            f"since is kept at step {view.step:,}: undo again to go back to it."
+        )
+        title = "undo the undo?" if view.is_undone else "undo the switch?"
+        self._question = UndoDialog(self._keymap, title, words)
+        self.app.push_screen(
+            self._question, lambda how: self.action_command("undo") if how == "undo" else None
+        )
 
     def _chosen(self, shown: int, digit: int | None) -> None:
         """Switch to the profile that was shown, or show another one."""

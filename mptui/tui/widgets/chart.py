@@ -32,7 +32,19 @@ from mptui.runs.view.words import (
 )
 from mptui.tui.keys import bindings
 from mptui.tui.themes import style_on
-from mptui.tui.widgets.plot import GUTTER, PARTS, Drawing, Mode, Planned, Plot, Run, Series, StepWindow
+from mptui.tui.widgets.plot import (
+    ABANDONED,
+    GUTTER,
+    PARENT,
+    PARTS,
+    Drawing,
+    Mode,
+    Planned,
+    Plot,
+    Run,
+    Series,
+    StepWindow,
+)
 
 # The chart widget, which repaints only changed lines
 # ---------------------------------------------------
@@ -365,7 +377,12 @@ def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History],
             for label, history in histories.items()
         ]
         + [
-            Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=True)
+            Series(f"{label} abandoned", history.abandoned, noisy=is_noisy(name, label), behind=ABANDONED)
+            for label, history in histories.items()
+            if history.abandoned is not None
+        ]
+        + [
+            Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=PARENT)
             for label, history in behind.items()
         ],
         marks=tuple(view.marks) if is_first else (),

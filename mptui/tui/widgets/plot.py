@@ -224,14 +224,14 @@ class Series:
         dashed: Whether the line is dashed.
         noisy: Whether its line is the mean of a column, smoothed, with a band of all values behind it;
             otherwise the line covers all values.
-        behind: Whether it is a quiet line behind the others, which alone determine the steps that are shown.
+        behind: If it is a quiet line behind the others, the word for all such lines in the legend.
     """
 
     label: str
     history: History
     dashed: bool = False
     noisy: bool = False
-    behind: bool = False
+    behind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +335,9 @@ PARTS = (
 GUTTER = 7
 """Width of the value labels in cells, fixed so that the plot doesn't move when a label grows."""
 
-BEHIND = "parent"
-"""Label of the series behind the others, which must come after them."""
+PARENT, ABANDONED = "parent", "abandoned"
+"""Words for series behind the others, which must come after them: of the parent of a fork, whose steps are
+shown as far as the run's own; of a branch that the run has left."""
 
 _BRAILLE = 0x2800
 _SIGN_EVERY = 8
@@ -383,6 +384,7 @@ class Plot:
         if self.window is not None:
             end = last if self.window.end is None else self.window.end
             return end - self.window.span, end
+        last = last_step([series for series in self.series if series.behind != PARENT])
         end = self.planned[-1][0] if self.planned else 0.0
         return first, max(end_of_steps(last), end, first + 1)
 
@@ -459,7 +461,7 @@ class Drawing:
         self._curve_top = np.full(self._width, self._height, dtype=np.intp)
         self._draw_line(self._planned, self._planned, "axis", 0)
         series = self.plot.series
-        order = sorted(range(len(series)), key=lambda n: (not series[n].behind, series[n].dashed, -n))
+        order = sorted(range(len(series)), key=lambda n: (series[n].behind == "", series[n].dashed, -n))
         for number in order:
             if (band := self._curves[number].band) is not None:
                 self._draw_line(*self._placed(*band), "raw", number)
@@ -554,11 +556,10 @@ class Drawing:
                 end = column + len(label) + 2
 
     def _draw_legend(self) -> None:
-        """Write the labels of the series on the right, abbreviated if they don't fit; one for all behind."""
+        """Write the labels of the series on the right, abbreviated if they don't fit."""
         ascii_only = self.plot.mode == "ascii"
         labels = [_narrow(series.label) for series in self.plot.own]
-        if len(labels) < len(self.plot.series):
-            labels.append(BEHIND)
+        labels += dict.fromkeys(series.behind for series in self.plot.series if series.behind)
         if sum(len(label) + 6 for label in labels) > self._width:
             labels = [label.replace(VALIDATION, "val") for label in labels]
         # the swatch takes two cells and a space; the last label has no gap

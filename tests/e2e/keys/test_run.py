@@ -84,8 +84,17 @@ def profiles(walk):
     program.send("4", "enter")  # the dialog is not there yet when the second key comes
     program.until(lambda: len(switches(program)) == 3, "the switch")
     assert switches(program)[-1].profile == "debug"
-    walk("live.undo", "u", lambda: len(switches(program)) == 4)
+    for key in ("escape", "backspace"):
+        walk("live.undo", "u", "undo the switch?")
+        walk("undo.stay", key, walk.gone("undo the switch?"))
+    program.press("u")
+    program.shows("undo the switch?")
+    walk("undo.undo", "u", lambda: len(switches(program)) == 4)
     assert switches(program)[-1].undone
+    program.press("u")
+    program.shows("undo the undo?")
+    walk("undo.undo", "enter", lambda: len(switches(program)) == 5)
+    assert switches(program)[-1].profile == "debug"
 
 
 def settings(walk):
