@@ -103,7 +103,7 @@ class ProfileSwitch:
 T = TypeVar("T")
 
 
-class Standing:
+class PartsInForce:
     """The parts of a run that may outlast a switch, by name: the key of each, and the part.
 
     Invariant: these act on the network, and no others, also after one could not be built: the job that comes
@@ -120,7 +120,7 @@ class Standing:
         build: Callable[[T | None], T],
         end: Callable[[T], object] = lambda part: None,
     ) -> T:
-        """Return the part called `name`: that which stands, if its key is the same; else a new one.
+        """Return the part called `name`: the one in force, if its key is the same; else a new one.
 
         Args:
             name: Name of the part.
@@ -143,7 +143,7 @@ class Parts:
     """Objects of a run that are built from one configuration."""
 
     job: Job
-    standing: Standing
+    in_force: PartsInForce
     frozen: FrozenLayers
     schedule: Schedule
     precision: Precision
@@ -208,11 +208,11 @@ def build_parts(
     config, model, training = job.config, job.model, job.config.training
     schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
     left = schedule.total_steps if left is None else left
-    standing = Standing() if kept is None else kept.standing
+    in_force = PartsInForce() if kept is None else kept.in_force
     lr = torch.zeros((), device=job.device) if kept is None else kept.updater.lr
     if kept is not None:
         kept.updater.close()
-    take, layers = standing.take, frozen_in(training, epoch)
+    take, layers = in_force.take, frozen_in(training, epoch)
     frozen = take("frozen", layers, lambda _: FrozenLayers(model, layers), lambda it: it.thaw())
     if kept is None and frozen.kept_in_eval:
         names = ", ".join(frozen.kept_in_eval[:_NAMES_SHOWN])
@@ -245,7 +245,7 @@ def build_parts(
     take("checkpointing", asked, lambda _: apply_activation_checkpointing(model) if asked else [], _unwrap)
     share = layers, training.batch_size
     replica = take("replica", share, lambda _: _replica(job), lambda it: it.close())
-    parts = Parts(job, standing, frozen, schedule, precision, optimizer, average, updater, compiler, replica)
+    parts = Parts(job, in_force, frozen, schedule, precision, optimizer, average, updater, compiler, replica)
     if kept is not None:
         parts.resume(kept.schedule_progress(), left)
     return parts
