@@ -18,7 +18,7 @@ Each figure is one of `benchmarks/results/`, with its machine. This page is made
 `python -m benchmarks.speed_page > docs/speed.md`; the module of each command says how it measures.
 
 Compared sides ran alternately. A figure is the median of its rounds, with the lowest and the highest in
-brackets (quartiles where many short blocks were measured, a 95 % interval for `mptui bench`), and a ratio is
+brackets (quartiles where many short blocks were measured, a 97 % interval for `mptui bench`), and a ratio is
 taken within its round. A ratio with rounds on both sides of 1 is a tie."""
 
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "unet": "U-Net", "tiny": "Tiny network"}

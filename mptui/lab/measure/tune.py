@@ -446,7 +446,7 @@ def evidence(plan: Plan, search: Search, effort: TuneCost, cpus: int) -> list[st
         f"{config.model.name} at {config.data.image_size} px on {config.data.path or config.data.name}, "
         f"batch {config.training.batch_size}, from profile {plan.resolved.profile}; {effort.runs} runs in "
         f"{effort.seconds / 60:.1f} minutes",
-        "Figures: images/s relative to the current value then; median, 95 % interval, alternated rounds.",
+        "Figures: images/s of all rounds over the value then, 97 % interval, alternated rounds.",
     ]
     if search.total is not None:
         lines.append(f"In total: {shown(search.total, search.total_rounds)} as fast as the start")
