@@ -96,6 +96,10 @@ def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, seg
     }
     assert "as the run measured" in mptui("evaluate", classifier).stdout
 
+    ended = mptui("export", classifier, "--out", tmp_path / "export", "--json")
+    exported = checked("export", json.loads(ended.stdout))
+    assert (exported["format"], exported["precision"]) == ("safetensors", "fp32")
+
 
 def test_precisions_side_by_side_in_a_table_and_in_json(segmenter):
     asked = ("evaluate", segmenter, "--checkpoint", "last", "--precisions")
