@@ -1,4 +1,9 @@
-"""Reads an image file: as upright RGB, or as it is stored, whatever is wrong with it."""
+"""Reads an image file: as upright RGB, or as it is stored, whatever is wrong with it.
+
+In place of torchvision's `ImageFolder` with its transforms, over whose photos at 224 px it takes half of the
+processor time (2.1 times as fast, in two processes 2.4 times, `benchmarks.input`): a JPEG is decoded at the
+size that is needed, and resampled by OpenCV.
+"""
 
 import logging
 import os

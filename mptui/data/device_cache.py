@@ -1,4 +1,9 @@
-"""Caches a training split on the device as whole images, decoded once; random views are cut there."""
+"""Caches a training split on the device as whole images, decoded once; random views are cut there.
+
+Nothing is read, decoded or copied in a step; only the order of an epoch and the boxes of its views come from
+the host. On an H200, 64 views of 224 px take 0.26 ms of a step (docs/gpu.md); what the cache is worth there
+beside `data.cache = "ram"` is not measured yet.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -1,5 +1,8 @@
 """Cache of decoded samples in memory shared by all processes: `data.cache = "ram"`.
 
+An epoch of 1,000 photos at 224 px takes a fifth of the time of one that decodes them (5.3 times as fast on
+two cores, `benchmarks.cache`).
+
 An entry is the source of a sample's views: the whole resized image if views are random, otherwise the fixed
 view. Views are always cut from the entry, also the first time, so that a sample has the same bits whether it
 was cached or not.
