@@ -147,7 +147,10 @@ class Resumed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    """The run ended. `status` and `exit_code` as in summary.json and the table of exit codes."""
+    """The run ended. `status` and `exit_code` as in summary.json and the table of exit codes.
+
+    `concerns`: why its result is doubtful, though it ended as it should.
+    """
 
     kind: ClassVar[str] = "run_finished"
 
@@ -157,6 +160,7 @@ class RunFinished(Event):
     hint: str = ""
     directory: str = ""
     seconds: float = 0.0
+    concerns: list[str] = field(default_factory=list)
 
 
 # Epochs, steps, validations, checkpoints, and the device under them

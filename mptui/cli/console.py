@@ -218,6 +218,9 @@ def final_lines(summary: dict[str, object]) -> list[str]:
         lines.append(f"best: {best['metric']} {best['value']:.4f} in epoch {best['epoch']}")
     if words := spent_words(summary):
         lines.append(words)
+    concerns = summary.get("concerns") or []  # not in the summaries of older runs
+    assert isinstance(concerns, list)
+    lines += [f"doubtful: {words}" for words in concerns]
     lines.append(f"run: {summary['directory']}")
     return lines
 

@@ -1,13 +1,16 @@
 """Long lists in a summary are shortened in the middle; the first and latest entries stay."""
 
+import random
+
 import pytest
 
 from mptui.cli.console import final_lines
-from mptui.events import DeviceSample, Recovered, Validated, Warned
+from mptui.events import DeviceSample, EpochFinished, Recovered, Validated, Warned
+from mptui.runs.session.ending import concerns_of
 from mptui.runs.store.directory import SUMMARY, json_text, read_summary
 from mptui.runs.store.files import Summary
 from mptui.runs.view.specs import LIST_LIMIT
-from tests.tui.events import run_started
+from tests.tui.events import run_started, step_event
 
 HALF = LIST_LIMIT // 2
 
@@ -110,3 +113,53 @@ def test_the_cost_goes_on_where_the_process_before_ended():
     summary.document["price_per_hour"] = 3600e6
     summary.measure(None)
     assert float(summary.document["cost"] or 0) > 2.5
+
+
+# -- results that are doubtful, though the run has ended as it should
+
+
+def validated(loss, accuracy, *, best=False):
+    metrics = {"acc1": accuracy}
+    return Validated(step=9, epoch=1, loss=loss, metrics=metrics, seconds=1.0, best=best, primary="acc1")
+
+
+def epoch(val_loss):
+    return EpochFinished(
+        step=9, epoch=1, epochs=1, train_loss=1.0, train_metrics={}, val_loss=val_loss, val_metrics={},
+        lr=0.1, seconds=1.0,
+    )  # fmt: skip
+
+
+def concerns(*events, classes=10):
+    summary = Summary("run", "runs/run")
+    for event in (run_started(classes=[str(n) for n in range(classes)], val_samples=1000), *events):
+        summary.handle(event)
+    return concerns_of(summary.document)
+
+
+def test_a_run_that_went_well_leaves_no_doubt():
+    assert concerns(step_event(10, 0.0, random.Random(0)), validated(1.0, 0.5, best=True), epoch(1.2)) == []
+    assert concerns() == []
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([step_event(10, 0.0, random.Random(0), skipped_steps=8)], "8 of 10 steps were skipped"),
+        ([recovery(1), recovery(2), recovery(3)], "rolled back 3 times"),
+        ([validated(1.3, 0.5, best=True), validated(6.6e10, 0.4), epoch(6.6e10)], "from 1.30 up to 6.6e+10"),
+        ([validated(float("nan"), 0.5), epoch(float("nan"))], "validation loss is not finite"),
+        (
+            [validated(2.3, 0.115, best=True), epoch(2.3)],
+            "accuracy is 11.5 %, where guesses have 10.0 %",
+        ),
+    ],
+)
+def test_a_result_is_doubtful_and_says_why(events, words):
+    (told,) = concerns(*events)
+    assert words in told
+
+
+def test_an_accuracy_that_no_guesses_have_is_none_of_chance():
+    assert concerns(validated(2.2, 0.13, best=True), epoch(2.2)) == []
+    assert concerns(validated(0.7, 0.52, best=True), epoch(0.7), classes=2) != []

@@ -205,6 +205,7 @@ class RunRow:
         seconds: The time of its last process in seconds.
         started: When it was last started, in seconds since the epoch.
         parent: The run that it was forked from, and the step there; None: it is no fork.
+        is_doubtful: Whether it ended as it should with a result that is doubtful.
     """
 
     path: Path
@@ -219,6 +220,7 @@ class RunRow:
     seconds: float | None
     started: float
     parent: tuple[Path, int] | None
+    is_doubtful: bool = False
 
     @property
     def name(self) -> str:
@@ -287,6 +289,7 @@ def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
         seconds=_number((summary.get("time") or {}).get("total_s")),
         started=started_of(run, summary),
         parent=parent_of(run, summary),
+        is_doubtful=bool(summary.get("concerns")),
     )
 
 

@@ -134,6 +134,12 @@ def _checkpoint_bytes(job: Job) -> int:
 # The result of a run: status of summary.json and exit code
 # ---------------------------------------------------------
 
+_MOST_SKIPPED = 0.5
+"""Share of skipped steps above which a result is doubtful."""
+_MANY_ROLLBACKS = 3
+_EXPLODED = 10.0
+"""Factor of the last validation loss over the lowest above which it has exploded."""
+
 _STATUS: dict[type[BaseException], str] = {
     DivergedError: "diverged",
     MemoryExhaustedError: "out_of_memory",
@@ -344,6 +350,7 @@ def write_files(
         document["status"], document["exit_code"] = result.status, result.exit_code
         if records.trained_to is not None:  # once the last save has ended
             document["lost"] = steps_lost(run / directory.CHECKPOINTS, records.trained_to)
+        document["concerns"] = concerns_of(document) if cause is None else []
     if cause is not None and is_final:
         document["error"] = {"message": _message(result), "hint": _hint(result)}
     with contextlib.suppress(DiskError, RunDirectoryError):
@@ -366,7 +373,44 @@ def last_event(run: Path, result: RunResult, *, step: int, seconds: float) -> Ru
         hint=_hint(result),
         directory=str(run),
         seconds=seconds,
+        concerns=list(result.summary.get("concerns") or []),
     )
+
+
+def concerns_of(document: Mapping[str, Any]) -> list[str]:
+    """Return why the result of a run that ended as it should is doubtful, a phrase each.
+
+    Args:
+        document: Its summary.
+    """
+    told = []
+    steps, skipped = document["optimizer_steps"], document["skipped_steps"]
+    if skipped > _MOST_SKIPPED * steps > 0:
+        told.append(f"{skipped:,} of {steps:,} steps were skipped, as their gradients were not finite")
+    rollbacks = sum(each.get("kind") == "divergence" for each in document["recoveries"])
+    if rollbacks >= _MANY_ROLLBACKS:
+        told.append(f"it diverged and was rolled back {rollbacks} times")
+    if (last := document["final"].get("val_loss")) is not None:
+        lowest = document.get("lowest_val_loss")
+        if lowest is None or not math.isfinite(last):
+            told.append("its validation loss is not finite")
+        elif last > _EXPLODED * lowest > 0:
+            told.append(f"its validation loss went from {fmt.figure(lowest)} up to {fmt.figure(last)}")
+    return told + _at_chance(document)
+
+
+def _at_chance(document: Mapping[str, Any]) -> list[str]:
+    """Return a phrase if the best accuracy is one that guesses of equally many classes have, too."""
+    best, data = document["best"], document["dataset"]
+    classes, samples = data["classes"], data["val_samples"]
+    if best["metric"] != "acc1" or not classes or classes < 2 or not samples or best["value"] is None:
+        return []
+    chance = 1 / classes
+    likely = chance + 2 * math.sqrt(chance * (1 - chance) / samples)  # 97.7 % of guesses are below
+    if best["value"] > likely:
+        return []
+    value, guessed = fmt.percent(best["value"]), fmt.percent(chance)
+    return [f"its best top-1 accuracy is {value}, where guesses have {guessed}"]
 
 
 def _message(result: RunResult) -> str:

@@ -550,7 +550,7 @@ _CARRIED_OVER = (
     *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
     *("precision", "price_per_hour"),
     *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "loss_terms", "best"),
-    *("samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
+    *("lowest_val_loss", "samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
 )
 """Entries that a resumed run carries over; time and memory are those of one process.
 

@@ -1,5 +1,6 @@
 """What each event means to view, log, console, summary and trackers: an `EventSpec` an event."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -218,6 +219,9 @@ def _validate(view: ViewState, event: Validated) -> None:
 
 def _summarize_validation(document: dict[str, Any], event: Validated) -> None:
     document["loss_terms"] = event.loss_terms
+    lowest = document.get("lowest_val_loss")
+    if math.isfinite(event.loss) and (lowest is None or event.loss < lowest):
+        document["lowest_val_loss"] = event.loss
     if not event.best:
         return
     metric = event.primary or next(iter(event.metrics), None)
@@ -706,12 +710,15 @@ def _finish(view: ViewState, event: RunFinished) -> None:
     if event.status not in _AS_WANTED:
         message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
         view.open_alert(event, event.status, message, "bad")
+    elif event.concerns:
+        view.open_alert(event, "doubtful", "; ".join(event.concerns), "warn")
     view.enter(event, "finished")
 
 
 def _end_log(event: RunFinished) -> list[tuple[str, Tone]]:
     tone: Tone = "good" if event.exit_code == 0 else "bad"
     lines: list[tuple[str, Tone]] = [(f"{event.status} after {fmt.duration(event.seconds)}", tone)]
+    lines += [(f"doubtful: {words}", "warn") for words in event.concerns]
     lines += [(line, tone) for line in event.message.splitlines()]
     return [*lines, *((line, "plain") for line in event.hint.splitlines())]
 

@@ -82,7 +82,8 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
         if isinstance(value, float)
         else ""
     )
-    return clean(f"{run}: {status}{after}{best_text}; {_next_command(run, status)}", limit=4096)
+    doubts = "".join(f", doubtful: {words}" for words in summary.get("concerns") or [])
+    return clean(f"{run}: {status}{after}{best_text}{doubts}; {_next_command(run, status)}", limit=4096)
 
 
 def _next_command(run: Path, status: str) -> str:

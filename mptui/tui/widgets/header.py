@@ -138,6 +138,8 @@ def _past(moment: RunMoment, now: float) -> Content:
 def _state(view: RunView, now: float) -> Content:
     if view.finished is not None:
         sign, style = _ENDED.get(view.finished.status, ("✗", "$text-error"))
+        if view.finished.concerns and view.finished.status in _ENDED:
+            sign, style = "▲", "$text-warning"
         return Content.styled(f"{sign} {view.finished.status.replace('_', ' ')}", f"bold {style}")
     if view.paused:
         return Content.styled("■ paused", "bold $text-warning")

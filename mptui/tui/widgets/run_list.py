@@ -23,7 +23,7 @@ from mptui.tui.widgets.basics import KeyedList, fit
 # ---------------------------------------------------------------------
 
 _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
-_BAD = ("✗", "$text-error")
+_BAD, _DOUBTFUL = ("✗", "$text-error"), ("▲", "$text-warning")
 _STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
 _LEAST_NAME, _MOST_NAME = 18, 52
 _WITH_STAMP = 40
@@ -123,7 +123,7 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
         indent: What stands before its name.
     """
     columns, name = fitting_columns(width)
-    sign, tone = _SIGNS.get(row.state, _BAD)
+    sign, tone = _DOUBTFUL if row.is_doubtful else _SIGNS.get(row.state, _BAD)
     mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
     words = fit(indent + _name(row.name, name - 1 - len(indent)), name - 1).stylize("bold").pad_right(1)
     cells = [each.fit(each.words(row)).stylize(tone if each.title == "state" else "") for each in columns]
