@@ -17,13 +17,14 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.batch import Batch, Window, to_device
+from mptui.data.batch_transforms import transform_draws
 from mptui.data.cache_policy import CacheMode, memory_room
 from mptui.data.device_cache import Pass, Resident, WholeImages, WholePass, load, load_whole
 from mptui.data.noise import Noiser, Noising
 from mptui.data.ram_cache import CachedSplit
 from mptui.data.reading import BadSamples, HostBatch, Pool, Prefetcher, SampleSource
 from mptui.data.sampler import EpochOrder
-from mptui.data.to_device import Finish, Transfer, colours, mix, transform_draws
+from mptui.data.to_device import Finish, Transfer, colours, mix
 from mptui.data.transforms import Transforms
 from mptui.data.types import RGB, PixelFormat, Problem, SampleFormat, Sides, Split
 from mptui.errors import cleaned_up_by

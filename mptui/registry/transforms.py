@@ -35,12 +35,12 @@ class TransformSpec:
 
 
 def _by(name: str) -> Apply:
-    """Return a function of `mptui.data.to_device`, which is imported when it is called."""
+    """Return a function of `mptui.data.batch_transforms`, which is imported when it is called."""
 
     def apply(images: "torch.Tensor", draws: "npt.NDArray[np.float64]") -> "torch.Tensor":
-        from mptui.data import to_device
+        from mptui.data import batch_transforms
 
-        transformed: torch.Tensor = getattr(to_device, name)(images, draws)
+        transformed: torch.Tensor = getattr(batch_transforms, name)(images, draws)
         return transformed
 
     return apply
