@@ -112,6 +112,18 @@ def _data() -> Iterator[Figure]:
         yield Figure(what, "cache-epochs", f"epochs/{clock}/first_over_cached", command, targets.CACHED)
     what = "An epoch of the files over one of a set of `mptui prepare`, wall time"
     yield Figure(what, "cache-epochs", "epochs/wall_ms/off_over_prepared", command)
+    for key, what in (
+        ("wall_ms", "wall time of an image"),
+        ("first_batch_s", "seconds to the first batch"),
+        ("next_pass_s", "seconds to the next pass where one is left in its middle"),
+        ("memory_mb", "memory of the workers"),
+    ):
+        yield Figure(
+            f"torch's `DataLoader` over `mptui`, both with mptui's decoder: {what}",
+            "workers",
+            f"{key}/forkserver over mptui",
+            "benchmarks.workers",
+        )
 
 
 def _settings() -> Iterator[Figure]:

@@ -26,8 +26,8 @@ from mptui.processes.start import start
 # --------------------------------------------------------------------------
 # In place of torch's `DataLoader`, which reads as fast; both were measured with the same decoder and crops
 # (`benchmarks.workers`: two cores, 1,000 photos, `forkserver` with torch loaded once; forks of the trainer
-# are no choice beside its threads and CUDA). Its first batch comes @F@ times as late, its workers take @M@
-# times the memory, and a pass that is left in its middle, as by a rollback, costs @N@ times as long before
+# are no choice beside its threads and CUDA). Its first batch comes 5 times as late, its workers take 7
+# times the memory, and a pass that is left in its middle, as by a rollback, costs 7 times as long before
 # the next one begins. A worker that dies ends its pass without a name of the file, and in a container, whose
 # /dev/shm has 64 MiB, 8 batches of 64 crops that wait for a slow step end the run.
 #
