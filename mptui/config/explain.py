@@ -54,8 +54,9 @@ def document(key: str) -> dict[str, Any]:
     """Return what there is to know of a setting.
 
     `values` is a JSON Schema of its values, where null stands for `none`. `choices` are its words, where they
-    are few. `acts_with` are lists of tasks, networks or settings: it does nothing in a run that is in none of
-    a list. `changes` is "live" (between two steps), "resume" (before a resume) or "never", and `why`.
+    are few, `item_choices` those of items of a list. `acts_with` are lists of tasks, networks or settings:
+    it does nothing in a run that is in none of a list. `changes` is "live" (between two steps), "resume"
+    (before a resume) or "never", and `why`.
     """
     setting = SETTINGS[key]
     default = setting.field.get_default(call_default_factory=True)
@@ -65,6 +66,7 @@ def document(key: str) -> dict[str, Any]:
         "unit": _UNITS.get(key.rpartition("_")[2].rpartition(".")[2]),
         "values": _values(setting),
         "choices": setting.choices,
+        "item_choices": setting.item_choices,
         "default": default,
         "default_by_task": {name: task.defaults[key] for name, task in TASKS.items() if key in task.defaults},
         "acts_with": [scope.where() for scope in setting.scopes],
@@ -79,7 +81,7 @@ def lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     unit = f", in {about['unit']}" if about["unit"] else ""
     yield (
         "takes",
-        _words(about["values"], about["choices"])
+        _words(about["values"], about["choices"], about["item_choices"])
         + unit
         + (f"; {UNSET} unsets it" if about["may_be_unset"] else ""),
     )
@@ -114,23 +116,24 @@ def _schema(table: type[Table]) -> dict[str, Any]:
     return properties
 
 
-def _words(values: Mapping[str, Any], choices: Sequence[str]) -> str:
+def _words(values: Mapping[str, Any], choices: Sequence[str], of_items: Sequence[str] = ()) -> str:
     """Say in words what a JSON Schema of values allows; null is left out.
 
     Args:
         values: The schema, in which text is any text.
         choices: The words that there are for text; empty: any.
+        of_items: The same for the items of a list.
     """
     if "anyOf" in values:
         kinds = [each for each in values["anyOf"] if each.get("type") != "null"]
-        return ", or ".join(_words(each, () if each.get("type") == "array" else choices) for each in kinds)
+        return ", or ".join(_words(each, choices, of_items) for each in kinds)
     if "const" in values:
         return str(values["const"])
     if "enum" in values:
         return " | ".join(values["enum"])
     if values["type"] == "array":
         count = f"{values['minItems']} " if values.get("maxItems") == values.get("minItems", 0) else ""
-        return f"a list of {count}values, each {_words(values['items'], choices)}"
+        return f"a list of {count}values, each {_words(values['items'], of_items)}"
     if values["type"] == "string" and choices:
         return " | ".join(choices)
     limits = " and ".join(_limits(values))

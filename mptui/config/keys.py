@@ -1,7 +1,7 @@
 """Names of all settings, as files, flags and variables have them; one value read and checked."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -75,13 +75,20 @@ class Setting:
             return ["true", "false"]
         words = get_args(kind)
         of_items = [part for word in words for part in getattr(word, "__metadata__", ())]
-        for registry in (p.registry for p in (*self.field.metadata, *of_items) if isinstance(p, OneOf)):
-            return list(registry)
+        if registry := _registry((*self.field.metadata, *of_items)):
+            return registry
         if bool in words:
             return ["true", "false", *(word for inner in words for word in get_args(inner))]
         if any(get_origin(word) is list for word in words):  # or words in place of a list
             return [word for inner in words if get_origin(inner) is Literal for word in get_args(inner)]
         return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
+
+    @property
+    def item_choices(self) -> list[str]:
+        """The words that the items of a list may be; empty where they are any, or the key takes no list."""
+        kind: Any = self.field.annotation
+        lists = [each for each in (kind, *get_args(kind)) if get_origin(each) is list]
+        return _registry([part for each in lists for part in getattr(get_args(each)[0], "__metadata__", ())])
 
     @property
     def examples(self) -> list[str]:
@@ -94,6 +101,11 @@ class Setting:
         if not self.choices or get_origin(self.field.annotation) is list:
             return []
         return [*self.choices, UNSET] if self.may_be_unset else self.choices
+
+
+def _registry(metadata: Iterable[object]) -> list[str]:
+    """Return the words of the first registry that an annotation names; empty if it names none."""
+    return next((list(part.registry) for part in metadata if isinstance(part, OneOf)), [])
 
 
 def subtable(field: FieldInfo) -> type[Table] | None:

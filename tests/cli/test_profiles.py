@@ -95,6 +95,9 @@ def test_keys_as_json_has_all_that_the_schema_declares(run):
     assert keys["memory.budget_gib"]["values"]["anyOf"][0]["maximum"] == 4096
     assert keys["memory.budget_gib"]["unit"] == "GiB"
     assert keys["training.optimizer"]["choices"][:2] == ["sgd", "adamw"]
+    assert keys["data.augment"]["choices"] == ["default", "none"]
+    assert keys["data.augment"]["item_choices"][:2] == ["crop", "flip"]
+    assert keys["logging.trackers"]["item_choices"][:2] == ["csv", "tensorboard"]
     assert keys["training.lr"]["default_by_task"]["diffusion"] == 0.0005
     assert keys["training.label_dropout"]["acts_with"][1] == ["model.class_conditional: true"]
     assert {about["changes"] for about in keys.values()} == {"live", "resume", "never"}
