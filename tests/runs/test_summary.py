@@ -130,11 +130,11 @@ def epoch(val_loss):
     )  # fmt: skip
 
 
-def concerns(*events, classes=10):
+def concerns(*events, classes=10, status="completed"):
     summary = Summary("run", "runs/run")
     for event in (run_started(classes=[str(n) for n in range(classes)], val_samples=1000), *events):
         summary.handle(event)
-    return concerns_of(summary.document)
+    return concerns_of({**summary.document, "status": status})
 
 
 def test_a_run_that_went_well_leaves_no_doubt():
@@ -158,6 +158,15 @@ def test_a_run_that_went_well_leaves_no_doubt():
 def test_a_result_is_doubtful_and_says_why(events, words):
     (told,) = concerns(*events)
     assert words in told
+
+
+def test_a_run_that_was_stopped_has_not_had_its_time_to_be_better_than_guesses():
+    assert concerns(validated(2.3, 0.1, best=True), epoch(2.3), status="stopped") == []
+    assert concerns(validated(1.3, 0.5, best=True), epoch(1e9), status="stopped") != []
+
+
+def test_a_loss_of_an_earlier_version_s_run_whose_lowest_is_not_known_is_no_doubt():
+    assert concerns(epoch(1.2)) == []
 
 
 def test_an_accuracy_that_no_guesses_have_is_none_of_chance():

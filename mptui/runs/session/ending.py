@@ -392,11 +392,11 @@ def concerns_of(document: Mapping[str, Any]) -> list[str]:
         told.append(f"it diverged and was rolled back {rollbacks} times")
     if (last := document["final"].get("val_loss")) is not None:
         lowest = document.get("lowest_val_loss")
-        if lowest is None or not math.isfinite(last):
+        if not math.isfinite(last):
             told.append("its validation loss is not finite")
-        elif last > _EXPLODED * lowest > 0:
+        elif lowest is not None and last > _EXPLODED * lowest > 0:  # unknown of runs of earlier versions
             told.append(f"its validation loss went from {fmt.figure(lowest)} up to {fmt.figure(last)}")
-    return told + _at_chance(document)
+    return told + (_at_chance(document) if document["status"] == "completed" else [])
 
 
 def _at_chance(document: Mapping[str, Any]) -> list[str]:
