@@ -9,6 +9,7 @@ import pytest
 from mptui.events import (
     CommandAnswered,
     DeviceSample,
+    EpochFinished,
     EpochStarted,
     Paused,
     PhaseChanged,
@@ -238,6 +239,46 @@ def test_an_undo_of_the_undo_goes_on_with_the_branch_that_was_left():
     assert curve(history.abandoned) == (10, 14, [2.0] + [3.0] * 4)
     assert view.best["loss"] == (20, 1.0)
     assert (view.undo_step, view.undo_to) == (14, "stable")
+
+
+def test_an_undo_to_a_branch_whose_curves_a_rollback_has_replaced_shows_no_others():
+    """A rollback in the second branch: what charts have as abandoned is not what the undo goes back to."""
+    back = Recovered(time=START + 40, step=12, problem="divergence", action="back to step 12")
+    again = replace(switched(30, undone=True), profile="fast", previous="stable")
+    view = folded(*UNDONE, back, *losses(13, 15, 3.0), left(15), again, *losses(31, 32, 0.5))
+    first, last, values = curve(view.histories["loss"]["train"])
+    assert (first, last) == (1, 32)
+    assert values[:10] == [2.0] * 10
+    assert all(math.isnan(each) for each in values[10:30])
+    assert values[30:] == [0.5] * 2
+
+
+def test_a_resume_where_the_run_was_keeps_the_branch_that_an_undo_goes_back_to():
+    resumed = replace(run_started(), step=14, resumed_from_step=14, time=START + 60)
+    again = replace(switched(30, undone=True), profile="fast", previous="stable")
+    view = folded(*UNDONE, resumed, left(14), again)
+    assert curve(view.histories["loss"]["train"]) == (1, 30, [2.0] * 10 + [1.0] * 20)
+
+
+def test_figures_by_epoch_are_those_of_the_branch_too():
+    def epoch(number, loss):
+        begins = EpochStarted(time=START, step=number, epoch=number, epochs=9, steps=1)
+        ends = EpochFinished(
+            time=START, step=number, epoch=number, epochs=9, train_loss=loss, train_metrics={},
+            val_metrics={}, lr=0.1, seconds=1.0,
+        )  # fmt: skip
+        return [begins, ends]
+
+    first = [*epoch(1, 2.0), switched(1), *epoch(2, 1.0), *epoch(3, 1.0)]
+    view = folded(run_started(), *first, left(3), switched(1, undone=True), *epoch(2, 3.0))
+    assert curve(view.by_epoch["train_loss"]) == (1, 2, [2.0, 3.0])
+    for event in (
+        left(2),
+        replace(switched(3, undone=True), profile="fast", previous="stable"),
+        *epoch(4, 0.5),
+    ):
+        view.handle(event)
+    assert curve(view.by_epoch["train_loss"]) == (1, 4, [2.0, 1.0, 1.0, 0.5])
 
 
 def test_a_rollback_and_a_resume_leave_a_branch_too_and_other_recoveries_do_not():

@@ -248,6 +248,12 @@ def _curve(chart: str, series: str, history: History) -> _Curve:
     return _Curve(chart, series, history.saved(), None if abandoned is None else abandoned.saved())
 
 
+def _history(curve: _Curve, *capacity: int) -> History:
+    history = History.loaded(curve.history, *capacity)
+    history.abandoned = None if curve.abandoned is None else History.loaded(curve.abandoned, *capacity)
+    return history
+
+
 def _bests(best: dict[str, tuple[int, float]]) -> list[_Best]:
     return [_Best(chart, step, value) for chart, (step, value) in best.items()]
 
@@ -283,10 +289,9 @@ def from_document(document: dict[str, Any]) -> RunView:
     view.skips = History.loaded(saved.skips)
     for curve in saved.curves:
         group = view.histories.setdefault(clean(curve.chart, 24), {})
-        group[clean(curve.series, 24)] = history = History.loaded(curve.history)
-        history.abandoned = None if curve.abandoned is None else History.loaded(curve.abandoned)
+        group[clean(curve.series, 24)] = _history(curve)
     for curve in saved.by_epoch:
-        view.by_epoch[clean(curve.series, 24)] = History.loaded(curve.history, EPOCHS_KEPT)
+        view.by_epoch[clean(curve.series, 24)] = _history(curve, EPOCHS_KEPT)
     names = [clean(name) for name in saved.timeline.names]
     view.timeline = Timeline.loaded(replace(saved.timeline, names=names))
     return view

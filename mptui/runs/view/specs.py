@@ -115,8 +115,8 @@ THROTTLED, SETTLED_S = "throttled", 10.0
 def _start_epoch(view: ViewState, event: EpochStarted) -> None:
     view.epoch = event.epoch
     view.epochs = event.epochs
-    for history in view.by_epoch.values():  # those of a branch that was abandoned
-        history.forget_after(event.epoch - 1)
+    for history in view.by_epoch.values():
+        history.branch_off(event.epoch - 1)
     if view.started is not None and event.steps != view.started.steps_per_epoch:
         view.started = _with_steps(view.started, event)
     view.enter(event, "training")
@@ -485,14 +485,24 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.started = _with_changes(view.started, event.changes)
     if event.planned_lr:
         view.plan(event.planned_lr)
-    if event.undone and view.is_undone:
-        view.return_to_abandoned(event.step)
-    elif event.undone:
-        view.go_back(event.step)
+    if event.undone:
+        _undo(view, event)
     view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
-    view.is_undone, view.left_step = event.undone and view.left_step is not None, None
+    view.is_undone = view.has_left = event.undone and view.left_step is not None
+    view.left_step = None
     view.mark(event, _switch_label(event))
     view.timeline.happen("switch")
+
+
+def _undo(view: ViewState, event: PresetSwitched) -> None:
+    """Go back to the branch of before a switch, or to that which the last undo has left."""
+    if view.has_left:
+        view.return_to_abandoned(event.step)
+    elif view.is_undone and view.split_step is not None:  # its curves are gone: a gap after the split
+        view.go_back(view.split_step)
+    else:
+        view.go_back(event.step)
+        view.split_step = event.step
 
 
 def _without_offer(alert: OpenAlert, changes: dict[str, list[str]]) -> OpenAlert | None:

@@ -155,6 +155,10 @@ class PlainState:
     """The profile at that step."""
     is_undone: bool = False
     """Whether an undo goes back to the branch that the last one has left."""
+    split_step: int | None = None
+    """The step up to which that branch is the same as this one."""
+    has_left: bool = False
+    """Whether it is the one that curves have as `abandoned`, not one of a rollback or a resume since."""
     left_step: int | None = None
     """The step of the branch that an undo is about to leave."""
     throttled_since: float | None = None
@@ -237,7 +241,10 @@ class ViewState(PlainState, LatestEvents):
         """Begin another branch after `step`: curves, marks and bests of later steps are of the one before."""
         for group in self.histories.values():
             for history in group.values():
+                self.has_left &= history.end_x <= step
                 history.branch_off(step)
+        if self.split_step is not None:
+            self.split_step = min(self.split_step, step)
         self.skips.forget_after(step)
         self.marks = deque((mark for mark in self.marks if mark.step <= step), maxlen=MARKS)
         self.best_left = self.best
@@ -255,6 +262,8 @@ class ViewState(PlainState, LatestEvents):
         for group in self.histories.values():
             for history in group.values():
                 history.return_to_abandoned(step)
+        for history in self.by_epoch.values():
+            history.return_to_abandoned(math.inf)
         self.best, self.best_left = self.best_left, self.best
         self.latest = None
         self.pace.interrupted()
