@@ -36,6 +36,7 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.decode import FileRequest
+from mptui.data.loader import Loader
 from mptui.data.rng import RandomStream, uniforms
 from mptui.data.transforms import DRAWS, Geometry, cut_image, resized, views
 from mptui.hardware.host import keep_freed_memory, usable_cpus
@@ -64,9 +65,9 @@ class Photos:
         return FileRequest(self.paths[index], 0)
 
 
-def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
-    """Returns a pass of mptui's loader, which returns its number of images."""
-    loader = built_loader(
+def mptui_loader(root: Path, workers: int) -> Loader:
+    """Returns mptui's loader of the photos."""
+    return built_loader(
         Photos([str(path) for path in photos_of(root)]),
         kind=SampleKind.CLASS,
         batch_size=BATCH,
@@ -78,6 +79,11 @@ def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
         seed=0,
         workers=workers,
     )
+
+
+def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
+    """Returns a pass of mptui's loader, which returns its number of images."""
+    loader = mptui_loader(root, workers)
     return lambda epoch: sum(batch.size for window in loader.windows(epoch, 1) for batch in window)
 
 

@@ -38,7 +38,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save, spread
-from benchmarks.input import BATCH, CORES, PASSES, SIDE, Photos
+from benchmarks.input import BATCH, CORES, OURS, PASSES, SIDE, Photos, mptui_loader
 from benchmarks.photos import photos_of, prepared
 from mptui.data.loader import Loader
 from mptui.data.rng import RandomStream, uniforms
@@ -46,9 +46,7 @@ from mptui.data.sampler import EpochOrder
 from mptui.data.transforms import DRAWS, Geometry, cut_image, resized, views
 from mptui.hardware.host import keep_freed_memory
 from mptui.registry.names import SampleKind
-from tests.made.loaders import built_loader
 
-OURS = "mptui"
 SIDES = (OURS, "forkserver", "spawn")
 LEFT_AT = 3
 """Batches after which a pass is left."""
@@ -109,21 +107,10 @@ class Side:
     _ours: Loader | None = None
 
     def __init__(self, name: str, root: Path) -> None:
-        photos = Photos([str(path) for path in photos_of(root)])
         if name == OURS:
-            self._ours = built_loader(
-                photos,
-                kind=SampleKind.CLASS,
-                batch_size=BATCH,
-                side=SIDE,
-                num_classes=1,
-                device=torch.device("cpu"),
-                train=True,
-                augment=True,
-                seed=0,
-                workers=CORES,
-            )
+            self._ours = mptui_loader(root, CORES)
             return
+        photos = Photos([str(path) for path in photos_of(root)])
         context = get_context(name)
         if name == "forkserver":
             context.set_forkserver_preload(["torch", "benchmarks.workers"])

@@ -629,6 +629,8 @@ class RunConfig(Table):
                 faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; put the smaller one first")
         if self.data.crop_scale is not None and self.data.crop_scale[1] > 1:
             faults.append(f"data.crop_scale: {self.data.crop_scale[1]:g} is more than the whole image")
+        if isinstance(names := self.data.augment, list) and len({*names}) < len(names):
+            faults.append("data.augment has a transform twice: name each once")
         if self.data.bands == "all" and self.data.name is not None:
             faults.append('data.bands = "all" needs data.path: sets by name are read as 8-bit RGB')
         if self.data.download and (self.data.name in {None, "shapes"} or is_own(self.data.name)):

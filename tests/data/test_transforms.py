@@ -129,6 +129,8 @@ def test_a_list_is_a_setting_and_what_it_leaves_out_does_not_act() -> None:
 
 
 def test_what_is_no_transform_or_does_not_suit_the_samples_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a transform twice"):
+        planned('data.augment=["pad_crop", "flip", "pad_crop"]')
     with pytest.raises(ConfigError, match="'pad_crop'"):
         planned('data.augment=["padcrop"]')
     with pytest.raises(ConfigError, match=r"pad_crop does not suit images with masks") as caught:
