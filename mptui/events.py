@@ -46,7 +46,8 @@ class RunStarted(Event):
     """The run begins, or begins again after a resume: its directory, data, model and settings.
 
     `primary` is the metric that decides which epoch is best; `ranks` processes train, on `nodes` machines.
-    `planned_lr` has [step, learning rate] from this step to the last.
+    `total_steps` are the steps taken and those ahead, which are of the batch in force. `planned_lr` has
+    [step, learning rate] from this step to the last.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -169,7 +170,11 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStarted(Event):
-    """An epoch begins, or continues at `first_step` after a resume. Epochs count from 1."""
+    """An epoch begins, or continues at `first_step` after a resume or a switch. Epochs count from 1.
+
+    `steps` are those of the epoch, `total_steps` those taken in the run and those ahead; None: in older
+    journals.
+    """
 
     kind: ClassVar[str] = "epoch_started"
 
@@ -177,6 +182,7 @@ class EpochStarted(Event):
     epochs: int
     steps: int
     first_step: int = 0
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +275,9 @@ class ImagesGenerated(Event):
 class EpochFinished(Event):
     """An epoch ended. Losses are means over its samples, metrics fractions of 1.
 
-    `samples_trained` are those of the steps that were applied; None: unknown, in older journals.
+    `seconds` are those of the whole epoch with its validation, as far as this process has trained it;
+    `samples_per_second` is the rate of its steps, which took `training_s`. `samples_trained` are those of the
+    steps that were applied. None: unknown, in older journals.
     """
 
     kind: ClassVar[str] = "epoch_finished"
@@ -283,6 +291,7 @@ class EpochFinished(Event):
     lr: float
     seconds: float
     samples_per_second: float | None = None
+    training_s: float | None = None
     samples_trained: int | None = None
     best: bool = False
 

@@ -139,7 +139,7 @@ class Bars:
             self._mp = self._off if event.precision == "fp32" else self._on
         if isinstance(event, ev.PhaseChanged):
             self._count_compile(event)
-        if isinstance(event, ev.PhaseChanged | ev.EpochStarted | ev.CheckpointSaved):
+        if isinstance(event, ev.PhaseChanged | ev.EpochStarted):
             self._pace.interrupted()
         if isinstance(event, ev.EpochStarted):
             self._epoch = event.epoch

@@ -15,6 +15,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.memory import compute_in_pieces
 from mptui.engine.hooks import Hook
+from mptui.engine.job import total_steps
 from mptui.engine.micro_batches import Recovery, release
 from mptui.errors import DataError, DivergedError
 from mptui.events import EpochFinished, EpochStarted, LayersThawed
@@ -52,6 +53,7 @@ def begin_epoch(context: TrainContext) -> None:
             epochs=context.job.config.training.epochs,
             steps=context.parts.steps_per_epoch,
             first_step=cursor.epoch_step,
+            total_steps=total_steps(context.job, cursor, context.state.step),
         )
     )
 
@@ -171,6 +173,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
             lr=float(context.parts.updater.lr),
             seconds=time.perf_counter() - started,
             samples_per_second=reporter.epoch_throughput.rate,
+            training_s=reporter.epoch_throughput.seconds,
             samples_trained=trained.samples,
             best=is_best,
         )

@@ -193,6 +193,11 @@ def steps_left(job: Job, cursor: Cursor, step: int) -> int:
     return steps_ahead(training, steps_per_epoch, (cursor.epoch, cursor.sample), step)
 
 
+def total_steps(job: Job, cursor: Cursor, step: int) -> int:
+    """Return the optimizer steps of the whole run: those tried, in any batch, and those ahead in this one."""
+    return step + steps_left(job, cursor, step)
+
+
 def build_parts(
     job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None, *, epoch: int = 0
 ) -> Parts:

@@ -75,7 +75,10 @@ def test_it_tells_what_it_does_in_order(tmp_path):
     assert told[len(first) :] == ["epoch_started", "training", *epoch, "saving", "validating", "finished"]
     assert [e.step for e in of(events, Step)] == list(range(1, 11))
     assert [e.epoch for e in of(events, EpochFinished)] == [1, 2]
-    assert [(e.epoch, e.first_step, e.steps) for e in of(events, EpochStarted)] == [(1, 0, 5), (2, 0, 5)]
+    began = [(e.epoch, e.first_step, e.steps, e.total_steps) for e in of(events, EpochStarted)]
+    assert began == [(1, 0, 5, 10), (2, 0, 5, 10)]
+    ended = of(events, EpochFinished)[0]
+    assert 0 < (ended.training_s or 0) < ended.seconds
 
 
 def test_it_learns(tmp_path):

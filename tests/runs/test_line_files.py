@@ -12,6 +12,7 @@ from mptui.events import DeviceProcess, DeviceSample, EpochFinished, EpochStarte
 from mptui.hardware.describe import COLUMNS
 from mptui.io.files import LineFile
 from mptui.runs.store.files import DEVICE_CSV, TRAIN_LOG, Records
+from mptui.runs.view.specs import epoch_lines
 
 START = 1_700_000_000.0
 
@@ -47,6 +48,8 @@ def test_the_log_has_the_rate_of_steps_for_grep(tmp_path):
     assert [re.findall(r"step \S+", line)[0] for line in with_rate] == ["step 1/4", "step 3/4", "step 4/4"]
     assert with_rate[1].endswith("loss: 2.0000  lr: 5.00e-06  128.0 img/s  4.00 it/s")
     assert "Epoch 1/1" in log(tmp_path)[-1]
+    (line,) = epoch_lines(replace(finished, samples_per_second=800.0, training_s=12.5, seconds=14.1))
+    assert line.endswith("  800.0 img/s in 12.5 s of 14.1 s")  # 10,000 images, and their validation
 
 
 def test_a_resumed_run_appends_and_a_torn_line_goes(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mptui import text as fmt
 from mptui.events import (
     CommandAnswered,
     DeviceSample,
@@ -23,6 +24,7 @@ from mptui.events import (
 )
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import LOG_LINES, METRICS
+from mptui.tui.widgets.header import headline
 from tests.tui.events import START, demo, finished, left, run_started, step_event, switched, training
 
 
@@ -191,9 +193,45 @@ def test_another_batch_is_another_number_of_steps_to_the_end(planned, total):
     """Of five epochs of 50 steps, half of the second is done when the batch is halved; 200: by max_steps."""
     view = folded(run_started(epochs=5, steps_per_epoch=50, total_steps=planned))
     view.handle(EpochStarted(step=75, epoch=2, epochs=5, steps=100, first_step=50))
-    assert view.started is not None
-    assert view.started.steps_per_epoch == 100
+    assert view.steps_per_epoch == 100
     assert view.total_steps == total
+
+
+# -- resumed with another batch: of 20 epochs of 8 steps, 9 are done
+
+RESUMED = {"step": 72, "resumed_from_step": 72, "time": START + 80, "epochs": 20, "train_samples": 800}
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(50, 16), (400, 2)], ids=["half", "four times"])
+@pytest.mark.parametrize("is_old", [False, True], ids=["now", "of an older journal"])
+def test_a_resume_with_another_batch_counts_what_is_ahead_in_its_steps(batch, steps, is_old):
+    """An older journal counts 20 epochs of the new batch at its resume, and nothing in an epoch."""
+    view = folded(
+        run_started(epochs=20, steps_per_epoch=8, total_steps=160, val_batches=0), *losses(1, 72, 2.0)
+    )
+    total = 72 + 11 * steps
+    said = {"steps_per_epoch": steps, "total_steps": 20 * steps if is_old else total, "val_batches": 0}
+    view.handle(run_started(**RESUMED, batch_size=batch, **said))
+    now = EpochStarted(time=START + 81, step=72, epoch=10, epochs=20, steps=steps)
+    view.handle(now if is_old else replace(now, total_steps=total))
+    assert view.remaining_s() is None  # the steps of the other batch say nothing of these
+    view.handle(
+        step_event(73, START + 83, random.Random(0), steps=1, epoch=10, epoch_step=1, step_time_s=2.0)
+    )
+    assert view.total_steps == total
+    assert view.fraction_done == pytest.approx((9 + 1 / steps) / 20)
+    assert view.remaining_s() == pytest.approx(2.0 * (11 * steps - 1))
+    header = headline(view, START + 84, 140).plain
+    assert "epoch 10/20" in header
+    assert f"{fmt.duration(view.remaining_s(), aligned=True)} left" in header
+
+
+def test_a_limit_of_steps_holds_in_each_batch():
+    view = folded(run_started(epochs=20, steps_per_epoch=8, total_steps=100))
+    view.handle(EpochStarted(step=72, epoch=10, epochs=20, steps=2, total_steps=94))
+    view.handle(EpochStarted(step=72, epoch=10, epochs=20, steps=16, total_steps=100))
+    assert view.total_steps == 100
+    assert view.fraction_done == pytest.approx(9 * 16 / (9 * 16 + 28))
 
 
 # -- branches: what an undo, a rollback or a resume leaves

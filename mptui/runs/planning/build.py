@@ -22,7 +22,7 @@ from mptui.data.transforms import Geometry, Normalization, Transforms, default_n
 from mptui.data.types import RGB, Dataset, LabelledSplit, Problem, SampleFormat, Split
 from mptui.engine.checkpoint.snapshots import check_state
 from mptui.engine.evaluate import in_eval_mode
-from mptui.engine.job import Job
+from mptui.engine.job import Job, total_steps
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.micro_batches import is_too_few_for_norm
 from mptui.engine.optim.optimizers import frozen_in, frozen_parameters, head_parameters
@@ -576,7 +576,7 @@ def run_started(
         epochs=config.training.epochs,
         steps_per_epoch=trainer.context.parts.steps_per_epoch,
         val_batches=job.val_loader.batches,
-        total_steps=trainer.context.parts.schedule_steps,
+        total_steps=total_steps(job, trainer.state.cursor, trainer.state.step),
         planned_lr=trainer.context.parts.planned_lr(trainer.state.step),
         resumed_from_step=resumed_from,
         price_per_hour=config.hardware.price_per_hour,

@@ -20,6 +20,7 @@ from mptui.runs.store.journal import read_events
 from mptui.runs.view.history import History, SavedHistory, SavedTimeline, Timeline
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import (
+    ENDS_KEPT,
     EPOCHS_KEPT,
     LOG_LINES,
     MARKS,
@@ -45,7 +46,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 2
+VERSION = 3
 
 LARGEST = 64 << 20
 """Largest size of an index."""
@@ -271,7 +272,7 @@ def from_document(document: dict[str, Any]) -> RunView:
     saved: _Saved = _read(document)
     curves = max(len(saved.curves), len(saved.by_epoch))
     is_too_much = curves > METRICS or len(saved.marks) > MARKS or len(saved.alerts) > OPEN_ALERTS
-    if is_too_much:
+    if is_too_much or len(saved.pace.ends) > ENDS_KEPT:
         raise ValueError("too much for a view")
     view = RunView()
     for name, value in vars(saved.plain).items():

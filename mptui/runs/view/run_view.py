@@ -60,24 +60,20 @@ class RunView(ViewState):
         return f"{title or chart} with {', '.join(terms)}" if terms else title or chart
 
     @property
-    def total_steps(self) -> int:
-        """Number of optimizer steps of the whole run; 0 while unknown."""
-        return self.started.total_steps if self.started else 0
-
-    @property
     def fraction_done(self) -> float:
-        """Completed fraction of the run."""
-        return min(1.0, self.step / self.total_steps) if self.total_steps else 0.0
+        """Completed fraction of the run, by its samples: earlier steps count as of the batch in force."""
+        total = self.total_steps + self.steps_offset
+        return min(1.0, max(0.0, (self.step + self.steps_offset) / total)) if total > 0 else 0.0
 
     def remaining_s(self) -> float | None:
-        """Return the seconds until the end of the run, including validations; None while unknown."""
+        """Return the seconds until the end of the run, with the ends of its epochs; None while unknown."""
         run = self.started if self.finished is None else None
-        if run is None or not run.total_steps:
+        if run is None or not self.total_steps:
             return None
-        steps = max(0, run.total_steps - self.step)
-        seconds = self.pace.remaining(steps, run.steps_per_epoch, run.val_batches)
-        validation_s = self.pace.validation_s if self.phase == "validating" else None
-        if seconds is not None and validation_s is not None:
+        steps = max(0, self.total_steps - self.step)
+        seconds = self.pace.remaining(steps, self.steps_per_epoch, run.val_batches)
+        end_s = self.pace.epoch_end_s(run.val_batches) if self.phase == "validating" else None
+        if seconds is not None and end_s is not None:
             left = 1 - self.progress.done / self.progress.total if self.progress else 1.0
-            seconds += left * validation_s
+            seconds += left * end_s
         return seconds

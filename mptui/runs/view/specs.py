@@ -117,17 +117,22 @@ def _start_epoch(view: ViewState, event: EpochStarted) -> None:
     view.epochs = event.epochs
     for history in view.by_epoch.values():
         history.branch_off(event.epoch - 1)
-    if view.started is not None and event.steps != view.started.steps_per_epoch:
-        view.started = _with_steps(view.started, event)
+    _count_steps(view, event)
+    view.pace.began_epoch(event)
     view.enter(event, "training")
 
 
-def _with_steps(started: RunStarted, event: EpochStarted) -> RunStarted:
-    """Update the number of steps after the batch size has changed."""
-    total = event.step + (event.epochs - event.epoch + 1) * event.steps - event.first_step
-    if started.total_steps < started.epochs * started.steps_per_epoch:  # limited by training.max_steps
-        total = min(total, started.total_steps)
-    return replace(started, steps_per_epoch=event.steps, total_steps=total)
+def _count_steps(view: ViewState, event: EpochStarted) -> None:
+    """Count the steps of the run in the batch that is in force now."""
+    done = (event.epoch - 1) * event.steps + event.first_step
+    total, run = event.total_steps, view.started
+    if total is None:  # of an older journal, whose run may have been resumed with another batch
+        total = event.step + event.epochs * event.steps - done
+        if run is not None and run.total_steps < run.epochs * run.steps_per_epoch:  # by training.max_steps
+            total = min(total, run.total_steps)
+    view.total_steps = total
+    view.steps_per_epoch = event.steps
+    view.steps_offset = done - event.step
 
 
 def _thaw(view: ViewState, event: LayersThawed) -> None:
@@ -201,7 +206,6 @@ def _step_scalars(event: Step) -> Iterator[tuple[str, float | None]]:
 
 def _validate(view: ViewState, event: Validated) -> None:
     view.validation = event
-    view.pace.validation_s = event.seconds
     view.pace.interrupted()
     view.record(LOSS, VALIDATION, event.step, event.loss)
     view.record_metrics(event.step, event.metrics, VALIDATION)
@@ -254,7 +258,7 @@ def _image_words(event: ImagesGenerated) -> list[str]:
 def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
     view.epoch = event.epoch
     view.epochs = event.epochs
-    view.pace.interrupted()
+    view.pace.finished_epoch()
     losses = {"train_loss": event.train_loss, "val_loss": event.val_loss}
     for name, value in {**losses, **event.val_metrics}.items():
         if value is not None:
@@ -279,8 +283,18 @@ def epoch_lines(event: EpochFinished) -> list[str]:
     if event.val_loss is not None:
         val = [f"loss {event.val_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.val_metrics.items())]
         line += f"  val: {' '.join(val[:3])}"
-    rate = "" if event.samples_per_second is None else f"  {event.samples_per_second:.1f} img/s"
-    return [f"{line}{rate}  {event.seconds:.1f} s{'  ✓ best' if event.best else ''}"]
+    return [f"{line}{_epoch_time(event)}{'  ✓ best' if event.best else ''}"]
+
+
+def _epoch_time(event: EpochFinished) -> str:
+    """Describe the speed of an epoch and its time, each in the time that it is of."""
+    whole = f"{event.seconds:.1f} s"
+    if event.samples_per_second is None:
+        return f"  {whole}"
+    rate = f"  {event.samples_per_second:.1f} img/s"
+    return (
+        f"{rate}  {whole}" if event.training_s is None else f"{rate} in {event.training_s:.1f} s of {whole}"
+    )
 
 
 def _summarize_epoch(document: dict[str, Any], event: EpochFinished) -> None:
@@ -295,7 +309,6 @@ def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
 
 def _save(view: ViewState, event: CheckpointSaved) -> None:
     """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
-    view.pace.interrupted()
     if event.reason == "left":
         view.left_step = event.step
     view.timeline.happen("checkpoint")
@@ -485,6 +498,8 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.started = _with_changes(view.started, event.changes)
     if event.planned_lr:
         view.plan(event.planned_lr)
+    if event.changes:
+        view.pace.restart()
     if event.undone:
         _undo(view, event)
     view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
@@ -593,6 +608,9 @@ def _start(view: ViewState, event: RunStarted) -> None:
     view.precision = event.precision
     view.paused = False
     view.epochs = event.epochs
+    view.total_steps = event.total_steps
+    view.steps_per_epoch = event.steps_per_epoch
+    view.pace.restart()
     view.plan(event.planned_lr)
     view.enter(event, "starting")
 
@@ -704,13 +722,13 @@ def _progress(view: ViewState, event: Progress) -> None:
 
 def _pause(view: ViewState, _: Paused) -> None:
     view.paused = True
-    view.pace.interrupted()
+    view.pace.waited()
 
 
 def _continue(view: ViewState, _: Resumed) -> None:
     view.paused = False
     view.compiled = False
-    view.pace.interrupted()
+    view.pace.waited()
 
 
 def _finish(view: ViewState, event: RunFinished) -> None:

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from mptui.events import (
     DeviceSample,
@@ -32,15 +33,32 @@ HALF_LIFE_S = 30.0
 FORWARD_SHARE = 1 / 3
 """Assumed fraction of a training step for a validation batch that is not measured yet."""
 
+ENDS_KEPT = 5
+"""Ends of epochs whose median is the usual one."""
+
+SLOW = 10.0
+"""Factor over what is to be expected from which a single measurement is an exception."""
+
+SURE_S = 5.0
+"""Seconds of steps from which their time is known well enough to call an interval an exception."""
+
 
 @dataclass(slots=True)
 class Pace:
-    """Estimates the seconds per step and per validation from events."""
+    """Estimates the seconds per step and per end of an epoch from events, undisturbed by a single slow one.
+
+    The end of an epoch is all between its last step and the next epoch: validation, pictures, saving.
+
+    Attributes:
+        ends: Seconds of the last ends of epochs.
+    """
 
     _seconds: float = 0.0
     _steps: float = 0.0
     _previous: float | None = None
-    validation_s: float | None = None
+    _last_step: float | None = None
+    _is_over: bool = False
+    ends: list[float] = field(default_factory=list)
 
     def stepped(self, event: Step) -> None:
         """Count the steps of `event`, timed since the previous one without an interruption."""
@@ -48,29 +66,66 @@ class Pace:
             self._add(event.instant - self._previous, event.steps)
         elif event.step_time_s is not None and not self._steps:
             self._add(event.step_time_s * event.steps, event.steps)
-        self._previous = event.instant
+        self._previous = self._last_step = event.instant
 
     def interrupted(self) -> None:
         """Exclude the next interval, in which other work took time."""
         self._previous = None
 
+    def waited(self) -> None:
+        """Exclude the next interval and this end of an epoch: the run waited for a person or a disk."""
+        self._previous = self._last_step = None
+
+    def finished_epoch(self) -> None:
+        """Time the end of this epoch until the next one begins."""
+        self._previous = None
+        self._is_over = True
+
+    def began_epoch(self, event: Event) -> None:
+        """Count the end of the epoch before, unless the run continues in the middle of one."""
+        if self._is_over and self._last_step is not None and event.instant > self._last_step:
+            self.ends = [*self.ends[1 - ENDS_KEPT :], event.instant - self._last_step]
+        self._is_over = False
+        self.waited()
+
+    def restart(self) -> None:
+        """Forget the time of steps under other settings, or of another process."""
+        self._seconds = self._steps = 0.0
+        self.waited()
+
     def step_s(self) -> float | None:
         """Return the current seconds per step; None while unknown."""
         return self._seconds / self._steps if self._steps else None
 
-    def remaining(self, steps: int, steps_per_epoch: int, val_batches: int) -> float | None:
-        """Return the seconds for `steps` more steps, with a validation at the end of each epoch."""
+    def epoch_end_s(self, val_batches: int) -> float | None:
+        """Return the seconds between the last step of an epoch and the next epoch; None while unknown.
+
+        It is the median of the last ones, of two the shorter. A single one far above what so many batches are
+        expected to take is not believed.
+        """
         step_s = self.step_s()
         if step_s is None:
             return None
-        validation_s = self.validation_s
-        if validation_s is None:
-            validation_s = val_batches * step_s * FORWARD_SHARE
-        validations = math.ceil(steps / steps_per_epoch) if steps_per_epoch and val_batches else 0
-        return steps * step_s + validations * validation_s
+        expected = val_batches * step_s * FORWARD_SHARE
+        if not self.ends:
+            return expected
+        usual = median_low(self.ends)
+        is_believed = len(self.ends) > 1 or not expected or usual <= SLOW * expected
+        return usual if is_believed else expected
+
+    def remaining(self, steps: int, steps_per_epoch: int, val_batches: int) -> float | None:
+        """Return the seconds for `steps` more steps, with the end of each epoch."""
+        step_s, end_s = self.step_s(), self.epoch_end_s(val_batches)
+        if step_s is None or end_s is None:
+            return None
+        ends = math.ceil(steps / steps_per_epoch) if steps_per_epoch else 0
+        return steps * step_s + ends * end_s
 
     def _add(self, seconds: float, steps: int) -> None:
+        """Add an interval; one that is far too long, as of a process that was suspended, counts in part."""
         kept = 0.5 ** (max(0.0, seconds) / HALF_LIFE_S)
+        if self._seconds >= SURE_S:
+            seconds = min(seconds, SLOW * steps * self._seconds / self._steps)
         self._seconds = self._seconds * kept + seconds
         self._steps = self._steps * kept + steps
 
@@ -144,6 +199,11 @@ class PlainState:
     time: float = 0.0
     epoch: int = 0
     epochs: int = 0
+    total_steps: int = 0
+    """Optimizer steps of the whole run, taken and ahead; 0 while unknown."""
+    steps_per_epoch: int = 0
+    steps_offset: int = 0
+    """What to add to the steps taken for those that as many samples make in the batch in force."""
     skipped_steps: int = 0
     skip_streak: int = 0
     last_skip: int | None = None
@@ -255,7 +315,7 @@ class ViewState(PlainState, LatestEvents):
         if self.last_skip is not None and self.last_skip > step:
             self.last_skip = None
         self.skip_streak = 0
-        self.pace.interrupted()
+        self.pace.waited()
 
     def return_to_abandoned(self, step: int) -> None:
         """Go on with the branch that was left, after `step`."""
@@ -266,7 +326,7 @@ class ViewState(PlainState, LatestEvents):
             history.return_to_abandoned(math.inf)
         self.best, self.best_left = self.best_left, self.best
         self.latest = None
-        self.pace.interrupted()
+        self.pace.waited()
 
     def enter(self, event: Event, phase: str, detail: str = "") -> None:
         """Enter a phase at the time of `event`."""

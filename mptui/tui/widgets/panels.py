@@ -366,7 +366,15 @@ def _time(view: RunView) -> str:
 
 
 def _speed(view: RunView) -> str:
-    return f"{fmt.count(view.latest.samples_per_second if view.latest else None):>6} images/s"
+    return f"{fmt.count(_images_per_second(view)):>6} images/s"
+
+
+def _images_per_second(view: RunView) -> float | None:
+    """Return the rate of the steps that the time is of: an event's own is of its last steps alone."""
+    latest, seconds = view.latest, _seconds(view)
+    if latest is None or not seconds or latest.step_time_s is None or latest.samples_per_second is None:
+        return None if latest is None else latest.samples_per_second
+    return latest.samples_per_second * latest.step_time_s / seconds
 
 
 def _steps_speed(view: RunView) -> str:
