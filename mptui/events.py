@@ -150,6 +150,7 @@ class Resumed(Event):
 class RunFinished(Event):
     """The run ended. `status` and `exit_code` as in summary.json and the table of exit codes.
 
+    `seconds` are those of this session, `total_s` those of all sessions of the run; None: in older journals.
     `concerns`: why its result is doubtful, though it ended as it should.
     """
 
@@ -161,6 +162,7 @@ class RunFinished(Event):
     hint: str = ""
     directory: str = ""
     seconds: float = 0.0
+    total_s: float | None = None
     concerns: list[str] = field(default_factory=list)
 
 

@@ -16,6 +16,7 @@ from mptui import events as ev
 from mptui import text as fmt
 from mptui.runs.view.specs import EVENTS, expected_time
 from mptui.runs.view.state import Pace
+from mptui.runs.view.words import steps_words, time_words
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -202,13 +203,15 @@ def final_lines(summary: dict[str, object]) -> list[str]:
     assert isinstance(final, dict)
     assert isinstance(best, dict)
     assert isinstance(duration, dict)
-    epochs, steps = summary["epochs"], summary["optimizer_steps"]
+    epochs, steps, images = summary["epochs"], summary["optimizer_steps"], summary["samples_seen"]
     assert isinstance(epochs, int)
     assert isinstance(steps, int)
+    assert isinstance(images, int)
     figures = "  ".join(f"{name} {value:.4f}" for name, value in final.items() if isinstance(value, float))
+    done = steps_words(steps, summary.get("total_steps"))
     lines = [
-        f"{summary['status']} after {fmt.counted(epochs, 'epoch')}, {fmt.counted(steps, 'step')}, "
-        f"{duration['total_s']:.0f} s"
+        f"{summary['status']} after {fmt.counted(epochs, 'epoch')}, {done} step{'' if done == '1' else 's'}, "
+        f"{fmt.counted(images, 'image')}, {time_words(duration.get('session_s'), duration['total_s'])}"
     ]
     if figures:
         terms = summary.get("loss_terms")  # not in the summaries of older runs

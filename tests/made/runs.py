@@ -37,11 +37,13 @@ def plan_of(settings: Mapping[str, Any], profile: str = "stable") -> Plan:
     return plan_run(Request(profile, flags, (), os.environ))
 
 
-def session_of(run: Path, settings: Mapping[str, Any], *, resume: bool = False, **options: Any) -> Session:
+def session_of(
+    run: Path, settings: Mapping[str, Any], *, resume: bool = False, profile: str = "stable", **options: Any
+) -> Session:
     """Return a session of a run, whose folder is made unless it is resumed."""
     if not resume:
         create_run(run.parent, "test", settings["model.name"], run.name)
-    return Session(plan_of(settings), run, resume=resume, **options)
+    return Session(plan_of(settings, profile), run, resume=resume, **options)
 
 
 def ended(session: Session) -> Session:

@@ -135,13 +135,14 @@ def _tell_end(run: "Path", words: str) -> int:
     from mptui.engine.checkpoint.pointers import checkpoint_of, lost_words, steps_lost
     from mptui.runs.store.directory import CHECKPOINTS, CRASHED, status_of
     from mptui.runs.store.index import read_run
+    from mptui.runs.view.words import steps_words
 
     summary = status_of(run)
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
     if status == CRASHED:
         with contextlib.suppress(OSError):  # the summary is older than the journal
             steps = max(read_run(run).step, steps or 0)
-    after = f" after step {steps:,}" if isinstance(steps, int) else ""
+    after = f" after step {steps_words(steps, summary.get('total_steps'))}" if isinstance(steps, int) else ""
     typer.echo(clean(f"{run.name} {words} {status}{after}"))
     lost = steps_lost(run / CHECKPOINTS, steps or 0)
     if cause := (summary.get("error") or {}).get("message") or lost_words(lost):

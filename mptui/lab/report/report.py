@@ -24,11 +24,12 @@ from mptui.runs.store.directory import (
     check_version,
     read_json,
     status_of,
+    time_of,
 )
 from mptui.runs.store.index import read_run
 from mptui.runs.view.history import SLICES
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.words import metric_words, numerics_advice, shown
+from mptui.runs.view.words import metric_words, numerics_advice, shown, steps_words, time_words
 from mptui.text import clean, clean_lines
 
 # Tables of a report: precision over time, loss scale, memory, numerics, classes
@@ -225,7 +226,8 @@ def read_report(run: Path, picture_bytes: int) -> RunReport:
 def _facts(run: Path, summary: dict[str, Any], view: RunView) -> Facts:
     precision, energy = summary.get("precision") or {}, summary.get("energy") or {}
     best, data, spent = summary.get("best") or {}, summary.get("dataset") or {}, summary.get("time") or {}
-    value, waited = best.get("value"), spent.get("data_wait_fraction")
+    value, waited, steps = best.get("value"), spent.get("data_wait_fraction"), summary.get("optimizer_steps")
+    session_s, total_s = time_of(summary)
     rate, cost = summary.get("samples_per_second"), summary.get("cost")
     facts = {
         "status": summary.get("status"),
@@ -240,11 +242,14 @@ def _facts(run: Path, summary: dict[str, Any], view: RunView) -> Facts:
         if isinstance(value, int | float) and best.get("metric")
         else None,
         "epochs": summary.get("epochs"),
-        "optimizer steps": summary.get("optimizer_steps"),
+        "optimizer steps": steps_words(steps, summary.get("total_steps")) if isinstance(steps, int) else None,
+        "images seen": summary.get("samples_seen"),
         "skipped steps": summary.get("skipped_steps"),
         "images/s": f"{rate:,.1f}" if isinstance(rate, float) else None,
         "waiting for data": fmt.percent(waited) if isinstance(waited, float) else None,
-        "time": fmt.duration(spent["total_s"]) if isinstance(spent.get("total_s"), float) else None,
+        "time of the last session" if total_s is None else "time": time_words(session_s, total_s)
+        if session_s is not None
+        else None,
         "energy": f"{energy['watt_hours']:,.1f} Wh" if isinstance(energy.get("watt_hours"), float) else None,
         "cost": f"{cost:,.2f}" if isinstance(cost, float) else None,
         "recoveries": "; ".join(_words(each, "kind", "action") for each in summary.get("recoveries") or []),

@@ -23,7 +23,7 @@ from mptui.io.files import open_regular
 from mptui.processes.start import exit_code_name
 from mptui.runs.session.ending import status_of_error
 from mptui.runs.store import directory
-from mptui.runs.store.directory import Ownership, read_summary
+from mptui.runs.store.directory import Ownership, read_summary, time_of
 from mptui.runs.store.files import Records
 from mptui.text import clean
 
@@ -180,6 +180,7 @@ def _record_end(run: Path, status: str, code: int, *, message: str = "", hint: s
         document["status"], document["exit_code"] = status, code
         if message:
             document["error"] = {"message": message, "hint": hint}
+        seconds, total = time_of(document)
         end: Event = RunFinished(
             step=step,
             status=status,
@@ -187,7 +188,8 @@ def _record_end(run: Path, status: str, code: int, *, message: str = "", hint: s
             message=message,
             hint=hint,
             directory=str(run),
-            seconds=document["time"]["total_s"] or 0.0,
+            seconds=seconds or 0.0,
+            total_s=total,
         )
         records.handle(end)
 

@@ -26,6 +26,7 @@ from mptui.runs.store.directory import (
     read_summary,
     started_of,
     status_of,
+    time_of,
 )
 from mptui.runs.view.words import metric_words
 from mptui.text import clean
@@ -202,7 +203,8 @@ class RunRow:
         metric: The name of its primary metric.
         best: The best value of this metric.
         rate: Training samples a second.
-        seconds: The time of its last process in seconds.
+        seconds: Its time over all sessions, in seconds.
+        seconds_before: That of the sessions before the last one.
         started: When it was last started, in seconds since the epoch.
         parent: The run that it was forked from, and the step there; None: it is no fork.
         is_doubtful: Whether it ended as it should with a result that is doubtful.
@@ -218,6 +220,7 @@ class RunRow:
     best: float | None
     rate: float | None
     seconds: float | None
+    seconds_before: float
     started: float
     parent: tuple[Path, int] | None
     is_doubtful: bool = False
@@ -275,7 +278,7 @@ class RunList:
 
 def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
     """Return the row of a run from its summary."""
-    best = summary.get("best") or {}
+    best, (session_s, total_s) = summary.get("best") or {}, time_of(summary)
     return RunRow(
         path=run,
         state=summary.get("status") or RUNNING,
@@ -286,7 +289,8 @@ def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
         metric=best.get("metric") or "",
         best=_number(best.get("value")),
         rate=_number(summary.get("samples_per_second")),
-        seconds=_number((summary.get("time") or {}).get("total_s")),
+        seconds=session_s if total_s is None else total_s,
+        seconds_before=0.0 if total_s is None or session_s is None else total_s - session_s,
         started=started_of(run, summary),
         parent=parent_of(run, summary),
         is_doubtful=bool(summary.get("concerns")),

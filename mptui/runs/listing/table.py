@@ -12,6 +12,7 @@ from mptui.errors import ConfigError, RunDirectoryError
 from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.listing.forks import parent_words
 from mptui.runs.listing.rows import differing, settings_of
+from mptui.runs.view.words import steps_words
 from mptui.text import clean
 
 
@@ -88,7 +89,7 @@ def _epochs(run: ListedRun) -> str:
 
 
 def _steps(run: ListedRun) -> str:
-    return f"{run.summary.get('optimizer_steps', 0):,}"
+    return steps_words(run.summary.get("optimizer_steps", 0), run.at("total_steps"))
 
 
 def _rate(run: ListedRun) -> str:

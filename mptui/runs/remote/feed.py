@@ -15,7 +15,7 @@ from mptui.engine.checkpoint.pointers import lost_words, steps_lost
 from mptui.events import CommandAnswered, Event, RunFinished, Warned
 from mptui.runs.remote import control
 from mptui.runs.store import journal
-from mptui.runs.store.directory import CHECKPOINTS, CRASHED, is_trained, status_of
+from mptui.runs.store.directory import CHECKPOINTS, CRASHED, is_trained, status_of, time_of
 from mptui.runs.store.index import fold_on, read_index
 from mptui.runs.store.journal import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
@@ -339,7 +339,7 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
     """Return the end of a run whose journal has none: only the summary was written, or it crashed."""
     summary = status_of(run)
     crashed = summary["status"] == CRASHED
-    code, seconds = summary.get("exit_code"), (summary.get("time") or {}).get("total_s")
+    code, (seconds, total) = summary.get("exit_code"), time_of(summary)
     return RunFinished(
         time=when,
         step=step,
@@ -348,7 +348,8 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
         message=_what_is_known(run, step) if crashed else "",
         hint=f"resume it: mptui resume {shell_word(run)}" if crashed else "",
         directory=str(run),
-        seconds=seconds if isinstance(seconds, float) else 0.0,
+        seconds=seconds or 0.0,
+        total_s=total,
     )
 
 

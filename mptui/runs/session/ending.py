@@ -308,7 +308,7 @@ def ending_events(run: Path, finished: RunFinished, former: dict[str, Any] | Non
         return
     told = f"this resume has not started: {finished.message}; {finished.hint}"
     yield Warned(step=finished.step, code="not_resumed", message=told)
-    error, seconds = former.get("error") or {}, (former.get("time") or {}).get("total_s")
+    error, (seconds, total) = former.get("error") or {}, directory.time_of(former)
     yield RunFinished(
         step=former.get("optimizer_steps") or 0,
         status=str(former["status"]),
@@ -316,7 +316,8 @@ def ending_events(run: Path, finished: RunFinished, former: dict[str, Any] | Non
         message=clean(str(error.get("message", "")), 5000),
         hint=clean(str(error.get("hint", "")), 5000),
         directory=str(run),
-        seconds=seconds if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0,
+        seconds=seconds or 0.0,
+        total_s=total,
     )
 
 
@@ -363,8 +364,8 @@ def write_files(
         records.write_summary()
 
 
-def last_event(run: Path, result: RunResult, *, step: int, seconds: float) -> RunFinished:
-    """Return the event of the end of a run."""
+def last_event(run: Path, result: RunResult, *, step: int, seconds: tuple[float, float]) -> RunFinished:
+    """Return the event of the end of a run; `seconds` are those of this session and of all."""
     return RunFinished(
         step=step,
         status=result.status,
@@ -372,7 +373,8 @@ def last_event(run: Path, result: RunResult, *, step: int, seconds: float) -> Ru
         message=_message(result),
         hint=_hint(result),
         directory=str(run),
-        seconds=seconds,
+        seconds=seconds[0],
+        total_s=seconds[1],
         concerns=list(result.summary.get("concerns") or []),
     )
 

@@ -56,7 +56,15 @@ from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import RankReports, Watchdog, pulse
 from mptui.runs.store import directory, journal
 from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read_json, write_json, write_text
-from mptui.runs.store.files import Records, kept_reading, learned_before, note_data, redact, write_environment
+from mptui.runs.store.files import (
+    Records,
+    kept_reading,
+    learned_before,
+    note_data,
+    redact,
+    seconds_before,
+    write_environment,
+)
 from mptui.runs.store.journal import events_between
 from mptui.runs.trackers.feeder import RunTrackers
 from mptui.runs.view.specs import EVENTS
@@ -216,7 +224,7 @@ class Session(RankTraining):
             self._changes.take(plan)
             write_environment(self.run, plan.device, plan.driver, guard)
         if goes_on:
-            self._records.summary.go_on_from(directory.read_summary(self.run))
+            self._records.summary.go_on_from(directory.read_summary(self.run), seconds_before(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)
@@ -317,7 +325,8 @@ class Session(RankTraining):
 
     def _write_end(self, result: RunResult) -> None:
         seconds = time.monotonic() - self._started
-        finished = last_event(self.run, result, step=self._step, seconds=seconds)
+        before = self._records.summary.seconds_before
+        finished = last_event(self.run, result, step=self._step, seconds=(seconds, before + seconds))
         with self._lock:
             if not self._taken_over():
                 self._records.bad_samples.write()

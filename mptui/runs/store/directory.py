@@ -72,6 +72,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("recoveries", "warnings", "loss_terms"), list),
     "started": (int, float),
     **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
+    "total_steps": (int, type(None)),
     **dict.fromkeys(("energy", "forked_from"), dict),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
@@ -276,6 +277,20 @@ def read_summary(run: Path) -> dict[str, Any]:
     if "energy" in known and not _is_energy(known["energy"]):
         del known["energy"]
     return known
+
+
+def time_of(summary: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the seconds of the last session of a run, and those of all; None: unknown.
+
+    Earlier versions have noted those of the last session alone.
+    """
+    noted = summary.get("time") or {}
+    session, total = (_seconds(noted.get(name)) for name in ("session_s", "total_s"))
+    return (total, None) if session is None else (session, total)
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _is_energy(energy: dict[str, Any]) -> bool:

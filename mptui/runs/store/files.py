@@ -549,20 +549,33 @@ def _git_commit(folder: Path) -> str | None:
 _CARRIED_OVER = (
     *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
     *("precision", "price_per_hour"),
-    *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "loss_terms", "best"),
-    *("lowest_val_loss", "samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
+    *("epochs", "optimizer_steps", "total_steps", "samples_seen", "skipped_steps", "final", "loss_terms"),
+    *("best", "lowest_val_loss", "samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
 )
-"""Entries that a resumed run carries over; time and memory are those of one process.
+"""Entries that a resumed run carries over; memory is that of one process.
 
 What a run is stays known when its resume ends before `RunStarted` tells it anew.
 """
 
 
+def seconds_before(run: Path) -> float:
+    """Return the time in which earlier processes have trained a run, by its journal; 0 without one."""
+    try:
+        return read_run(run).timeline.elapsed
+    except OSError:
+        return 0.0
+
+
 class Summary:
-    """The document behind `summary.json` and `--json`."""
+    """The document behind `summary.json` and `--json`.
+
+    Attributes:
+        seconds_before: Time in which earlier processes have trained the run.
+    """
 
     def __init__(self, run: str, directory: str) -> None:
         self._started = time.monotonic()
+        self.seconds_before = 0.0
         self._cost_before = 0.0
         self.document: dict[str, Any] = {
             "version": VERSION,
@@ -579,6 +592,7 @@ class Summary:
             "precision": {"requested": None, "used": None, "reason": None},
             "epochs": 0,
             "optimizer_steps": 0,
+            "total_steps": None,
             "samples_seen": 0,
             "skipped_steps": 0,
             "final": {},
@@ -588,7 +602,7 @@ class Summary:
             "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},
             "price_per_hour": None,
             "cost": None,
-            "time": {"total_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
+            "time": {"total_s": 0.0, "session_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
             "memory": {
                 "peak_allocated_bytes": None,
                 "peak_reserved_bytes": None,
@@ -598,9 +612,10 @@ class Summary:
             "warnings": [],
         }
 
-    def go_on_from(self, before: Mapping[str, Any]) -> None:
-        """Carry over the results of an earlier process of the run, from its summary (`read_summary`)."""
+    def go_on_from(self, before: Mapping[str, Any], seconds: float = 0.0) -> None:
+        """Carry over the summary of earlier processes of the run (`read_summary`), and their seconds."""
         self.document |= {name: before[name] for name in _CARRIED_OVER if name in before}
+        self.seconds_before = seconds
         self._cost_before = before.get("cost") or 0.0
 
     def handle(self, event: Event) -> None:
@@ -610,7 +625,10 @@ class Summary:
     def measure(self, device: torch.device | None) -> None:
         """Record the elapsed time, its cost, and the peaks of memory."""
         seconds = time.monotonic() - self._started
-        self.document["time"]["total_s"] = round(seconds, 3)
+        self.document["time"] |= {
+            "total_s": round(self.seconds_before + seconds, 3),
+            "session_s": round(seconds, 3),
+        }
         if (price := self.document["price_per_hour"]) is not None:
             self.document["cost"] = round(self._cost_before + price * seconds / 3600, 6)
         # Linux counts in KiB, macOS in bytes

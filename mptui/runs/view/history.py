@@ -518,6 +518,11 @@ class Timeline:
         self._add(what, 1)
 
     @property
+    def elapsed(self) -> float:
+        """Seconds in which processes have trained the run."""
+        return self._elapsed
+
+    @property
     def used(self) -> int:
         """Number of slices in use."""
         return min(SLICES, int(self._elapsed // self._ring.width) + 1) if self._time is not None else 0

@@ -56,6 +56,7 @@ from mptui.runs.view.words import (
     ranks_words,
     rate_words,
     shown,
+    time_words,
 )
 from mptui.text import clean
 
@@ -133,6 +134,11 @@ def _count_steps(view: ViewState, event: EpochStarted) -> None:
     view.total_steps = total
     view.steps_per_epoch = event.steps
     view.steps_offset = done - event.step
+
+
+def _summarize_epoch_start(document: dict[str, Any], event: EpochStarted) -> None:
+    if event.total_steps is not None:
+        document["total_steps"] = event.total_steps
 
 
 def _thaw(view: ViewState, event: LayersThawed) -> None:
@@ -374,7 +380,7 @@ def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:
 
 
 TRAINING = (
-    EventSpec(event=EpochStarted, handle=_start_epoch),
+    EventSpec(event=EpochStarted, handle=_start_epoch, summarize=_summarize_epoch_start),
     EventSpec(
         event=LayersThawed,
         handle=_thaw,
@@ -673,6 +679,7 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
         "ranks": event.ranks,
         "nodes": event.nodes,
         "price_per_hour": event.price_per_hour,
+        "total_steps": event.total_steps,
         "precision": {
             "requested": event.precision_requested,
             "used": event.precision,
@@ -745,7 +752,9 @@ def _finish(view: ViewState, event: RunFinished) -> None:
 
 def _end_log(event: RunFinished) -> list[tuple[str, Tone]]:
     tone: Tone = "good" if event.exit_code == 0 else "bad"
-    lines: list[tuple[str, Tone]] = [(f"{event.status} after {fmt.duration(event.seconds)}", tone)]
+    lines: list[tuple[str, Tone]] = [
+        (f"{event.status} after {time_words(event.seconds, event.total_s)}", tone)
+    ]
     lines += [(f"doubtful: {words}", "warn") for words in event.concerns]
     lines += [(line, tone) for line in event.message.splitlines()]
     return [*lines, *((line, "plain") for line in event.hint.splitlines())]

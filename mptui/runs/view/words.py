@@ -39,6 +39,19 @@ def rate_words(lr: Sequence[float], batch: Sequence[int], ramp_steps: int) -> li
     return words
 
 
+def time_words(session_s: float | None, total_s: float | None) -> str:
+    """Format the time of a run over all its sessions, and that of the last one if there were others."""
+    session, total = fmt.duration(session_s), fmt.duration(total_s)
+    if total_s is None:
+        return session
+    return total if total == session else f"{total}, {session} of it in the last session"
+
+
+def steps_words(steps: int, total: object) -> str:
+    """Format the steps of a run, and those that it was to have if they are more: `1,200 of 5,000`."""
+    return f"{steps:,} of {total:,}" if isinstance(total, int) and total > steps else f"{steps:,}"
+
+
 def metric_words(metrics: dict[str, float]) -> list[str]:
     """Format each metric with its value: `top-1 76.4 %`."""
     words = []
@@ -74,7 +87,10 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
         summary: The summary from `mptui.runs.store.directory.status_of`.
     """
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
-    after = f" after step {steps:,}" if isinstance(steps, int) else ""
+    after = f" after step {steps_words(steps, summary.get('total_steps'))}" if isinstance(steps, int) else ""
+    spent = summary.get("time") or {}
+    if after and "session_s" in spent:  # earlier versions have noted the time of the last session alone
+        after += f" in {fmt.duration(spent.get('total_s'))}"
     best = summary.get("best") or {}
     value = best.get("value")
     best_text = (

@@ -58,7 +58,8 @@ def ago(moment: float, now: float | None = None) -> str:
 
 
 def _taken(row: RunRow) -> str:
-    seconds = time.time() - row.started if row.state == RUNNING else row.seconds
+    now = row.seconds_before + time.time() - row.started
+    seconds = now if row.state == RUNNING else row.seconds
     return fmt.duration(seconds, aligned=True)
 
 
