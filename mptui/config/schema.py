@@ -485,8 +485,9 @@ class DataConfig(Table):
     samples: Annotated[Count | None, OF_BUILT_IN, _OF_SAMPLES] = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
-    diffusion_unet, vae: 64), on a CPU 64 (unet: 128, diffusion_unet, vae: 32)."""
+    """Side of the network's input in pixels; unset: of pretrained weights, else 32 or 64 for images with
+    classes of up to as many pixels, else 224 (unet: 512, diffusion_unet, vae: 64), on a CPU 64 (unet: 128,
+    diffusion_unet, vae: 32)."""
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
@@ -500,7 +501,7 @@ class DataConfig(Table):
     weights, else 0.875."""
     crop_scale: Annotated[Range | None, _OF_CROPS, _OF_VIEWS] = None
     """Random resized crops: smallest and largest fraction of the image's area; unset: [0.08, 1] for classes
-    from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
+    from 128 px on, [0.35, 1] below, [0.6, 1] of images of up to 64 px, [0.4, 1] for masks."""
     crop_ratio: Annotated[Range, _OF_CROPS, _OF_VIEWS] = Field(default=[3 / 4, 4 / 3])
     """Random resized crops: smallest and largest ratio of width to height."""
     bands: Annotated[Literal["rgb", "all"], Fixed("its weights fit no other images")] = "rgb"

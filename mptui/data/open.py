@@ -20,8 +20,10 @@ from PIL import Image, ImageDraw
 from mptui.config.schema import DataConfig
 from mptui.data.assemble import assemble, assemble_prepared
 from mptui.data.dataset import ArraySplit, PathTable
+from mptui.data.decode import opened
 from mptui.data.folder_format import Found
 from mptui.data.kept_reading import KeptReading
+from mptui.data.layouts.class_folders import first_images
 from mptui.data.layouts.image_list import offering
 from mptui.data.layouts.known import layout_of, recognize_kinds, serves
 from mptui.data.layouts.rivals import refuse_rivals, refused_by_kind
@@ -30,7 +32,7 @@ from mptui.data.masks import MaskCoding
 from mptui.data.own import kind_of_own, open_own
 from mptui.data.prepared import PreparedSet
 from mptui.data.scan import OnProgress, ScanCancelledError, ShouldStop
-from mptui.data.types import Dataset, Decoded, Mask, Pixels
+from mptui.data.types import BadSampleError, Dataset, Decoded, Mask, Pixels
 from mptui.errors import ConfigError, DataError, DiskError
 from mptui.io.cache import cache_folder, load_json, save_json, write_whole
 from mptui.io.files import expanded
@@ -42,6 +44,12 @@ from mptui.text import clean, clean_name, shell_word
 
 # Opens the data of a configuration: a path, a torchvision set, the person's own, or the built-in shapes
 # ------------------------------------------------------------------------------------------------------
+
+
+SMALL = 64
+"""Images with a shorter side of up to so many pixels are small: they are whole objects, cut out already."""
+_LOOKED_AT = (32, 4)
+"""Class folders, and images in each, whose size is looked at before a scan."""
 
 
 def kind_of(data: DataConfig) -> SampleKind | None:
@@ -66,6 +74,30 @@ def check_data(data: DataConfig, kind: SampleKind) -> None:
     with offering(str(expanded(what))):
         if not serves(kinds, kind):
             raise refused_by_kind(what, "" if data.path is None else str(expanded(data.path)), kinds, kind)
+
+
+def small_side(data: DataConfig) -> int | None:
+    """Return the shorter side in pixels of a set of small images with classes, by a look at few of them.
+
+    Returns:
+        The largest of those looked at; None: one is larger than `SMALL`, or can't be read before a scan.
+
+    Raises:
+        ConfigError, DataError: As `kind_of`.
+    """
+    if data.name is not None or data.path is None:
+        return NAMED[data.name].side if data.name in NAMED else None
+    folder = str(expanded(data.path))
+    if layout_of(recognize_kinds(folder)[0]) != "class folders":
+        return None
+    largest = 0
+    try:
+        for path in first_images(folder, *_LOOKED_AT):
+            with opened(path) as image:
+                largest = max(largest, min(image.size))
+    except BadSampleError:
+        return None
+    return largest if 0 < largest <= SMALL else None
 
 
 def open_dataset(
@@ -474,13 +506,15 @@ class NamedSet:
     masks: Callable[[Any], Sequence[Any]] | None = None
     coding: MaskCoding | None = None
     kinds: tuple[SampleKind, ...] = (SampleKind.CLASS,)
+    side: int | None = None
+    """Side of its images in pixels if they are small."""
 
 
 NAMED: dict[str, NamedSet] = {
-    "cifar10": NamedSet("CIFAR10", {"train": True}, {"train": False}),
-    "cifar100": NamedSet("CIFAR100", {"train": True}, {"train": False}),
-    "mnist": NamedSet("MNIST", {"train": True}, {"train": False}),
-    "fashionmnist": NamedSet("FashionMNIST", {"train": True}, {"train": False}),
+    "cifar10": NamedSet("CIFAR10", {"train": True}, {"train": False}, side=32),
+    "cifar100": NamedSet("CIFAR100", {"train": True}, {"train": False}, side=32),
+    "mnist": NamedSet("MNIST", {"train": True}, {"train": False}, side=28),
+    "fashionmnist": NamedSet("FashionMNIST", {"train": True}, {"train": False}, side=28),
     "imagenette": NamedSet(
         "Imagenette",
         {"split": "train", "size": "160px"},

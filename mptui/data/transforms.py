@@ -142,6 +142,10 @@ def default_resize(side: int) -> int:
     return 2 * side
 
 
+SMALL_CROPS = (0.6, 1.0)
+"""Range of a random crop's share of the area of small images, which are whole objects, cut out already."""
+
+
 def default_crop_scale(kind: SampleKind, side: int) -> tuple[float, float] | None:
     """Return the default range of a random crop's share of the area; None: no random crops.
 

@@ -161,6 +161,12 @@ TASKS: dict[str, TaskSpec] = {
         },
         settings=("loss", "class_weights"),
         losses=LOSSES,
+        defaults={
+            "training.batch_size": 8,
+            "training.optimizer": "adamw",
+            "training.lr": 1e-3,
+            "training.weight_decay": 0.01,
+        },
     ),
     DIFFUSION: TaskSpec(
         build=_diffusion,

@@ -55,12 +55,12 @@ def png_header(width, height):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def class_folders(root, counts, extension=".png"):
-    """Write `counts[name]` images into each folder `root/name`; names may contain slashes."""
+def class_folders(root, counts, extension=".png", size=(20, 16)):
+    """Write `counts[name]` images of `size` into each folder `root/name`; names may contain slashes."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(count):
-            photo(20, 16, seed=index).save(root / name / f"{index}{extension}")
+            photo(size[0], size[1], seed=index).save(root / name / f"{index}{extension}")
     return root
 
 

@@ -62,9 +62,45 @@ def test_diffusion_has_defaults_that_it_learns_with_and_anything_given_wins():
 
 def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
     class_folders(tmp_path, {".": 4})
-    flags = {"data.path": ("--data", str(tmp_path)), "hardware.device": ("--device", "cpu")}
-    plan = plan_run(Request(None, flags, (), {}))
+    plan = planned_on(tmp_path)
     assert (plan.task, plan.config.model.name) == ("diffusion", "diffusion_unet")
+
+
+@pytest.mark.parametrize(("stored", "side"), [((28, 28), 32), ((40, 33), 64), ((90, 64), 64)])
+def test_small_images_are_neither_enlarged_nor_cut_to_a_part_of_what_they_show(tmp_path, stored, side):
+    class_folders(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1}, size=stored)
+    resolved = planned_on(tmp_path).resolved
+    data, source = resolved.config.data, resolved.sources["data.image_size"]
+    assert (data.image_size, data.crop_scale) == (side, [0.6, 1.0])
+    assert source == f"chosen: images of {min(stored)} px" == resolved.sources["data.crop_scale"]
+
+
+def test_of_images_with_one_that_is_larger_the_device_decides_about_the_size(tmp_path):
+    class_folders(tmp_path, {"a": 2, "b": 2}, size=(28, 28))
+    class_folders(tmp_path / "c", {".": 1}, size=(65, 65))
+    assert planned_on(tmp_path).resolved.sources["data.image_size"] == "chosen: no GPU"
+
+
+@pytest.mark.parametrize("given", ["data.image_size=48", "data.crop_scale=[0.5, 0.9]"])
+def test_what_is_set_for_small_images_stays(tmp_path, given):
+    class_folders(tmp_path, {"a": 2, "b": 2}, size=(28, 28))
+    data, key = planned_on(tmp_path, given).config.data, given.partition("=")[0].partition(".")[2]
+    wanted = {"image_size": 48, "crop_scale": [0.5, 0.9]}
+    assert getattr(data, key) == wanted[key]
+    other = "crop_scale" if key == "image_size" else "image_size"
+    assert getattr(data, other) == {"image_size": 32, "crop_scale": [0.6, 1.0]}[other]
+
+
+def test_segmentation_has_defaults_that_take_enough_steps_on_few_images():
+    resolved = chosen("cpu", model="unet")
+    training = resolved.config.training
+    assert (training.batch_size, training.optimizer, training.lr) == (8, "adamw", 1e-3)
+    assert resolved.sources["training.batch_size"] == "default [segmentation.training]"
+
+
+def planned_on(folder, *sets):
+    flags = {"data.path": ("--data", str(folder)), "hardware.device": ("--device", "cpu")}
+    return plan_run(Request(None, flags, sets, {}))
 
 
 def two_gpus(*loads):

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
@@ -28,6 +28,7 @@ from mptui.data.layouts.walk import (
     natural_key,
     split_folders,
     subfolders,
+    walk_images,
 )
 from mptui.data.types import Problem
 from mptui.errors import DataError, TwoReadingsError
@@ -156,6 +157,12 @@ def names_are_classes(path: str) -> bool:
     filled = (name for name, at in inside.items() if has_images(at))
     first = list(islice(filled, 2))
     return len(first) > 1 or any(not folder_words(name).exact for name in first)
+
+
+def first_images(path: str, folders: int, each: int) -> Iterator[str]:
+    """Yield the first `each` training images of the first class folders, without listing the others."""
+    for folder in islice(subfolders(class_splits(path).train).values(), folders):
+        yield from islice(walk_images(folder), each)
 
 
 def _photographs(walk: FolderWalk, folder: str, table: PathTable) -> PathTable:

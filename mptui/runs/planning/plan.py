@@ -10,8 +10,15 @@ import tomli
 from mptui.config.keys import SETTINGS, training_of, value_of
 from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import DataConfig, RunConfig, TrainingConfig
-from mptui.data.open import kind_of
-from mptui.data.transforms import CROP_PCT, HALF, default_crop_scale, default_normalization, default_resize
+from mptui.data.open import kind_of, small_side
+from mptui.data.transforms import (
+    CROP_PCT,
+    HALF,
+    SMALL_CROPS,
+    default_crop_scale,
+    default_normalization,
+    default_resize,
+)
 from mptui.engine.optim.schedule import scaled_lr, warmup_epochs
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
@@ -341,6 +348,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
 # Chooses what a configuration leaves open of the images: size, crops, interpolation, normalisation
 # -------------------------------------------------------------------------------------------------
 
+_LEAST_SIDE = 32
+
 Choices = dict[str, tuple[Any, str]]
 """Key of [data] -> value and source."""
 
@@ -361,19 +370,34 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
     data, kind = config.data, TASKS[task].sample
     weights = _weights(config)
     own = weights.source if weights else ""
+    small = _small_side(config, kind)
     if data.image_size is not None:
         size: Choices = {}
     elif weights is not None and weights.side is not None:
         size = {"image_size": (weights.side, own)}
+    elif small is not None:  # no smaller, as classifiers halve the sides five times
+        size = {"image_size": (-(-small // _LEAST_SIDE) * _LEAST_SIDE, _of_small(small))}
     else:
         size = {"image_size": (TASKS[task].side.on(device), why)}
     side = size["image_size"][0] if size else int(data.image_size or 0)
     return (
         size
-        | _views(data, kind, side)
+        | _views(data, kind, side, small)
         | _resampling(data, kind, weights, own)
         | _normalization(data, kind, weights, own)
     )
+
+
+def _small_side(config: RunConfig, kind: SampleKind) -> int | None:
+    """Return the side of small images that a network learns from random weights; None where it has no say."""
+    data = config.data
+    is_open = data.image_size is None or data.crop_scale is None
+    learns_classes = kind is SampleKind.CLASS and config.model.weights is None
+    return small_side(data) if is_open and learns_classes else None
+
+
+def _of_small(side: int) -> str:
+    return f"chosen: images of {side} px"
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +458,7 @@ def _of_run(file: Path) -> WeightsImages | None:
     )
 
 
-def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
+def _views(data: DataConfig, kind: SampleKind, side: int, small: int | None) -> Choices:
     """Return the unset values of resizing and cropping.
 
     Raises:
@@ -455,6 +479,8 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
             hint=f"name any of {suited}, or leave data.augment out",
         )
     scale = default_crop_scale(kind, side) if "crop" in names else None
+    if small is not None and scale is not None:
+        scale, source = SMALL_CROPS, _of_small(small)
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
     return choices
