@@ -112,6 +112,7 @@ _FULL = re.compile(
     "out of memory|can't allocate memory"
     "|ALLOC(ATION)?_FAILED"  # of cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE and their likes of ROCm
     "|OUT_OF_(DEVICE|HOST)_MEMORY"  # of Level Zero, below XPU
+    "|could not create a (primitive(?! descriptor)|memory object)"  # of oneDNN, which names no cause
 )
 _PERHAPS_FULL = re.compile(
     # of a convolution, after torch has tried all plans, and caught what its own allocator raised

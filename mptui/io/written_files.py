@@ -159,13 +159,16 @@ _CAUSES = {
 }
 
 
-def disk_hint(error: OSError, place: Path, otherwise: str) -> str:
-    """Return the remedy of a failed write: that of its cause, or `otherwise`, as "choose another folder"."""
+def disk_hint(error: OSError, place: Path, otherwise: str = "") -> str:
+    """Return the remedy of a failed write: that of its cause, or `otherwise`, as "choose another folder".
+
+    What a run that has begun writes can be in no other place: it has no `otherwise`.
+    """
     if error.errno == errno.ENOSPC:
         cause = "remove files: no inodes are free" if lacks_inodes(place) else "free disk space"
     else:
         cause = _CAUSES.get(error.errno or 0, "")
-    return f"{cause}, or {otherwise}" if cause else otherwise
+    return ", or ".join(filter(None, (cause, otherwise))) or "check the disk and the path"
 
 
 def lacks_inodes(place: Path) -> bool:

@@ -40,7 +40,7 @@ def test_a_run_waits_for_its_disk_and_loses_no_step(fork_server, tmp_path, undis
     assert any(event.problem == "disk" for event in kinds(run, Recovered))
     (warning,) = [event for event in kinds(run, Warned) if event.code == "disk"]
     assert os.strerror(error).lower() in warning.message
-    assert "bytes are needed" in warning.message
+    assert "MiB are needed" in warning.message
     assert "are free" in warning.message
 
 
@@ -169,6 +169,6 @@ def test_too_small_a_disk_is_told_before_the_start(fork_server, tmp_path, small_
     case = Case("large", ("--model", "resnet18"), {"data.image_size": 32, "data.samples": 16})
     child = started(fork_server, case, small_disk, "run", output=tmp_path / "said")
     assert child.wait(LIMIT_S) == 7
-    assert "bytes are needed" in child.output()
+    assert "MiB are needed" in child.output()
     assert "are free" in child.output()
     assert "Traceback" not in child.output()

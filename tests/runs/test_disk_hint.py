@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 import pytest
 
@@ -18,18 +19,32 @@ from mptui.io.written_files import disk_hint
         (errno.EACCES, "permissions"),
         (errno.EIO, "connection"),
         (errno.ESTALE, "mount"),
-        (errno.ENAMETOOLONG, "choose another"),
+        (errno.ENAMETOOLONG, "check the disk and the path"),
     ],
     ids=lambda value: errno.errorcode.get(value, ""),
 )
 def test_space_is_to_be_freed_only_where_it_lacks(tmp_path, number, says):
     error = OSError(number, os.strerror(number))
     for hint in (
-        disk_hint(error, tmp_path / "file", "choose another folder"),
+        disk_hint(error, tmp_path / "file"),
         cant_save(tmp_path, 0, error).hint,
     ):
         assert says in hint
         assert ("free disk space" in hint) == (number in {errno.ENOSPC, errno.EDQUOT})
+        assert "--runs-dir" not in hint, "a run that has begun can't be elsewhere"
+    assert disk_hint(error, tmp_path, "choose another folder").endswith("choose another folder")
+
+
+def test_a_failed_save_says_the_cause_first_its_size_and_which_checkpoints_there_are(tmp_path):
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    first = cant_save(tmp_path, 49_000_000, error)
+    assert re.fullmatch(
+        rf"cannot save: no space left on device; 47 MiB are needed and [\d.]+ [MG]iB are free: {tmp_path}",
+        first.message,
+    )
+    assert first.hint == "free disk space"
+    (tmp_path / "step-000000010").mkdir()
+    assert cant_save(tmp_path, 0, error).hint == "free disk space; the checkpoints before it are intact"
 
 
 def test_a_disk_without_inodes_is_told_from_a_full_one(tmp_path, monkeypatch):

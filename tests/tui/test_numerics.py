@@ -1,5 +1,7 @@
 """The numerics screen: the worst layer first, its exponents with the ranges of formats, the advice."""
 
+import re
+
 import pytest
 
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
@@ -90,6 +92,18 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(stage, siz
         # a wide table has the figures beside the names
         row = next(row for row in frame(app).splitlines() if "▸ layer4.2.conv3" in row)
         assert " " * 20 not in row.partition("%")[0]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_what_a_bf16_run_has_not_lost_is_said_to_be_lost_in_fp16_alone(stage, size):
+    event = looked(precision="bf16", loss_scale=None, lost=None)
+    async with stage.live(demo_source(event), size) as (app, pilot):
+        await pilot.press("n")
+        text = frame(app)
+        assert "and 150 more (2 at fault); up to 4.0 % would be lost in fp16" in text
+        (heading,) = [line for line in text.splitlines() if "largest" in line]
+        assert "largest would be lost in fp16 " in heading or "largest fp16 loses " in heading
+        assert not re.search(r"(?<!be )\blost\b|losing up", text)
 
 
 async def test_the_precision_panel_tells_the_health_of_the_numbers(stage):

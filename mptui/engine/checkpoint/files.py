@@ -419,11 +419,19 @@ def need_space(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
-    """Build the error of a failed save of `size` bytes: its cause, the space needed, the space free."""
+def cant_save(folder: Path, size: int, error: OSError, otherwise: str = "") -> DiskError:
+    """Build the error of a failed save: its cause, the space needed, the space free.
+
+    Args:
+        folder: Where it should have gone.
+        size: Its bytes; 0: unknown.
+        error: The cause.
+        otherwise: What helps beside a remedy of the cause.
+    """
     room = _room(folder, size)
-    remedy = disk_hint(error, folder, "choose another disk with --runs-dir")
-    hint = f"{remedy}; the previous checkpoint is intact"
+    hint = disk_hint(error, folder, otherwise)
+    with contextlib.suppress(OSError):
+        hint += "; the checkpoints before it are intact" if checkpoints(folder) else ""
     if isinstance(error, FileNotFoundError):
         hint = "the disk or the run directory is missing: mount it again, or move it back"
     elif isinstance(error, TimeoutError):
@@ -431,14 +439,15 @@ def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
         hint = (
             "end the process that keeps it locked (it may be suspended), or check the connection of the disk"
         )
-    return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
+    cause = (error.strerror or str(error)).lower()
+    return DiskError(f"cannot save: {cause}{room}: {folder}", hint=hint)
 
 
 def _room(folder: Path, size: int) -> str:
-    needed = f"; {size:,} bytes are needed" if size else ""
+    parts = [f"{fmt.size(max(size, 1 << 20))} are needed"] if size else []
     with contextlib.suppress(OSError):
-        return f"{needed}{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
-    return needed
+        parts.append(f"{fmt.size(shutil.disk_usage(folder).free)} are free")
+    return f"; {' and '.join(parts)}" if parts else ""
 
 
 class DiskWatch:

@@ -29,7 +29,14 @@ from mptui.runs.store.directory import (
 from mptui.runs.store.index import read_run
 from mptui.runs.view.history import SLICES
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.words import metric_words, numerics_advice, shown, steps_words, time_words
+from mptui.runs.view.words import (
+    WOULD_BE_LOST,
+    metric_words,
+    numerics_advice,
+    shown,
+    steps_words,
+    time_words,
+)
 from mptui.text import clean, clean_lines
 
 # Tables of a report: precision over time, loss scale, memory, numerics, classes
@@ -100,7 +107,8 @@ def numerics_rows(view: RunView) -> Table:
     """Return the layers of the last numerics probe, worst first."""
     if view.numerics is None or not view.numerics.layers:
         return []
-    heading = ("layer", "part", "smallest", "largest", "lost in fp16", "without a scale")
+    lost = "lost in fp16" if view.numerics.precision == "fp16" else WOULD_BE_LOST
+    heading = ("layer", "part", "smallest", "largest", lost, "without a scale")
     return [heading, *map(_numerics_row, view.numerics.layers)]
 
 
@@ -116,7 +124,9 @@ def numerics_words(view: RunView) -> str:
     if event is None:
         return ""
     others = (
-        f"; {event.others:,} more layers lose up to {fmt.percent(event.others_lost)}" if event.others else ""
+        f"; {event.others:,} more layers lose up to {fmt.percent(event.others_lost)} in fp16"
+        if event.others
+        else ""
     )
     return f"Step {event.step:,} in {event.precision}: {numerics_advice(event)}{others}."
 

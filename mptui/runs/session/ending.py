@@ -69,12 +69,15 @@ def check_space(folder: Path, job: Job) -> None:
         DiskError: They don't fit.
     """
     size = one = _checkpoint_bytes(job)
+    otherwise = "choose another disk with --runs-dir"
     try:
-        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
+        if kept := checkpoints(folder):
+            otherwise = "keep fewer with checkpoint.keep"
+        there = sum(file.stat().st_size for path in kept for file in path.iterdir())
         size = max(one, one * (_kept(job) + 1) - there)
         need_space(folder.parent, size)
     except OSError as error:
-        raise cant_save(folder.parent, size, error) from error
+        raise cant_save(folder.parent, size, error, otherwise) from error
 
 
 @contextlib.contextmanager

@@ -244,9 +244,7 @@ def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> 
     try:
         replace_file(path, text.encode(errors="backslashreplace"), guard)
     except OSError as error:
-        raise DiskError(
-            f"{path}: {error.strerror}", hint=disk_hint(error, path, "choose another --runs-dir")
-        ) from error
+        raise DiskError(f"{error.strerror}: {path}", hint=disk_hint(error, path)) from error
 
 
 def write_json(path: Path, document: dict[str, Any], guard: Guard = contextlib.nullcontext) -> None:

@@ -77,7 +77,7 @@ class Journal:
             self._file = _open_copy(self._path)
             self._end = cut_torn_line(self._file)
         except OSError as error:
-            raise _disk_error(self._path, error) from error
+            raise _disk_error(self._path, error, "choose another disk with --runs-dir") from error
         if not self._end:
             self._append(_header())
 
@@ -301,10 +301,8 @@ def _changed(path: Path) -> DiskError:
     )
 
 
-def _disk_error(path: Path, error: OSError) -> DiskError:
-    return DiskError(
-        f"{path}: {error.strerror}", hint=disk_hint(error, path, "choose another disk with --runs-dir")
-    )
+def _disk_error(path: Path, error: OSError, otherwise: str = "") -> DiskError:
+    return DiskError(f"{error.strerror}: {path}", hint=disk_hint(error, path, otherwise))
 
 
 # Reads a journal of any length in about a second: all rare events, and steps in about a thousand blocks

@@ -61,6 +61,10 @@ def metric_words(metrics: dict[str, float]) -> list[str]:
     return words
 
 
+WOULD_BE_LOST = "would be lost in fp16"
+"""What a numerics probe says of values that another precision than fp16 holds."""
+
+
 def numerics_advice(event: Numerics) -> str:
     """Describe the best loss scale, next to the one in use."""
     if event.best_scale is None:

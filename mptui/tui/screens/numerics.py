@@ -10,7 +10,7 @@ from textual.content import Content
 from mptui import text as fmt
 from mptui.events import NUMERICS_BUDGET, Numerics, NumericsLayer
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.words import numerics_advice
+from mptui.runs.view.words import WOULD_BE_LOST, numerics_advice
 from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import TooSmall, ViewPage
@@ -114,7 +114,7 @@ PARTS = ("all", "forward", "gradient", "weights")
 
 _WORDS = {"forward": "outputs", "gradient": "gradients", "weights": "weights' gradients"}
 _BAR = 8
-_FIGURES = 11 + 10 + 10 + 10 + _BAR + 3
+_FIGURES = 11 + 10 + 10 + 11 + _BAR + 3
 """Cells of a row besides the layer's name."""
 _NAME = 20
 """Cells of a name that are there for any."""
@@ -178,7 +178,7 @@ class RiskTable(Panel):
         name = width - (_FIGURES if roomy else _FIGURES - 10 - _BAR - 3)
         name = max(8, min(name, max(longest, _NAME) + 3))
         smallest = f"{'smallest':>10}" if roomy else ""
-        head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{'lost':>10}"
+        head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{_heading(event, roomy)}"
         room, cursor = max(1, self.content_size.height - 2), self._cursor(rows)
         first = max(0, min(cursor - room + 1, len(rows) - room))
         shown = [
@@ -186,6 +186,13 @@ class RiskTable(Panel):
             for number, layer in enumerate(rows[first : first + room], first)
         ]
         return [Content.styled(head, "$quiet"), *shown, _others(event)]
+
+
+def _heading(event: Numerics, roomy: bool) -> str:
+    """Return the heading of the share that fp16 loses, or would lose in a run of another precision."""
+    if event.precision == "fp16":
+        return f"{'lost':>11}"
+    return f"{WOULD_BE_LOST:>{11 + _BAR + 3}}" if roomy else f"{'fp16 loses':>11}"
 
 
 def _identity(layer: NumericsLayer) -> tuple[str, str]:
@@ -204,7 +211,7 @@ def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Cont
         (f"{name:<{width - 2}}", "bold" if chosen else ""),
         (f"{clean(layer.part, 10):<11}", "$quiet"),
         f"{smallest}{fmt.figure(layer.largest):>10}",
-        (f"{sign + fmt.percent(layer.lost):>10}", "" if roomy else tone),
+        (f"{sign + fmt.percent(layer.lost):>11}", "" if roomy else tone),
         (f"   {filled}" if roomy else "", tone),
     )
 
@@ -219,8 +226,9 @@ def _others(event: Numerics) -> Content:
     if not event.others:
         return Content("")
     faults = f" ({event.others_at_fault:,} at fault)" if event.others_at_fault else ""
-    lost = fmt.percent(event.others_lost)
-    return Content.styled(f"  and {event.others:,} more{faults}, losing up to {lost}", "$quiet")
+    most = f"up to {fmt.percent(event.others_lost)}"
+    lost = f", losing {most}" if event.precision == "fp16" else f"; {most} {WOULD_BE_LOST}"
+    return Content.styled(f"  and {event.others:,} more{faults}{lost}", "$quiet")
 
 
 class ExponentPanel(Panel):

@@ -278,6 +278,8 @@ def test_asked_to_stop_it_stops(tmp_path):
         "cuFFT error: CUFFT_ALLOC_FAILED",
         "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
         "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "could not create a primitive",  # oneDNN, of a convolution under a limit of memory
+        "could not create a memory object",
         "[enforce fail at alloc_cpu.cpp:126] err == 0. DefaultCPUAllocator: can't allocate memory: you tried",
     ],
 )
@@ -293,6 +295,7 @@ def test_what_drivers_say_in_words_counts(text):
             "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-"
         ),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED_SHAPE"),
+        RuntimeError("could not create a primitive descriptor for a convolution forward propagation"),
         RuntimeError("CUDA error: device-side assert triggered"),
         RuntimeError("CUDA error: an illegal memory access was encountered"),
         RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
