@@ -14,7 +14,7 @@ from PIL import Image
 
 import mptui.lab.report
 from mptui.cli.main import _exit_code
-from mptui.events import LossScale, MemorySample, PrecisionChanged, Step, Validated
+from mptui.events import LossScale, MemorySample, PrecisionChanged, Recovered, Step, Validated
 from mptui.lab.report.pictures import CurveLine, figure_of
 from mptui.runs.store.directory import ENVIRONMENT, write_json
 from mptui.runs.view.history import History
@@ -131,6 +131,22 @@ def test_several_runs_are_drawn_over_each_other_with_their_differences(tmp_path)
         drawn = re.findall(r'class="line c(\d)" d="[^"]+" data-label="run-(\d)"', chart(text, title))
         assert drawn == [(str(number + 1), str(number)) for number in range(8)]
     assert len(text.encode()) < LARGEST
+
+
+def test_branches_that_a_run_has_left_are_listed_and_drawn_behind_also_beside_others(tmp_path):
+    events = demo()[:120]
+    middle = events[60]
+    back = Recovered(time=events[-1].time + 1, step=middle.step, problem="divergence", action="back")
+    a_run(tmp_path, "one", events=[*events, back, *events[61:90]])
+    a_run(tmp_path, "straight", events=events)
+    alone, both = report(tmp_path, "one"), report(tmp_path, "one", "straight")
+    left, now = f"{events[-1].step:,}", f"{events[89].step:,}"
+    assert {"Branches", left, now, f"{middle.step:,}", "rollback", "– (in force)"} <= set(Page(alone).words)
+    behind = r'class="line c0" [^>]*data-label="([^"]*)"'
+    assert "train, abandoned" in re.findall(behind, alone)
+    assert re.findall(behind, chart(both, "loss · train")) == ["one, abandoned"]
+    assert "Branches" not in Page(report(tmp_path, "straight")).words
+    assert "### Branches" in report(tmp_path, "one", "--format", "md")
 
 
 def test_a_loss_is_drawn_with_what_is_in_it(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from mptui import text as fmt
 from mptui.events import (
+    Advice,
     CommandAnswered,
     DeviceSample,
     EpochFinished,
@@ -23,7 +24,7 @@ from mptui.events import (
     Warned,
 )
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.state import LOG_LINES, METRICS
+from mptui.runs.view.state import LOG_LINES, METRICS, Branch
 from mptui.tui.widgets.header import headline
 from tests.tui.events import START, demo, finished, left, run_started, step_event, switched, training
 
@@ -277,6 +278,28 @@ def test_an_undo_of_the_undo_goes_on_with_the_branch_that_was_left():
     assert curve(history.abandoned) == (10, 14, [2.0] + [3.0] * 4)
     assert view.best["loss"] == (20, 1.0)
     assert (view.undo_step, view.undo_to) == (14, "stable")
+
+
+def test_the_branches_of_a_run_are_listed_with_what_ended_them():
+    again = replace(switched(30, undone=True), profile="fast", previous="stable")
+    back = Recovered(time=START + 70, step=20, problem="divergence", action="back to step 20")
+    resumed = replace(run_started(), step=18, resumed_from_step=18, time=START + 90)
+    at_its_end = replace(resumed, step=19, resumed_from_step=19)
+    events = [*UNDONE, left(14), again, *losses(31, 35, 0.5), best_of(35, 0.5), back, *losses(21, 22, 1.0)]
+    view = folded(*events, resumed, *losses(19, 19, 1.0), at_its_end)
+    assert view.branches == [
+        Branch(0, 30, "undo", "val_loss", 20, 1.0),
+        Branch(10, 14, "undo", "val_loss", 10, 2.0),
+        Branch(30, 35, "rollback", "val_loss", 35, 0.5),
+        Branch(20, 22, "resume", "val_loss", 20, 1.0),
+    ]
+    assert view.branch() == Branch(18, 19, "", "val_loss", 10, 2.0)
+
+
+def test_advice_on_a_plateau_ends_with_the_branch_that_it_is_about():
+    plateau = Advice(time=START + 29, step=29, code="plateau", message="no better", setting="training.lr=0.1")
+    assert [alert.code for alert in folded(*UNDONE[:-6], plateau).alerts] == ["plateau"]
+    assert folded(*UNDONE[:-6], plateau, *UNDONE[-6:]).alerts == []
 
 
 def test_an_undo_to_a_branch_whose_curves_a_rollback_has_replaced_shows_no_others():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.events import to_record
+from mptui.events import Recovered, to_record
 from mptui.io.files import read_regular
 from mptui.io.own_files import mark_run
 from mptui.runs.listing.difference import RunCurves
@@ -28,7 +29,7 @@ from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
 from mptui.tui.widgets.run_list import ago, heading, run_line
 from tests.tui.cockpits import quick_scan, until
-from tests.tui.events import beginning, demo, finished, training
+from tests.tui.events import START, beginning, demo, finished, run_started, step_event, training
 from tests.tui.frames import DEADLINE_S, frame, seen
 
 NOW = time.time()
@@ -261,6 +262,25 @@ async def test_marked_runs_are_compared_curves_over_each_other(shown, three, siz
         assert "loss · train" in words
         await pilot.press("m")
         assert await seen(app, pilot, "loss · validation")
+
+
+async def test_a_branch_that_a_run_has_left_is_drawn_behind_its_curve(shown, tmp_path):
+    """With two runs and with one, in the preview of the list; a run that has left none has none."""
+    back = Recovered(time=START + 99, step=20, problem="divergence", action="back to step 20")
+    steps = [step_event(at, START + at, random.Random(0)) for at in range(1, 60)]
+    a_run(tmp_path, "went back", events=[run_started(), *steps, back, steps[20]])
+    a_run(tmp_path, "straight", age_s=90.0, events=[run_started(), *steps])
+    async with shown(tmp_path, (120, 40)) as (app, pilot):
+        assert await seen(app, pilot, "abandoned")
+        await pilot.press("c")
+        await until(app, pilot, "1 went back")
+        await until(app, pilot, "abandoned")
+        assert frame(app).count("abandoned") == 1
+        await pilot.press("c")
+        await until(app, pilot, "abandoned")
+        await pilot.press("down")
+        while "abandoned" in frame(app):  # the suite's limit of time ends it
+            await pilot.pause(0.02)
 
 
 async def test_a_figure_that_a_run_has_only_now_leaves_the_cursor_of_a_comparison_on_its_line(

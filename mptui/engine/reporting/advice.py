@@ -89,7 +89,7 @@ class SpeedAdvice(Hook):
         self._context = context
         self._cpus = usable_cpus()
         self._aligned = aligned_share(context.model)
-        self._advised_on_plateau = False
+        self._advised_at: int | None = None
         self._config = context.job.config
         self._offers: dict[tuple[str, str, str], _Offer] = {}
         self._taken: _Taken | None = None
@@ -169,12 +169,16 @@ class SpeedAdvice(Hook):
             self._offer("validation", remedy, of_validation=True)
 
     def _judge_metric(self) -> None:
-        """Advise once on precision and learning rate after `NO_BETTER` epochs without improvement."""
-        context, best = self._context, self._context.state.best
-        if self._advised_on_plateau or best.epochs_since < NO_BETTER:
+        """Advise once on precision and learning rate after `NO_BETTER` epochs without improvement.
+
+        Advice that a branch was given does not count once the run has left it.
+        """
+        context, best, step = self._context, self._context.state.best, self._context.state.step
+        if self._advised_at is not None and step <= self._advised_at:
+            self._advised_at = None
+        if self._advised_at is not None or best.epochs_since < NO_BETTER:
             return
-        self._advised_on_plateau = True
-        step, job = context.state.step, context.job
+        self._advised_at, job = step, context.job
         if job.precision != "fp32":
             message = (
                 f"no better for {NO_BETTER} epochs, in {job.precision}: `mptui check-amp` "

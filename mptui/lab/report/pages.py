@@ -58,14 +58,8 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
     if len(reports) == 1:
         charts = reports[0].view.histories
         for name, histories in sorted(charts.items(), key=lambda chart: chart[0] != LOSS):
-            abandoned = [
-                CurveLine(f"{label}, abandoned", each.abandoned, 0)
-                for label, each in histories.items()
-                if each.abandoned is not None
-            ]
             lines = [CurveLine(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
-            lines = abandoned + lines
-            yield figure_of(name, reports[0].view.title_of(name), lines, single=True)
+            yield figure_of(name, reports[0].view.title_of(name), _with_abandoned(lines), single=True)
         return
     for name, label in curves_of([report.view for report in reports]):
         lines = [
@@ -74,13 +68,24 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
             if (history := report.view.histories.get(name, {}).get(label)) is not None
         ]
         title = f"{name} · {label}" if label and label != name else name
-        yield figure_of(name, title, lines, single=False)
+        yield figure_of(name, title, _with_abandoned(lines), single=False)
+
+
+def _with_abandoned(lines: Sequence[CurveLine]) -> list[CurveLine]:
+    """Put the branch that each curve has left before them, so that it is drawn behind."""
+    left = [
+        CurveLine(f"{line.label}, abandoned", line.history.abandoned, 0)
+        for line in lines
+        if line.history.abandoned is not None
+    ]
+    return [*left, *lines]
 
 
 def _overview(report: RunReport) -> str:
     timeline = _titled("Timeline", timeline_html(report.view))
+    branches = _titled("Branches", _table(report.branches, heading=True))
     precision = _titled("Precision over time", _table(report.precision, heading=True))
-    return _table(list(report.facts.items())) + timeline + precision
+    return _table(list(report.facts.items())) + timeline + branches + precision
 
 
 def _details_of(report: RunReport) -> str:
@@ -173,6 +178,7 @@ def _section(report: RunReport) -> list[str]:
         *_titled_table(f"## {markdown(report.name)}", _headed(report.facts)),
         *_titled_table("### Curves", [("by epoch", "", "last"), *curves] if curves else []),
         *_titled_table("### Time", _headed(report.time)),
+        *_titled_table("### Branches", report.branches),
         *_titled_table("### Precision", report.precision),
         *_titled_table("### Loss scale", _headed(report.scale)),
         *_titled_table("### Memory", _headed(report.memory)),

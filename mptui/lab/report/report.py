@@ -29,6 +29,7 @@ from mptui.runs.store.directory import (
 from mptui.runs.store.index import read_run
 from mptui.runs.view.history import SLICES
 from mptui.runs.view.run_view import RunView
+from mptui.runs.view.state import Branch
 from mptui.runs.view.words import (
     WOULD_BE_LOST,
     metric_words,
@@ -71,6 +72,20 @@ def precision_history(view: RunView) -> Table:
             )
         first, before = last, step
     return [("precision", "steps, about", "time", "skipped"), *rows] if rows else []
+
+
+def branch_rows(view: RunView) -> Table:
+    """Return the branches of a run, the oldest first; empty if it has left none."""
+    heading = ("begins after step", "last step", "ended by", "best up to there")
+    rows = [heading, *map(_branch_row, [*view.branches, view.branch()])]
+    return rows if view.branches else []
+
+
+def _branch_row(branch: Branch) -> tuple[str, ...]:
+    best = fmt.UNKNOWN
+    if branch.best is not None:
+        best = f"{metric_words({branch.metric: branch.best})[0]} at step {branch.best_step:,}"
+    return f"{branch.start:,}", f"{branch.end:,}", branch.ended or "– (in force)", best
 
 
 def scale_facts(view: RunView) -> Facts:
@@ -164,6 +179,7 @@ class RunReport:
         view: Its curves, marks, timeline and log.
         facts: Label -> value, in the order of the page.
         time: State -> time in it.
+        branches: The branches that the run has left and the one in force; empty if it has left none.
         precision: The precisions in use one after the other.
         scale: Facts of the loss scale.
         memory: Facts of the memory.
@@ -180,6 +196,7 @@ class RunReport:
     view: RunView
     facts: Facts
     time: Facts
+    branches: Table
     precision: Table
     scale: Facts
     memory: Facts
@@ -216,6 +233,7 @@ def read_report(run: Path, picture_bytes: int) -> RunReport:
         view=view,
         facts=_facts(run, summary, view),
         time=time_by_state(view.timeline.columns(SLICES)),
+        branches=branch_rows(view),
         precision=precision_history(view),
         scale=scale_facts(view),
         memory=memory_facts(summary, view),

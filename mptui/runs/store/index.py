@@ -20,6 +20,7 @@ from mptui.runs.store.journal import read_events
 from mptui.runs.view.history import History, SavedHistory, SavedTimeline, Timeline
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import (
+    BRANCHES,
     ENDS_KEPT,
     EPOCHS_KEPT,
     LOG_LINES,
@@ -27,6 +28,7 @@ from mptui.runs.view.state import (
     METRICS,
     OPEN_ALERTS,
     OPEN_COMMANDS,
+    Branch,
     LatestEvents,
     Mark,
     OpenAlert,
@@ -46,7 +48,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 3
+VERSION = 4
 
 LARGEST = 64 << 20
 """Largest size of an index."""
@@ -208,6 +210,7 @@ class _Saved:
     pace: Pace
     best: list[_Best]
     earlier_bests: list[list[_Best]]
+    branches: list[Branch]
     alerts: list[OpenAlert]
     marks: list[Mark]
     lines: list[_Line]
@@ -227,6 +230,7 @@ def to_document(view: RunView) -> dict[str, Any]:
         pace=view.pace,
         best=_bests(view.best),
         earlier_bests=[_bests(each) for each in view.earlier_bests],
+        branches=view.branches,
         alerts=view.alerts,
         marks=list(view.marks),
         lines=_lines(view),
@@ -271,7 +275,8 @@ def from_document(document: dict[str, Any]) -> RunView:
     """
     saved: _Saved = _read(document)
     curves = max(len(saved.curves), len(saved.by_epoch))
-    is_too_much = curves > METRICS or len(saved.marks) > MARKS or len(saved.alerts) > OPEN_ALERTS
+    limits = {"marks": MARKS, "alerts": OPEN_ALERTS, "branches": BRANCHES}
+    is_too_much = curves > METRICS or any(len(getattr(saved, name)) > n for name, n in limits.items())
     if is_too_much or len(saved.pace.ends) > ENDS_KEPT:
         raise ValueError("too much for a view")
     view = RunView()
@@ -284,6 +289,7 @@ def from_document(document: dict[str, Any]) -> RunView:
     view.pace = saved.pace
     view.best = _read_bests(saved.best)
     view.earlier_bests.extend(map(_read_bests, saved.earlier_bests))
+    view.branches = [_branch(each) for each in saved.branches]
     view.alerts = [_alert(alert) for alert in saved.alerts]
     view.marks.extend(Mark(mark.step, clean(mark.label, 32), mark.tone) for mark in saved.marks)
     _put_lines(view, saved.lines)
@@ -325,6 +331,10 @@ def _alert(alert: OpenAlert) -> OpenAlert:
     setting = None if alert.setting is None else clean(alert.setting)
     as_time(alert.time)
     return replace(alert, code=clean(alert.code), message=clean(alert.message), setting=setting)
+
+
+def _branch(branch: Branch) -> Branch:
+    return replace(branch, ended=clean(branch.ended), metric=clean(branch.metric))
 
 
 def _record(event: Event | None) -> dict[str, Any] | None:

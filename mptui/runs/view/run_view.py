@@ -37,6 +37,7 @@ class RunView(ViewState):
         if spec.moves_step and event.step:  # a validation's progress has no step
             self.step = event.step
         spec.handle(self, event)
+        self.last_step = max(self.last_step, self.step)
         self.write_log(event, spec.log_lines(event))
         self.timeline.reached(self.step, self.precision, self.profile)
 

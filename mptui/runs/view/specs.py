@@ -219,8 +219,8 @@ def _validate(view: ViewState, event: Validated) -> None:
         view.timeline.happen("best")
         view.end_alerts("plateau")
         best = {LOSS: (event.step, event.loss)}
-        for name, value in event.metrics.items():
-            best.setdefault(shown(name).chart, (event.step, value))
+        for name in sorted(event.metrics, key=lambda name: name != event.primary):
+            best.setdefault(shown(name).chart, (event.step, event.metrics[name]))
         view.improve(best)
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
         words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
@@ -517,6 +517,7 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
 
 def _undo(view: ViewState, event: PresetSwitched) -> None:
     """Go back to the branch of before a switch, or to that which the last undo has left."""
+    _leave_branch(view, event, "undo", returns=view.is_undone)
     if view.has_left:
         view.return_to_abandoned(event.step)
     elif view.is_undone and view.split_step is not None:  # its curves are gone: a gap after the split
@@ -524,6 +525,12 @@ def _undo(view: ViewState, event: PresetSwitched) -> None:
     else:
         view.go_back(event.step)
         view.split_step = event.step
+
+
+def _leave_branch(view: ViewState, event: Event, ended: str, *, returns: bool = False) -> None:
+    """Begin another branch if there are later steps to leave, or if the run `returns` to one it has left."""
+    if event.step < view.last_step or returns:
+        view.leave_branch(event, ended)
 
 
 def _without_offer(alert: OpenAlert, changes: dict[str, list[str]]) -> OpenAlert | None:
@@ -602,7 +609,10 @@ _AS_WANTED = {"completed", "stopped"}
 
 
 def _start(view: ViewState, event: RunStarted) -> None:
-    if view.started is not None:
+    if view.started is None:
+        view.branch_start = event.step
+    else:
+        _leave_branch(view, event, "resume")
         view.go_back(event.step)
         view.timeline.happen("restart")
     view.started = event
@@ -917,6 +927,7 @@ def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
 
 def _recover(view: ViewState, event: Recovered) -> None:
     if event.problem == _DIVERGENCE:
+        _leave_branch(view, event, "rollback")
         view.go_back(event.step)
     view.mark(event, event.action, "warn")
     if event.problem == _DISK:

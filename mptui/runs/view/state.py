@@ -20,8 +20,9 @@ from mptui.events import (
     Step,
     Validated,
 )
+from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.history import History, Timeline
-from mptui.runs.view.words import LogLine, Tone, shown
+from mptui.runs.view.words import LOSS, LogLine, Tone, shown
 from mptui.text import clean
 
 # Estimates the speed of a run and its end, including validation
@@ -149,6 +150,9 @@ OPEN_ALERTS = 16
 EARLIER_BESTS = 32
 """Largest number of earlier bests that a run can go back to."""
 
+BRANCHES = 64
+"""Largest number of branches that a run has left and that are listed; with more, the oldest goes."""
+
 EPOCHS_KEPT = 1024
 """Largest number of points of a curve by epoch; with more epochs, neighbours share a point."""
 
@@ -160,6 +164,27 @@ class Mark:
     step: int
     label: str
     tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The steps of a run from its start, or from a return to an earlier step, to the next return.
+
+    Attributes:
+        start: The step after which it begins.
+        end: Its last step.
+        ended: What ended it: undo, rollback or resume; "": it is in force.
+        metric: The primary metric; "": there was no validation.
+        best_step: The step of the best validation up to its end.
+        best: The value of the metric there.
+    """
+
+    start: int
+    end: int
+    ended: str = ""
+    metric: str = ""
+    best_step: int = 0
+    best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +246,10 @@ class PlainState:
     """Whether it is the one that curves have as `abandoned`, not one of a rollback or a resume since."""
     left_step: int | None = None
     """The step of the branch that an undo is about to leave."""
+    branch_start: int = 0
+    """The step after which the branch in force begins."""
+    last_step: int = 0
+    """Its last step."""
     throttled_since: float | None = None
     throttled_until: float | None = None
 
@@ -254,6 +283,8 @@ class ViewState(PlainState, LatestEvents):
     """The bests before `best`, to one of which a run goes back."""
     best_left: dict[str, tuple[int, float]] = field(default_factory=dict)
     """The best of the branch that was left last."""
+    branches: list[Branch] = field(default_factory=list)
+    """Those that the run has left, the oldest first."""
     histories: dict[str, dict[str, History]] = field(default_factory=dict)
     by_epoch: dict[str, History] = field(default_factory=dict)
     skips: History = field(default_factory=History)
@@ -297,6 +328,22 @@ class ViewState(PlainState, LatestEvents):
         self.earlier_bests.append(self.best)
         self.best = best
 
+    def branch(self, ended: str = "") -> Branch:
+        """Return the branch in force, with what has ended it."""
+        best, metric = None, ""
+        if self.validation is not None:
+            metric = self.validation.primary or next(iter(self.validation.metrics), VAL_LOSS)
+            best = self.best.get(LOSS if metric == VAL_LOSS else shown(metric).chart)
+        at, value = best or (0, None)
+        return Branch(self.branch_start, self.last_step, ended, metric, at, value)
+
+    def leave_branch(self, event: Event, ended: str) -> None:
+        """Begin another branch after the step of `event`, which has ended the one in force."""
+        self.branches.append(self.branch(ended))
+        del self.branches[:-BRANCHES]
+        self.branch_start = self.last_step = event.step
+        self.end_alerts("plateau")  # advice on the validations that were left
+
     def go_back(self, step: int) -> None:
         """Begin another branch after `step`: curves, marks and bests of later steps are of the one before."""
         for group in self.histories.values():
@@ -308,8 +355,7 @@ class ViewState(PlainState, LatestEvents):
         self.skips.forget_after(step)
         self.marks = deque((mark for mark in self.marks if mark.step <= step), maxlen=MARKS)
         self.best_left = self.best
-        while any(at > step for at, _ in self.best.values()):
-            self.best = self.earlier_bests.pop() if self.earlier_bests else {}
+        self._forget_bests(step)
         if self.latest is not None and self.latest.step > step:
             self.latest = None
         if self.last_skip is not None and self.last_skip > step:
@@ -324,9 +370,17 @@ class ViewState(PlainState, LatestEvents):
                 history.return_to_abandoned(step)
         for history in self.by_epoch.values():
             history.return_to_abandoned(math.inf)
-        self.best, self.best_left = self.best_left, self.best
+        left = self.best
+        self._forget_bests(step if self.split_step is None else self.split_step)
+        self.improve(self.best_left)
+        self.best_left = left
         self.latest = None
         self.pace.waited()
+
+    def _forget_bests(self, step: int) -> None:
+        """Go back to the best of the validations up to `step`."""
+        while any(at > step for at, _ in self.best.values()):
+            self.best = self.earlier_bests.pop() if self.earlier_bests else {}
 
     def enter(self, event: Event, phase: str, detail: str = "") -> None:
         """Enter a phase at the time of `event`."""

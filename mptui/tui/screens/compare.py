@@ -24,7 +24,7 @@ from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine, fit
 from mptui.tui.widgets.chart import Chart
-from mptui.tui.widgets.plot import Mode, Series
+from mptui.tui.widgets.plot import ABANDONED, Mode, Series
 from mptui.tui.widgets.run_list import unstamped
 from mptui.tui.work import in_background
 
@@ -271,4 +271,6 @@ def show_curve(
     series = [
         Series(clean(text, 60), found.get(run) or History(2)) for run, text in zip(runs, labels, strict=True)
     ]
+    left = [history.abandoned for history in found.values() if history.abandoned is not None]
+    series += [Series(ABANDONED, history, behind=ABANDONED) for history in left if history.end_x > since]
     chart.show(series, percent=is_percent(name))
