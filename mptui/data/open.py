@@ -81,21 +81,18 @@ def small_side(data: DataConfig) -> int | None:
 
     Returns:
         The largest of those looked at; None: one is larger than `SMALL`, or can't be read before a scan.
-
-    Raises:
-        ConfigError, DataError: As `kind_of`.
     """
     if data.name is not None or data.path is None:
         return NAMED[data.name].side if data.name in NAMED else None
     folder = str(expanded(data.path))
-    if layout_of(recognize_kinds(folder)[0]) != "class folders":
-        return None
     largest = 0
     try:
+        if layout_of(recognize_kinds(folder)[0]) != "class folders":
+            return None
         for path in first_images(folder, *_LOOKED_AT):
             with opened(path) as image:
                 largest = max(largest, min(image.size))
-    except BadSampleError:
+    except (BadSampleError, DataError):  # that which opens the data tells
         return None
     return largest if 0 < largest <= SMALL else None
 
