@@ -101,7 +101,7 @@ def pretrained(config: ModelConfig) -> Pretrained:
     if found is None:
         raise ConfigError(
             f"model.weights = {PRETRAINED}: there are no pretrained weights of {config.name}",
-            hint="leave --weights out, or give it a local weights file",
+            hint="name a file of weights (--weights FILE), or train from random ones (--weights none)",
         )
     return found
 

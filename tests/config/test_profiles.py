@@ -133,6 +133,13 @@ def test_the_built_in_profiles_hold_the_values_they_promise(places, name, task, 
     assert training.batch_size * training.accumulate == effective
 
 
+def test_fine_tuning_begins_with_trained_weights_which_may_be_of_any_file(places):
+    own = {"model.weights": ("--weights", "own.safetensors")}
+    for flags, weights in (({}, "pretrained"), (own, "own.safetensors")):
+        resolved = resolve("finetune", task="classification", flags=flags, sets=(), environ=places)
+        assert resolved.config.model.weights == weights
+
+
 def test_a_saved_profile_holds_what_differs_and_resolves_to_the_same(places):
     config = RunConfig(
         training=TrainingConfig(epochs=7, lr=0.3), checkpoint=CheckpointConfig(every_minutes=None)

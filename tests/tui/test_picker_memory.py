@@ -77,4 +77,5 @@ def test_each_profile_is_estimated_or_says_why_not(model, device, profiles, vae)
 def test_latent_diffusion_without_a_vae_says_so(device):
     runs, found = estimates("latent_diffusion", device)
     assert found.keys() == runs.keys()
+    assert "no pretrained weights" in found.pop("finetune")
     assert all("model.vae" in fault for fault in found.values())
