@@ -45,6 +45,7 @@ class Event:
 class RunStarted(Event):
     """The run begins, or begins again after a resume: its directory, data, model and settings.
 
+    `changed` are the settings that people have set since it took its profile (`table.key`).
     `primary` is the metric that decides which epoch is best; `ranks` processes train, on `nodes` machines.
     `total_steps` are the steps taken and those ahead, which are of the batch in force. `planned_lr` has
     [step, learning rate] from this step to the last.
@@ -56,6 +57,7 @@ class RunStarted(Event):
     directory: str
     version: int = SCHEMA_VERSION
     profile: str
+    changed: list[str] = field(default_factory=list)
     task: str
     primary: str = ""
     model: str
@@ -634,6 +636,7 @@ class CommandAnswered(Event):
 class PresetSwitched(Event):
     """The run uses another profile from this step on; `changes` maps `table.key` to [old, new] as text.
 
+    `changed` are the settings that people have set since it took this profile; None: in older journals.
     `lr` is the effective learning rate (after scaling, warm-up and schedule, at this step) before and after;
     `batch` is the effective batch before and after. The rate changes over `ramp_steps` steps;
     `planned_lr` has [step, learning rate] from this step to the last. `undone`: the
@@ -645,6 +648,7 @@ class PresetSwitched(Event):
     profile: str
     previous: str
     changes: dict[str, list[str]] = field(default_factory=dict)
+    changed: list[str] | None = None
     undone: bool = False
     lr: list[float] = field(default_factory=list)
     batch: list[int] = field(default_factory=list)

@@ -204,6 +204,8 @@ _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
 _SPLIT_SEED = "data.split_seed"
+_NOT_GIVEN = ("default", "profile ", "chosen")
+"""Beginnings of the sources of values that no person has set for this very run."""
 _OFF = ("off", "none")
 """Words for what is off."""
 
@@ -222,6 +224,13 @@ class Resolved:
     """Task whose tables of the profile apply; None: not known yet."""
     notes: tuple[str, ...] = ()
     """What a person should know of the profile."""
+    changed: tuple[str, ...] = ()
+    """The settings that people have set since the run took the profile."""
+
+    @property
+    def given(self) -> list[str]:
+        """The settings that a person has set for this very run, and not in a file."""
+        return [key for key, source in self.sources.items() if not source.startswith(_NOT_GIVEN)]
 
     @property
     def compile_forced(self) -> bool:

@@ -242,6 +242,7 @@ def _report(
             profile=wanted.profile,
             previous=wanted.previous,
             changes=wanted.changes,
+            changed=list(wanted.changed),
             undone=wanted.back_to is not None,
             lr=list(rate.lr),
             batch=list(rate.batch),

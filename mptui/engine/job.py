@@ -86,6 +86,7 @@ class ProfileSwitch:
         profile: Name of the new profile.
         previous: Name of the current profile.
         changes: Changed settings (table.key -> old, new).
+        changed: The settings that people have set since the run took the new profile.
         before: Current settings, JSON-ready; stored in the checkpoint to which an undo goes back.
         accept: Called once the switch can be applied, before it is; may raise DiskError.
         back_to: The state to restore, if this is an undo.
@@ -95,6 +96,7 @@ class ProfileSwitch:
     profile: str
     previous: str
     changes: dict[str, list[str]]
+    changed: tuple[str, ...] = ()
     before: dict[str, Any] = field(default_factory=dict)
     accept: Callable[[], None] = lambda: None
     back_to: Snapshot | None = None

@@ -210,6 +210,8 @@ def test_a_resume_with_another_batch_counts_what_is_ahead_in_its_steps(batch, st
     view = folded(
         run_started(epochs=20, steps_per_epoch=8, total_steps=160, val_batches=0), *losses(1, 72, 2.0)
     )
+    view.handle(PhaseChanged(time=START + 79, phase="starting"))
+    assert view.remaining_s() is None
     total = 72 + 11 * steps
     said = {"steps_per_epoch": steps, "total_steps": 20 * steps if is_old else total, "val_batches": 0}
     view.handle(run_started(**RESUMED, batch_size=batch, **said))
@@ -233,6 +235,25 @@ def test_a_limit_of_steps_holds_in_each_batch():
     view.handle(EpochStarted(step=72, epoch=10, epochs=20, steps=16, total_steps=100))
     assert view.total_steps == 100
     assert view.fraction_done == pytest.approx(9 * 16 / (9 * 16 + 28))
+
+
+def test_the_header_names_the_profile_and_what_was_set_beside_it():
+    def named():
+        return headline(view, START, 140).plain.partition(" · ")[0].split("mptui")[1].strip()
+
+    one = ["training.lr"]
+    view = folded(run_started(profile="stable"))
+    assert named() == "stable"
+    view.handle(replace(switched(1), profile="stable", previous="stable", changed=one))
+    assert named() == "stable + 1 setting"
+    view.handle(run_started(step=1, resumed_from_step=1, profile="stable", changed=[*one, "training.epochs"]))
+    assert named() == "stable + 2 settings"
+    view.handle(replace(switched(2), changed=[]))
+    assert named() == "fast"
+    view.handle(replace(switched(2, undone=True), changed=[*one, "training.epochs"]))
+    assert named() == "stable + 2 settings"
+    view.handle(replace(switched(3), changed=None))  # of an older journal
+    assert named() == "fast"
 
 
 # -- branches: what an undo, a rollback or a resume leaves

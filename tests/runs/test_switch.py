@@ -247,6 +247,10 @@ def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
     assert tensors_of(kept[1]) == tensors_of(kept[2])
     switches = [e for e in events if isinstance(e, PresetSwitched)]
     assert [(e.undone, e.step) for e in switches] == [(False, 6), (True, 6), (True, 15), (True, 8)]
+    batch = ["training.batch_size"]
+    assert [(e.profile, e.changed) for e in switches] == [
+        ("stable", changed) for changed in (batch, [], batch, [])
+    ]
     assert switches[1].changes["training.batch_size"] == ["2", "8"]
     assert switches[2].changes["training.batch_size"] == ["8", "2"]
     assert (run / "run.toml").read_text() == (stayed / "run.toml").read_text()

@@ -17,6 +17,7 @@ from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import closing_line
+from mptui.tui.widgets.header import headline
 from tests.made.runs import UNET, ended, session_of
 
 SESSIONS = (
@@ -133,6 +134,28 @@ def test_a_summary_of_an_earlier_version_has_the_time_of_a_session_and_says_so(r
     assert "after step 14; " in line
 
 
+def test_a_resume_keeps_the_name_of_the_profile_and_tells_what_was_set_since(run):
+    named = [(events[0].profile, events[0].changed) for events in sessions(run)]
+    both = ["training.epochs", "training.batch_size"]
+    assert named == [("stable", []), ("stable", both), ("stable", both)]
+    assert read_report(run, 0).facts["profile"] == "stable + 2 settings"
+    assert "  stable + 2 settings · unet" in headline(read_run(run), 0, 140).plain
+
+
+def test_a_fork_has_the_profile_of_its_parent_or_the_one_that_it_switches_to(run, tmp_path):
+    run = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    forks = [fork_run(run, find_checkpoint(run, "4"), profile=profile) for profile in (None, "fast")]
+    named = [session_of(fork, {}, resume=True, profile=str(fork / CONFIG)).plan.resolved for fork in forks]
+    assert [(each.profile, len(each.changed)) for each in named] == [("stable", 2), ("fast", 0)]
+
+
+def test_a_run_that_has_recorded_no_profile_is_resumed(run, tmp_path):
+    run = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    write_json(run / SUMMARY, {"changed": [1, ["training.lr"], {}], "profile": 3})
+    resolved = session_of(run, {}, resume=True, profile=str(run / CONFIG)).plan.resolved
+    assert (resolved.profile, resolved.changed) == ("run", ())
+
+
 def test_a_fork_with_another_batch_and_precision_counts_what_it_has_ahead(run, tmp_path):
     run = shutil.copytree(run, tmp_path / "run", symlinks=True)
     fork = fork_run(run, find_checkpoint(run, "4"))
@@ -143,6 +166,7 @@ def test_a_fork_with_another_batch_and_precision_counts_what_it_has_ahead(run, t
     assert [event.total_steps for event in events if isinstance(event, RunStarted | EpochStarted)] == [6, 6]
     assert [event.step for event in events if isinstance(event, Step)] == [5, 6]
     view, summary = read_run(fork), read_summary(fork)
+    assert summary["changed"] == ["training.epochs", "training.batch_size", "precision.mode"]
     assert (view.precision, view.total_steps, view.fraction_done) == ("bf16", 6, 1)
     assert (summary["optimizer_steps"], summary["samples_seen"]) == (6, 64)
     assert 0 < summary["time"]["total_s"] <= seconds  # its own

@@ -34,6 +34,7 @@ from mptui.runs.view.words import (
     WOULD_BE_LOST,
     metric_words,
     numerics_advice,
+    profile_words,
     shown,
     steps_words,
     time_words,
@@ -260,6 +261,7 @@ def _facts(run: Path, summary: dict[str, Any], view: RunView) -> Facts:
     facts = {
         "status": summary.get("status"),
         "fork of": parent_words(run, summary),
+        "profile": profile_words(summary.get("profile", ""), summary.get("changed", ())),
         "task": summary.get("task"),
         "network": summary.get("model"),
         "data": data.get("name"),

@@ -45,7 +45,7 @@ _LONGEST_LINE = 1 << 16
 _DATA = "data.json"
 _COPIED = (CHOICES, _DATA)
 _LARGEST = 1 << 20
-_OF_THE_PARENT = ("task", "model", "dataset", "device", "precision")
+_OF_THE_PARENT = ("profile", "changed", "task", "model", "dataset", "device", "precision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +131,16 @@ def fork_run(
         DiskError: The disk is full or not writable.
     """
     check_version(parent)
-    config = (
-        read_regular(parent / CONFIG, _LARGEST).decode() if profile is None else _switched(parent, profile)
-    )
+    config, named = read_regular(parent / CONFIG, _LARGEST).decode(), {}
+    if profile is not None:
+        config, name_of_profile = _switched(parent, profile)
+        named = {"profile": name_of_profile, "changed": []}
     run = create_run(parent.parent, "", "", name or _free_name(parent))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, run, ignore_errors=True)
         try:
             _fill(run, parent, checkpoint)
-            write_json(run / SUMMARY, _summary(run, parent, checkpoint))
+            write_json(run / SUMMARY, _summary(run, parent, checkpoint) | named)
             write_text(run / CONFIG, config)  # last, as this makes it a run
         except FileNotFoundError as error:
             words = f"{checkpoint.path}: gone: {parent.name} has saved a newer one"
@@ -152,16 +153,16 @@ def fork_run(
     return run
 
 
-def _switched(parent: Path, profile: str) -> str:
-    """Return the settings of a run after a switch to a profile, as TOML."""
+def _switched(parent: Path, profile: str) -> tuple[str, str]:
+    """Return the settings of a run after a switch to a profile, as TOML, and the profile's name."""
     from mptui.config.change import switched
     from mptui.config.resolve import resolve, to_toml
     from mptui.registry.models import task_of_model
 
     now = resolve(str(parent / CONFIG), task=None, flags={}, sets=(), environ={}).config
     task = task_of_model(str(now.model.name)) or read_summary(parent).get("task")
-    wanted = resolve(profile, task=task, flags={}, sets=(), environ=os.environ).config
-    return to_toml(switched(now, wanted).config)
+    wanted = resolve(profile, task=task, flags={}, sets=(), environ=os.environ)
+    return to_toml(switched(now, wanted.config).config), wanted.profile
 
 
 def run_id(run: Path) -> str | None:

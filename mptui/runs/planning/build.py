@@ -552,6 +552,7 @@ def run_started(
         run=run.name,
         directory=str(run),
         profile=plan.resolved.profile,
+        changed=list(plan.resolved.changed),
         task=plan.task,
         primary=job.task.primary,
         model=str(config.model.name),

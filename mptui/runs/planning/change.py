@@ -56,6 +56,9 @@ def build_switch(
         now=now,
     )
     switch = switched(plan.config, preset.config)
+    if command.name == "set":
+        set_by_now = (*plan.resolved.changed, *switch.changes)
+        preset = replace(preset, profile=plan.resolved.profile, changed=tuple(dict.fromkeys(set_by_now)))
     if command.name == "set" and not switch.changes:
         why = (
             "; ".join(filter(None, switch.kept.values()))
@@ -69,14 +72,15 @@ def build_switch(
     if switch.kept:
         kept = "; ".join(f"{key} ({why})" if why else key for key, why in switch.kept.items())
         emit(Warned(code="preset_kept", message=f"can't change during a run, unchanged: {kept}"))
-    changes = _changes(plan, fresh)
-    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, changes, _settings(plan))
+    changes, changed, before = _changes(plan, fresh), preset.changed, _settings(plan)
+    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, changes, changed, before)
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
     """Return the settings of a plan, JSON-ready, for `_way_back`."""
     return {
         "profile": plan.resolved.profile,
+        "changed": list(plan.resolved.changed),
         "asked": {"profile": plan.request.profile, "sets": list(plan.request.sets)},
         "config": plan.config.model_dump(mode="json"),
     }
@@ -89,16 +93,21 @@ def _way_back(
     try:
         before = snapshot.state["switch"]
         asked, profile = before["asked"], str(before["profile"])
+        changed = tuple(map(str, before.get("changed", ())))  # not in those of earlier versions
         kept = {"split_seed": plan.config.data.split_seed}  # earlier versions have not saved it
         saved = before["config"]
         config = RunConfig.model_validate(saved | {"data": saved["data"] | kept})
     except (KeyError, TypeError, ValidationError) as error:
         raise _no_way_back() from error
     request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
-    fresh = _under(plan, prepared, request, replace(plan.resolved, config=config, profile=profile))
+    fresh = _under(
+        plan, prepared, request, replace(plan.resolved, config=config, profile=profile, changed=changed)
+    )
     job = _next_job(plan, fresh, prepared, current)
     changes, before = _changes(plan, fresh), _settings(plan)
-    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, changes, before, back_to=snapshot)
+    return fresh, ProfileSwitch(
+        job, profile, plan.resolved.profile, changes, changed, before, back_to=snapshot
+    )
 
 
 def _changes(plan: Plan, fresh: Plan) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mptui.config.resolve import resolve, to_toml
+from mptui.config.resolve import resolve, to_toml, values_of
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -100,6 +100,7 @@ class Session(RankTraining):
         ranks: Ranks = ALONE,
     ) -> None:
         self._changes = LiveChanges(run, plan)
+        plan = named_as_before(plan, run) if resume else plan
         super().__init__(self._changes.onto(plan), ranks, force_compile=force_compile)
         self.run = run
         self._resume = resume
@@ -401,6 +402,21 @@ class Session(RankTraining):
 # job. Then the changes count, and not the flags.
 
 
+def named_as_before(plan: Plan, run: Path) -> Plan:
+    """Return the plan of a resume by the settings of the run, named as the profile that it has them from."""
+    if plan.request.profile is None or Path(plan.request.profile).resolve() != (run / CONFIG).resolve():
+        return plan
+    summary, resolved = directory.read_summary(run), plan.resolved
+    changed = [key for key in resolved.sources if key in summary.get("changed", ())]
+    if given := resolved.given:
+        with contextlib.suppress(ConfigError):
+            had = values_of(resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config)
+            now = values_of(resolved.config)
+            changed += [key for key in given if had[key] != now[key] and key not in changed]
+    profile = summary.get("profile") or resolved.profile
+    return replace(plan, resolved=replace(resolved, profile=profile, changed=tuple(changed)))
+
+
 class LiveChanges:
     """The settings in force of a run, `run.toml`, and what a restart has to know of them.
 
@@ -429,7 +445,8 @@ class LiveChanges:
             request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
         except (KeyError, TypeError, ConfigError):
             return plan
-        resolved = replace(plan.resolved, config=config, profile=str(self._found["profile"]))
+        profile, changed = str(self._found["profile"]), tuple(map(str, self._found.get("changed", ())))
+        resolved = replace(plan.resolved, config=config, profile=profile, changed=changed)
         precision = plan.precision
         if config.precision.mode != precision.requested:
             precision = choose_precision(config.precision.mode, plan.device)
@@ -460,7 +477,8 @@ class LiveChanges:
             DiskError: The run directory can't be written.
         """
         asked = {"profile": plan.request.profile, "sets": list(plan.request.sets)}
-        self._found |= {"profile": plan.resolved.profile, "asked": asked}
+        named = {"profile": plan.resolved.profile, "changed": list(plan.resolved.changed)}
+        self._found |= {**named, "asked": asked}
         self._write()
         self.take(plan)
 

@@ -69,7 +69,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
         int,
     ),
     **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
-    **dict.fromkeys(("recoveries", "warnings", "loss_terms"), list),
+    **dict.fromkeys(("recoveries", "warnings", "loss_terms", "changed"), list),
     "started": (int, float),
     **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
     "total_steps": (int, type(None)),

@@ -547,7 +547,7 @@ def _git_commit(folder: Path) -> str | None:
 # ---------------------------------------------------------------------
 
 _CARRIED_OVER = (
-    *("profile", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
+    *("profile", "changed", "task", "model", "parameters", "dataset", "device", "ranks", "nodes"),
     *("precision", "price_per_hour"),
     *("epochs", "optimizer_steps", "total_steps", "samples_seen", "skipped_steps", "final", "loss_terms"),
     *("best", "lowest_val_loss", "samples_per_second", "recoveries", "warnings", "energy", "forked_from"),

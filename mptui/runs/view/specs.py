@@ -496,6 +496,7 @@ def _answer(view: ViewState, event: CommandAnswered) -> None:
 
 def _switch(view: ViewState, event: PresetSwitched) -> None:
     view.profile = event.profile
+    view.changed = event.changed or []
     view.compiled = view.compiled and not any(map(_affects_compiled_code, event.changes))
     view.alerts = [
         left for alert in view.alerts if (left := _without_offer(alert, event.changes)) is not None
@@ -579,6 +580,10 @@ def _switch_log(event: PresetSwitched) -> list[tuple[str, Tone]]:
     return [(f"{words}: {', '.join(parts)}" if parts else words, "plain")]
 
 
+def _summarize_switch(document: dict[str, Any], event: PresetSwitched) -> None:
+    document |= {"profile": event.profile, "changed": event.changed or []}
+
+
 CONTROL = (
     EventSpec(
         event=Advice,
@@ -596,6 +601,7 @@ CONTROL = (
         event=PresetSwitched,
         handle=_switch,
         log_lines=_switch_log,
+        summarize=_summarize_switch,
     ),
 )
 
@@ -621,6 +627,7 @@ def _start(view: ViewState, event: RunStarted) -> None:
     view.alerts = [alert for alert in view.alerts if not alert.lasts]
     view.throttled_since = view.throttled_until = None
     view.profile = event.profile
+    view.changed = event.changed
     view.precision = event.precision
     view.paused = False
     view.epochs = event.epochs
@@ -676,6 +683,7 @@ def start_lines(event: RunStarted) -> list[str]:
 def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
     document |= {
         "profile": event.profile,
+        "changed": event.changed,
         "task": event.task,
         "model": event.model,
         "parameters": event.parameters,
@@ -701,6 +709,8 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
 def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
     view.compiled |= event.phase == "compiling"
     view.paused &= event.phase != "restarting"
+    if event.phase == "starting":  # it says what is ahead once it has begun
+        view.pace.restart()
     view.enter(event, event.phase, event.detail)
     view.phase_expected_s = event.expected_s
 

@@ -213,6 +213,8 @@ class PlainState:
     """The plain values of a view; each is saved under its name."""
 
     profile: str = ""
+    changed: list[str] = field(default_factory=list)
+    """Settings that people have set since the run took its profile."""
     precision: str = ""
     phase: str = "starting"
     phase_detail: str = ""

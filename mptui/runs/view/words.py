@@ -39,6 +39,11 @@ def rate_words(lr: Sequence[float], batch: Sequence[int], ramp_steps: int) -> li
     return words
 
 
+def profile_words(profile: str, changed: Sequence[str]) -> str:
+    """Name the profile of a run, and what people have set beside it: `stable + 2 settings`."""
+    return f"{profile} + {fmt.counted(len(changed), 'setting')}" if changed else profile
+
+
 def time_words(session_s: float | None, total_s: float | None) -> str:
     """Format the time of a run over all its sessions, and that of the last one if there were others."""
     session, total = fmt.duration(session_s), fmt.duration(total_s)

@@ -15,7 +15,7 @@ from mptui.runs.listing.difference import ForkWords
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import OpenAlert
-from mptui.runs.view.words import BUSY_PHASES, PHASE_WORDS, Tone, ranks_words
+from mptui.runs.view.words import BUSY_PHASES, PHASE_WORDS, Tone, profile_words, ranks_words
 from mptui.tui.keys import KEYS, display
 from mptui.tui.terminal.process import call_person
 from mptui.tui.widgets.basics import bar
@@ -105,7 +105,9 @@ def headline(
 
 def _names(view: RunView) -> list[Content]:
     """Return the run's names, from all of them to the profile alone."""
-    names = [Content.assemble(("mptui", "bold $text-accent"), f"  {view.profile}")]
+    names = [
+        Content.assemble(("mptui", "bold $text-accent"), f"  {profile_words(view.profile, view.changed)}")
+    ]
     for name in (view.started.model, view.started.dataset) if view.started else ("", ""):
         names.insert(0, names[0].append_text(f" · {name}" if name else "", "$quiet"))
     return names
