@@ -81,6 +81,12 @@ def test_of_images_with_one_that_is_larger_the_device_decides_about_the_size(tmp
     assert planned_on(tmp_path).resolved.sources["data.image_size"] == "chosen: no GPU"
 
 
+@pytest.mark.parametrize(("model", "side"), [("alexnet", 64), ("vit_b_16", 32), ("inception_v3", 96)])
+def test_small_images_are_as_large_as_the_network_needs(tmp_path, model, side):
+    class_folders(tmp_path, {"a": 2, "b": 2}, size=(28, 28))
+    assert planned_on(tmp_path, f"model.name={model}").config.data.image_size == side
+
+
 @pytest.mark.parametrize("given", ["data.image_size=48", "data.crop_scale=[0.5, 0.9]"])
 def test_what_is_set_for_small_images_stays(tmp_path, given):
     class_folders(tmp_path, {"a": 2, "b": 2}, size=(28, 28))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mptui.hardware.devices import Device, Machine, check_torch, default_reason,
 from mptui.io.files import absolute, expanded
 from mptui.models.vae_layout import digest
 from mptui.processes.rank_place import RankPlace, number_of
-from mptui.registry.models import PRETRAINED, find_model, task_of_model
+from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, find_model, task_of_model
 from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
@@ -375,8 +376,8 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
         size: Choices = {}
     elif weights is not None and weights.side is not None:
         size = {"image_size": (weights.side, own)}
-    elif small is not None:  # no smaller, as classifiers halve the sides five times
-        size = {"image_size": (-(-small // _LEAST_SIDE) * _LEAST_SIDE, _of_small(small))}
+    elif small is not None:
+        size = {"image_size": (_side_for(small, MODELS[str(config.model.name)]), _of_small(small))}
     else:
         size = {"image_size": (TASKS[task].side.on(device), why)}
     side = size["image_size"][0] if size else int(data.image_size or 0)
@@ -392,8 +393,15 @@ def _small_side(config: RunConfig, kind: SampleKind) -> int | None:
     """Return the side of small images that a network learns from random weights; None where it has no say."""
     data = config.data
     is_open = data.image_size is None or data.crop_scale is None
+    takes_any = config.model.name in MODELS  # others are tried when they are built
     learns_classes = kind is SampleKind.CLASS and config.model.weights is None
-    return small_side(data) if is_open and learns_classes else None
+    return small_side(data) if is_open and takes_any and learns_classes else None
+
+
+def _side_for(small: int, model: ModelSpec) -> int:
+    """Return the smallest side that a network takes and halves five times, of `small` pixels or more."""
+    each = lcm(_LEAST_SIDE, model.side_multiple)
+    return -(-max(small, model.smallest_side) // each) * each
 
 
 def _of_small(side: int) -> str:
