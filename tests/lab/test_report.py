@@ -141,7 +141,9 @@ def test_branches_that_a_run_has_left_are_listed_and_drawn_behind_also_beside_ot
     a_run(tmp_path, "straight", events=events)
     alone, both = report(tmp_path, "one"), report(tmp_path, "one", "straight")
     left, now = f"{events[-1].step:,}", f"{events[89].step:,}"
-    assert {"Branches", left, now, f"{middle.step:,}", "rollback", "– (in force)"} <= set(Page(alone).words)
+    assert {"Branches", left, now, f"{middle.step:,}", "ended by rollback", "in force"} <= set(
+        Page(alone).words
+    )
     behind = r'class="line c0" [^>]*data-label="([^"]*)"'
     assert "train, abandoned" in re.findall(behind, alone)
     assert re.findall(behind, chart(both, "loss · train")) == ["one, abandoned"]

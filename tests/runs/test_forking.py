@@ -21,7 +21,7 @@ from mptui.runs.listing.forks import (
     run_id,
 )
 from mptui.runs.listing.housekeeping import rename_run
-from mptui.runs.listing.rows import RunList
+from mptui.runs.listing.rows import RunList, compare, what_differs
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CONFIG, SUMMARY, create_run, read_summary, write_json
@@ -92,7 +92,10 @@ def test_a_fork_equals_a_resume_of_its_checkpoint_and_its_parent_keeps_each_bit(
     rows = {row.name: row for row in RunList(parent.parent).rows()}
     assert rows["parent-fork"].parent == (parent, 3)
     assert rows["parent"].parent is None
-    assert difference(read_run(parent), read_run(fork), 3).sentence == ""  # after few steps
+    found = compare([parent, fork])
+    assert set(what_differs(found)) == set(other)
+    assert found["branches"] == [[], []]
+    assert difference(read_run(parent), read_run(fork), 3, found["settings"]).sentence == ""  # of few steps
     shutil.rmtree(fork)
 
 

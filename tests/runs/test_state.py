@@ -308,13 +308,14 @@ def test_the_branches_of_a_run_are_listed_with_what_ended_them():
     at_its_end = replace(resumed, step=19, resumed_from_step=19)
     events = [*UNDONE, left(14), again, *losses(31, 35, 0.5), best_of(35, 0.5), back, *losses(21, 22, 1.0)]
     view = folded(*events, resumed, *losses(19, 19, 1.0), at_its_end)
+    undone_at = UNDONE[-5].time
     assert view.branches == [
-        Branch(0, 30, "undo", "val_loss", 20, 1.0),
-        Branch(10, 14, "undo", "val_loss", 10, 2.0),
-        Branch(30, 35, "rollback", "val_loss", 35, 0.5),
-        Branch(20, 22, "resume", "val_loss", 20, 1.0),
+        Branch(0, 30, START, "undo", "val_loss", 20, 1.0),
+        Branch(10, 14, undone_at, "undo", "val_loss", 10, 2.0),
+        Branch(30, 35, again.time, "rollback", "val_loss", 35, 0.5),
+        Branch(20, 22, back.time, "resume", "val_loss", 20, 1.0),
     ]
-    assert view.branch() == Branch(18, 19, "", "val_loss", 10, 2.0)
+    assert view.branch() == Branch(18, 19, resumed.time, "", "val_loss", 10, 2.0)
 
 
 def test_advice_on_a_plateau_ends_with_the_branch_that_it_is_about():

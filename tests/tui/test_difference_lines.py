@@ -12,7 +12,7 @@ FIGURES = {"best_value": [0.0933] * 8, "samples_per_second": [20344.0] * 8, "sta
 
 @pytest.mark.parametrize("width", [53, 73, 93, 133, 193])
 def test_no_figure_of_eight_runs_is_cut(width):
-    lines = dict(difference_lines({"figures": FIGURES, "settings": {}}, width))
+    lines = dict(difference_lines({"figures": FIGURES, "settings": {}, "environment": {}}, width))
     heading = difference_heading(RUNS, width)
     assert {line.cell_length for line in lines.values()} == {heading.cell_length}
     assert heading.cell_length <= width

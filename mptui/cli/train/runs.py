@@ -174,11 +174,13 @@ def _print_list(listed: "Sequence[ListedRun]", more: "Sequence[RunColumn]", *, c
 
 def _print_comparison(found: dict[str, Any]) -> None:
     """Print a line for each setting and figure, with a column for each run; of two, with their difference."""
-    names = found["runs"]
+    from mptui.runs.listing.rows import cause_words, what_differs
+
+    names, differing = found["runs"], what_differs(found)
     pair = len(names) == 2
     rows = [
         (key, *(_shown(key, value) for value in values), *([_difference(*values)] if pair else []))
-        for key, values in {**found["settings"], **found["figures"]}.items()
+        for key, values in {**differing, **found["figures"]}.items()
         if any(value is not None for value in values)
     ]
     rows += [
@@ -198,10 +200,21 @@ def _print_comparison(found: dict[str, Any]) -> None:
         typer.echo(line)
     if left_out := [column.heading for column in columns if column not in shown and not pair]:
         typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
-    if not found["settings"]:
-        typer.echo(f"{'both' if pair else 'all'} runs have the same configuration", err=True)
+    typer.echo(clean(cause_words(differing), 2000))
+    _print_branches(found)
     if "where" in found:
         _print_place(found["where"])
+
+
+def _print_branches(found: dict[str, Any]) -> None:
+    """List the branches of each run that has left some."""
+    from mptui.runs.view.state import Branch
+
+    for name, branches in zip(found["runs"], found["branches"], strict=True):
+        for branch in branches:
+            start, end, ended, best = Branch(**branch).words
+            words = f"{name}: branch after step {start} to step {end}, {ended}, best {best}"
+            typer.echo(clean(words, 2000))
 
 
 def _print_place(where: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from mptui import text as fmt
 from mptui.lab.report.pictures import CurveLine, exponents_html, figure_of, timeline_html
 from mptui.lab.report.report import RunReport
 from mptui.runs.listing.difference import curves_of
+from mptui.runs.listing.rows import cause_words, what_differs
 from mptui.runs.view.words import LOSS
 from mptui.text import clean, markdown
 
@@ -38,7 +39,8 @@ def html_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> 
             f"<h2>{escape(report.name)}</h2>{_overview(report)}{_details_of(report)}" for report in reports
         ]
         differing = _table(comparison_rows(compared), heading=True)
-        parts = [charts, f"<h2>Differences</h2>{differing}", *named]
+        told = f'<p class="quiet">{escape(cause_words(what_differs(compared)))}</p>'
+        parts = [charts, f"<h2>Differences</h2>{told}{differing}", *named]
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="quiet">mptui {__version__}. Curves: the wheel zooms, a drag moves, a double click '
@@ -123,10 +125,9 @@ def _pictures(report: RunReport) -> str:
 def comparison_rows(compared: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the names of the runs, then a row for each differing setting or version and each figure."""
     rows = [("", *map(str, compared["runs"]))]
-    for table in ("settings", "environment", "figures"):
-        for key, values in compared[table].items():
-            if any(value is not None for value in values):
-                rows.append((key, *map(_said, values)))
+    for key, values in {**what_differs(compared), **compared["figures"]}.items():
+        if any(value is not None for value in values):
+            rows.append((key, *map(_said, values)))
     return rows
 
 
@@ -163,7 +164,8 @@ def markdown_page(reports: Sequence[RunReport], compared: dict[str, Any] | None)
     """Return the page on one run or several; see `html_page`."""
     blocks = [f"# {markdown(' · '.join(report.name for report in reports))}"]
     if compared is not None:
-        blocks += _titled_table("## Differences", comparison_rows(compared))
+        title, table = _titled_table("## Differences", comparison_rows(compared))
+        blocks += [title, markdown(cause_words(what_differs(compared))), table]
     for report in reports:
         blocks += _section(report)
     return "\n\n".join(blocks) + "\n"

@@ -29,7 +29,6 @@ from mptui.runs.store.directory import (
 from mptui.runs.store.index import read_run
 from mptui.runs.view.history import SLICES
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.state import Branch
 from mptui.runs.view.words import (
     WOULD_BE_LOST,
     metric_words,
@@ -77,16 +76,9 @@ def precision_history(view: RunView) -> Table:
 
 def branch_rows(view: RunView) -> Table:
     """Return the branches of a run, the oldest first; empty if it has left none."""
-    heading = ("begins after step", "last step", "ended by", "best up to there")
-    rows = [heading, *map(_branch_row, [*view.branches, view.branch()])]
-    return rows if view.branches else []
-
-
-def _branch_row(branch: Branch) -> tuple[str, ...]:
-    best = fmt.UNKNOWN
-    if branch.best is not None:
-        best = f"{metric_words({branch.metric: branch.best})[0]} at step {branch.best_step:,}"
-    return f"{branch.start:,}", f"{branch.end:,}", branch.ended or "– (in force)", best
+    heading = ("begins after step", "last step", "end", "best up to there")
+    rows = [branch.words for branch in (*view.branches, view.branch())]
+    return [heading, *rows] if view.branches else []
 
 
 def scale_facts(view: RunView) -> Facts:

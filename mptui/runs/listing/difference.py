@@ -2,20 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mptui import text as fmt
 from mptui.runs.listing.forks import forked_from, parent_of
+from mptui.runs.listing.rows import CHANGES, cause_words, compare_setups, what_differs
 from mptui.runs.store import journal
-from mptui.runs.store.directory import (
-    read_summary,
-)
+from mptui.runs.store.directory import CONFIG, ENVIRONMENT, read_summary
 from mptui.runs.view.history import CAPACITY, Floats, History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import DEVICE, LOSS, MEMORY, TRAIN, VALIDATION
+from mptui.text import clean
 
 # The difference between a run and its fork: whose steps are faster, whose loss is lower, and by how much
 # -------------------------------------------------------------------------------------------------------
@@ -37,27 +38,32 @@ class ForkDifference:
     """How a fork differs from its parent.
 
     Attributes:
-        names: The precisions of fork and parent; "fork" and "its parent" if they are the same.
+        names: Fork and parent, by the one thing that differs: `bf16` and `fp32`, `batch_size 64` and `8`;
+            "fork" and "its parent" if more does, or nothing.
         ratio: Images a second of the fork, divided by those of its parent; 1: even; None: not known.
         loss: Its training loss less that of its parent at equal steps; 0: even; None: not known.
         step: The last step that both have.
+        differing: All that differs between them (`mptui.runs.listing.rows.what_differs`).
     """
 
     names: tuple[str, str]
     ratio: float | None
     loss: float | None
     step: float
+    differing: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """All that is known: `bf16 is 1.9x ahead of fp32, loss +0.002 at step 3,120`; "" if nothing is."""
+        words = self._words(f" of {self.names[1]}", f" with {self.names[1]}")
         step = f" at step {fmt.count(self.step)}" if self.loss is not None else ""
-        return self._words(f" of {self.names[1]}", f" with {self.names[1]}") + step
+        return f"{words}{step}; {cause_words(self.differing)}" if words else ""
 
     @property
     def title(self) -> str:
         """The same for a line with other things: `bf16 is 1.9x ahead, loss +0.002`."""
-        return self._words("", "")
+        words, count = self._words("", ""), len(self.differing)
+        return f"{words}, {count} things differ" if words and count > 1 else words
 
     @property
     def short(self) -> str:
@@ -84,16 +90,46 @@ class ForkDifference:
         return f"loss {self.loss:+.2g}" if self.loss else "loss even"
 
 
-def difference(parent: RunView, fork: RunView, since: int) -> ForkDifference:
-    """Compare a fork with its parent from the step of the fork on."""
-    differ = parent.precision != fork.precision
-    names = (fork.precision, parent.precision) if differ else ("fork", "its parent")
+def difference(
+    parent: RunView, fork: RunView, since: int, differing: Mapping[str, Sequence[object]]
+) -> ForkDifference:
+    """Compare a fork with its parent from the step of the fork on.
+
+    Args:
+        parent: The parent.
+        fork: The fork.
+        since: The step of the fork.
+        differing: What differs between their settings, versions and devices, of the parent first.
+    """
+    began = [*fork.branches, fork.branch()][0].began
+    changes = {_since_then(view, since, began) for view in (parent, fork)}
+    things = dict(differing) | ({CHANGES: ("", "")} if len(changes) > 1 else {})
     speeds, losses = (
         (parent.histories.get(chart, {}).get(label), fork.histories.get(chart, {}).get(label))
         for chart, label in (("speed", "images/s"), (LOSS, TRAIN))
     )
     step = min((each.end_x for each in losses if each is not None), default=0.0)
-    return ForkDifference(names, _ratio(*speeds, since), _gap(*losses, since), step)
+    names = _names(parent, fork, things)
+    return ForkDifference(names, _ratio(*speeds, since), _gap(*losses, since), step, tuple(things))
+
+
+def _since_then(view: RunView, step: int, time: float) -> tuple[str, ...]:
+    """Return what a run has changed after a step, and the steps to which it has gone back after a time."""
+    marks = [f"{mark.label} at step {mark.step}" for mark in view.marks if mark.step > step]
+    branches = [*view.branches, view.branch()]
+    return (*marks, *(f"back to step {branch.start}" for branch in branches if branch.began > time))
+
+
+def _names(parent: RunView, fork: RunView, things: Mapping[str, Sequence[object]]) -> tuple[str, str]:
+    """Name fork and parent by the one thing that differs; by what they are if there are more."""
+    same_mode = "precision.mode" in things and parent.precision == fork.precision
+    if len(things) != 1 or CHANGES in things or same_mode:
+        return "fork", "its parent"
+    ((key, (had, has)),) = things.items()
+    if key == "precision.mode":
+        return fork.precision, parent.precision
+    values = [clean("unset" if value is None else str(value), 16) for value in (has, had)]
+    return f"{clean(key.rpartition('.')[2], 24)} {values[0]}", values[1]
 
 
 def _ratio(parent: History | None, fork: History | None, since: int) -> float | None:
@@ -157,12 +193,14 @@ class ForkParent:
         name: Its present name; "": it is gone.
         view: Its view; None: it has no readable journal.
         curves: Its curves from the step of the fork on; those of the device are left out.
+        differing: What differs between its settings, versions and device and those of the fork.
     """
 
     step: int
     name: str = ""
     view: RunView | None = None
     curves: Curves = field(default_factory=dict)
+    differing: Mapping[str, Sequence[object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +218,7 @@ class ParentReader:
     def __init__(self) -> None:
         self._runs = RunCurves()
         self._last: ForkParent | None = None
+        self._known: tuple[list[int | None], dict[str, list[Any]]] | None = None
 
     def read(self, fork: Path) -> ForkParent | None:
         """Return the parent of the run in a directory; None if it is no fork."""
@@ -195,7 +234,23 @@ class ParentReader:
         is_current = last is not None and last.view is view and last.name == path.name
         if not is_current:
             self._last = ForkParent(step, path.name, view, {} if view is None else _curves(view, step))
-        return self._last
+        assert self._last is not None
+        return replace(self._last, differing=self._differing([path, fork]))
+
+    def _differing(self, runs: Sequence[Path]) -> dict[str, list[Any]]:
+        """Return what differs between two runs, read again only after it has changed."""
+        times = [_time_of(run / name) for run in runs for name in (CONFIG, ENVIRONMENT)]
+        if self._known is None or self._known[0] != times:
+            self._known = times, what_differs(compare_setups(runs))
+        return self._known[1]
+
+
+def _time_of(path: Path) -> int | None:
+    """Return when a file was written; None: it is missing."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def fork_words(parent: ForkParent, fork: RunView) -> ForkWords:
@@ -207,7 +262,7 @@ def fork_words(parent: ForkParent, fork: RunView) -> ForkWords:
     if fork.step < parent.step + STEPS:
         words = f"compares from step {parent.step + STEPS:,}"
         return ForkWords(words, words)
-    found = difference(parent.view, fork, parent.step)
+    found = difference(parent.view, fork, parent.step, parent.differing)
     if not found.title:
         return ForkWords("too few values to compare", "too few values")
     return ForkWords(found.title, found.short, compares=True)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,12 @@ def parent_of(run: Path, summary: Mapping[str, Any]) -> tuple[Path, int] | None:
         found = next((other for other in others if run_id(other) == known), None)
         return None if found is None else (found, step)
     return parent, step
+
+
+def fork_step(runs: Sequence[Path]) -> int | None:
+    """Return the step at which the second of two runs was forked from the first; None: it was not."""
+    parent = parent_of(runs[1], read_summary(runs[1])) if len(runs) == 2 else None
+    return parent[1] if parent is not None and parent[0] == runs[0] else None
 
 
 def parent_words(run: Path, summary: Mapping[str, Any]) -> str:

@@ -2,17 +2,17 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli
 
 from mptui import text as fmt
 from mptui.errors import RunDirectoryError
 from mptui.io.files import read_regular
-from mptui.runs.listing.forks import parent_of
+from mptui.runs.listing.forks import fork_step, parent_of
 from mptui.runs.store.directory import (
     CONFIG,
     CRASHED,
@@ -30,6 +30,9 @@ from mptui.runs.store.directory import (
 )
 from mptui.runs.view.words import metric_words
 from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.runs.view.run_view import RunView
 
 # Lists the summaries of runs, and compares runs
 # ----------------------------------------------
@@ -82,30 +85,44 @@ def compare(runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs; each entry is a list with a value for each of them.
 
     `settings`: differing values of run.toml, None if a run has none; `environment`: differing versions, and
-    commits; `figures`: values of summary.json; `curves`: losses and metrics by epoch, by name.
+    commits; `figures`: values of summary.json; `changes`: what changed during a run, its switches and its
+    recoveries; `branches`: those of a run that has left some, the last one in force; `curves`: losses and
+    metrics by epoch, by name.
 
     Raises:
         RunDirectoryError: The configuration of one can't be read, or it is of a later version.
     """
-    for run in runs:
-        check_version(run)
-    settings = [settings_of(run) for run in runs]
-    figures = [_figures(status_of(run)) for run in runs]
-    curves = [_curves(run) for run in runs]
+    views = [_view(run) for run in runs]
+    curves = [_curves(view) for view in views]
+    since = fork_step(runs) or 0
     return {
         "runs": [run.name for run in runs],
         "directories": [str(run) for run in runs],
-        "settings": differing(settings),
-        "environment": differing([_environment(run) for run in runs]),
-        "figures": _side_by_side(figures, None),
+        **compare_setups(runs),
+        "changes": [_changes(view, since) for view in views],
+        "branches": [_branches(view) for view in views],
         "curves": _side_by_side(curves, []),
+    }
+
+
+def compare_setups(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return `settings`, `environment` and `figures` of `compare`, without a look at journals."""
+    for run in runs:
+        check_version(run)
+    return {
+        "settings": differing([settings_of(run) for run in runs]),
+        "environment": differing([_environment(run) for run in runs]),
+        "figures": _side_by_side([_figures(status_of(run)) for run in runs], None),
     }
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the values of each key that are not the same in all tables."""
-    both = _side_by_side(tables, None)
-    return {key: values for key, values in both.items() if any(value != values[0] for value in values)}
+    return _unequal(_side_by_side(tables, None))
+
+
+def _unequal(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
 
 def _side_by_side(tables: Sequence[Mapping[str, Any]], missing: object) -> dict[str, list[Any]]:
@@ -170,16 +187,65 @@ def _figures(summary: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def _curves(run: Path) -> dict[str, list[float]]:
-    """Return losses and metrics by epoch; for very many epochs, means of neighbouring ones."""
+def _view(run: Path) -> "RunView | None":
+    """Return the view of a run; None if it has no readable journal."""
     from mptui.runs.store.index import read_run  # needs NumPy, and the list of runs does not
-    from mptui.runs.view.state import EPOCHS_KEPT
 
     try:
-        by_epoch = read_run(run).by_epoch
+        return read_run(run)
     except OSError:
-        return {}
+        return None
+
+
+def _curves(view: "RunView | None") -> dict[str, list[float]]:
+    """Return losses and metrics by epoch; for very many epochs, means of neighbouring ones."""
+    from mptui.runs.view.state import EPOCHS_KEPT
+
+    by_epoch = {} if view is None else view.by_epoch
     return {name: history.tail(EPOCHS_KEPT).tolist() for name, history in by_epoch.items()}
+
+
+def _changes(view: "RunView | None", since: int) -> list[str]:
+    marks = () if view is None else view.marks
+    return [f"{mark.label} at step {mark.step:,}" for mark in marks if mark.step > since]
+
+
+def _branches(view: "RunView | None") -> list[dict[str, Any]]:
+    return [] if view is None or not view.branches else list(map(asdict, [*view.branches, view.branch()]))
+
+
+# What differs between runs, and whether it explains their figures: only where it is a single thing
+# --------------------------------------------------------------------------------------------------
+
+CHANGES = "changes during the run"
+
+_OF_THE_MACHINE = ("device", "ranks")
+"""Figures that are no results."""
+
+_NAMED = 6
+"""Number of things that differ that a sentence names."""
+
+
+def what_differs(compared: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return all that differs between runs but their results, with the value of each; see `compare`."""
+    figures = {name: compared["figures"][name] for name in _OF_THE_MACHINE if name in compared["figures"]}
+    others = {**figures, CHANGES: [", ".join(each) or "none" for each in compared.get("changes", [""])]}
+    return {
+        **compared["settings"],
+        **compared["environment"],
+        **_unequal(others),
+    }
+
+
+def cause_words(differing: Collection[str]) -> str:
+    """Say what differs; a cause is named only where it is a single thing."""
+    if not differing:
+        return "no setting, version or device differs"
+    if len(differing) == 1:
+        return f"only {clean(next(iter(differing)))} differs"
+    named = ", ".join(clean(name) for name in list(differing)[:_NAMED])
+    more = f" and {len(differing) - _NAMED:,} more" if len(differing) > _NAMED else ""
+    return f"{len(differing):,} things differ, so that none is known as the cause: {named}{more}"
 
 
 # The rows of the list of runs, from their summaries; imports no torch and no numpy

@@ -334,6 +334,7 @@ def _alert(alert: OpenAlert) -> OpenAlert:
 
 
 def _branch(branch: Branch) -> Branch:
+    as_time(branch.began)
     return replace(branch, ended=clean(branch.ended), metric=clean(branch.metric))
 
 

@@ -616,7 +616,7 @@ _AS_WANTED = {"completed", "stopped"}
 
 def _start(view: ViewState, event: RunStarted) -> None:
     if view.started is None:
-        view.branch_start = event.step
+        view.branch_start, view.branch_began = event.step, event.time
     else:
         _leave_branch(view, event, "resume")
         view.go_back(event.step)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median_low
 
+from mptui import text as fmt
 from mptui.events import (
     DeviceSample,
     Event,
@@ -22,7 +23,7 @@ from mptui.events import (
 )
 from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.history import History, Timeline
-from mptui.runs.view.words import LOSS, LogLine, Tone, shown
+from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words, shown
 from mptui.text import clean
 
 # Estimates the speed of a run and its end, including validation
@@ -173,6 +174,7 @@ class Branch:
     Attributes:
         start: The step after which it begins.
         end: Its last step.
+        began: When it began, in seconds since the epoch.
         ended: What ended it: undo, rollback or resume; "": it is in force.
         metric: The primary metric; "": there was no validation.
         best_step: The step of the best validation up to its end.
@@ -181,10 +183,20 @@ class Branch:
 
     start: int
     end: int
+    began: float
     ended: str = ""
     metric: str = ""
     best_step: int = 0
     best: float | None = None
+
+    @property
+    def words(self) -> tuple[str, str, str, str]:
+        """Start, end, what ended it, and best, as texts."""
+        best = fmt.UNKNOWN
+        if self.best is not None:
+            best = f"{metric_words({self.metric: self.best})[0]} at step {self.best_step:,}"
+        ended = f"ended by {self.ended}" if self.ended else "in force"
+        return f"{self.start:,}", f"{self.end:,}", ended, best
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +262,7 @@ class PlainState:
     """The step of the branch that an undo is about to leave."""
     branch_start: int = 0
     """The step after which the branch in force begins."""
+    branch_began: float = 0.0
     last_step: int = 0
     """Its last step."""
     throttled_since: float | None = None
@@ -337,13 +350,14 @@ class ViewState(PlainState, LatestEvents):
             metric = self.validation.primary or next(iter(self.validation.metrics), VAL_LOSS)
             best = self.best.get(LOSS if metric == VAL_LOSS else shown(metric).chart)
         at, value = best or (0, None)
-        return Branch(self.branch_start, self.last_step, ended, metric, at, value)
+        return Branch(self.branch_start, self.last_step, self.branch_began, ended, metric, at, value)
 
     def leave_branch(self, event: Event, ended: str) -> None:
         """Begin another branch after the step of `event`, which has ended the one in force."""
         self.branches.append(self.branch(ended))
         del self.branches[:-BRANCHES]
         self.branch_start = self.last_step = event.step
+        self.branch_began = event.time
         self.end_alerts("plateau")  # advice on the validations that were left
 
     def go_back(self, step: int) -> None:

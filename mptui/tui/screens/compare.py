@@ -13,9 +13,8 @@ from textual.widgets.option_list import Option
 from mptui import text as fmt
 from mptui.errors import MptuiError
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
-from mptui.runs.listing.forks import parent_of
-from mptui.runs.listing.rows import compare
-from mptui.runs.store.directory import read_summary
+from mptui.runs.listing.forks import fork_step
+from mptui.runs.listing.rows import cause_words, compare, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_percent
@@ -73,6 +72,7 @@ class CompareScreen(Page):
         self._views = dict[Path, RunView]()
         self._curve: Curve | None = None
         self._found: dict[str, Any] | None = None
+        self._differing: dict[str, list[Any]] | None = None
         self._busy = False
         self._since: int | None = None
         self._top = TopLine()
@@ -103,31 +103,35 @@ class CompareScreen(Page):
             return
         self._busy = True
         try:
-            self._since = await in_background(self._fork_step)
+            self._since = await in_background(partial(fork_step, self._runs))
             self._views = await in_background(partial(self._read.read, self._runs))
             if self.is_running:
                 self._draw()
             self._found = await in_background(partial(compare, self._runs))
+            self._differing = what_differs(self._found)
         except MptuiError as error:
             self.notify(error.message, severity="warning", markup=False)
         finally:
             self._busy = False
         if self.is_running:
+            self._say()
             self._list()
 
-    def _fork_step(self) -> int | None:
-        """Return the step at which the second run was forked from the first; None: it was not."""
-        parent = parent_of(self._runs[1], read_summary(self._runs[1])) if len(self._runs) == 2 else None
-        return parent[1] if parent is not None and parent[0] == self._runs[0] else None
-
-    def _draw(self) -> None:
-        if self._since is None:
-            self._top.show_message(Content.styled(f"comparing {len(self._runs)} runs", "$quiet"))
+    def _say(self) -> None:
+        """Say what differs, and what a fork has gained."""
+        differing = self._differing
+        if self._since is None or differing is None:
+            told = f"comparing {len(self._runs)} runs"
+            words = "" if differing is None else f": {cause_words(differing)}"
+            self._top.show_message(Content.styled(told + words, "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
-            words = difference(parent, fork, self._since).sentence if parent and fork else ""
+            words = difference(parent, fork, self._since, differing).sentence if parent and fork else ""
             told = words or f"waiting for the first {STEPS} steps of the fork"
             self._top.show_message(Content.styled(told, "$text-accent" if words else "$quiet"))
+
+    def _draw(self) -> None:
+        self._say()
         curves = curves_of(list(self._views.values()))
         if self._curve not in curves:
             self._curve = curves[0] if curves else None
@@ -210,11 +214,11 @@ def difference_heading(runs: Sequence[Path], width: int) -> Content:
 
 
 def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Content]]:
-    """Return (id, line) of each differing setting and each figure, from `mptui.runs.listing.rows`."""
-    figures, settings = found["figures"], found["settings"]
+    """Return (id, line) of each thing that differs and each figure, from `mptui.runs.listing.rows`."""
+    figures = found["figures"]
     first = {name: figures[name] for name in _FIRST if name in figures}
     rows = [(name, values, False) for name, values in first.items()]
-    rows += [(name, values, True) for name, values in settings.items()]
+    rows += [(name, values, True) for name, values in what_differs(found).items() if name not in figures]
     rows += [(name, values, False) for name, values in figures.items() if name not in first]
     return [
         (name, _line(name, values, width, is_setting))
