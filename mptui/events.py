@@ -89,6 +89,22 @@ class RunStarted(Event):
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked(Event):
+    """The run begins at a checkpoint of another one, its `parent`, with what it has from it.
+
+    It is the first event of a fork, and known before the fork trains.
+    """
+
+    kind: ClassVar[str] = "forked"
+
+    parent: str
+    profile: str = ""
+    changed: list[str] = field(default_factory=list)
+    model: str = ""
+    dataset: str = ""
+
+
 PHASES = (
     "starting",
     "restarting",

@@ -22,6 +22,7 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     Event,
+    Forked,
     ImagesGenerated,
     LayersThawed,
     LossScale,
@@ -58,6 +59,9 @@ KINDS = {
     "device": lambda at, y: device_sample(at["time"], at["step"], CHANCE),
     "resumed": lambda at, y: run_started(**{**at, "step": at["step"] // 2}, resumed_from_step=1),
     "started": lambda at, y: run_started(**at),
+    "forked": lambda at, y: Forked(
+        **at, parent="one", profile="stable", changed=["training.lr"], model="unet"
+    ),
     "thawed": lambda at, y: LayersThawed(**at, trained=10, parameters=10),
     "phase": lambda at, y: PhaseChanged(**at, phase="compiling", detail="x"),
     "progress": lambda at, y: Progress(**at, phase="validating", done=1, total=9),

@@ -13,6 +13,7 @@ from mptui.runs.listing.forks import find_checkpoint, fork_run
 from mptui.runs.listing.rows import RunList
 from mptui.runs.listing.table import COLUMNS, listed_runs
 from mptui.runs.store.directory import CONFIG, SUMMARY, read_json, read_summary, write_json
+from mptui.runs.store.files import seconds_before
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.view.run_view import RunView
@@ -91,7 +92,15 @@ def test_steps_images_and_time_are_of_all_sessions(run):
     assert session_s == pytest.approx(ends[-1].seconds, abs=0.5)
     assert spent == pytest.approx(sum(end.seconds for end in ends), abs=0.5)
     assert ends[-1].total_s == pytest.approx(spent, abs=0.5)
-    assert read_run(run).timeline.elapsed == pytest.approx(spent, abs=0.5)
+
+
+def test_the_time_of_a_session_that_was_killed_is_that_of_its_journal(run, tmp_path):
+    killed = long_ago(run, tmp_path, total_s=0.0, session_s=0.0)
+    elapsed = read_run(killed).timeline.elapsed
+    assert seconds_before(killed, read_summary(killed)) == elapsed > 0
+    assert seconds_before(killed, {"time": {"total_s": 60.0}}) == 60
+    (killed / "events.jsonl").unlink()
+    assert seconds_before(killed, {"time": {"total_s": 60.0, "session_s": 7.0}}) == 60
 
 
 def long_ago(run: Path, folder: Path, **time_noted) -> Path:
@@ -147,6 +156,11 @@ def test_a_fork_has_the_profile_of_its_parent_or_the_one_that_it_switches_to(run
     forks = [fork_run(run, find_checkpoint(run, "4"), profile=profile) for profile in (None, "fast")]
     named = [session_of(fork, {}, resume=True, profile=str(fork / CONFIG)).plan.resolved for fork in forks]
     assert [(each.profile, len(each.changed)) for each in named] == [("stable", 2), ("fast", 0)]
+    # before they train, their screens know what they are
+    for fork, profile in zip(forks, ("stable + 2 settings", "fast"), strict=True):
+        view = read_run(fork)
+        assert f"mptui  {profile} · unet · shapes" in headline(view, 0, 140).plain
+        assert view.log[-1].text == "forked from run at step 4"
 
 
 def test_a_run_that_has_recorded_no_profile_is_resumed(run, tmp_path):

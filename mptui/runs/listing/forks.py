@@ -11,6 +11,7 @@ from typing import Any
 
 from mptui.engine.checkpoint.pointers import CHECKPOINT, checkpoint_name, checkpoint_of, place_of, step_of
 from mptui.errors import DiskError, RunDirectoryError
+from mptui.events import Forked
 from mptui.io.files import open_regular, read_regular
 from mptui.io.own_files import checkpoint_files
 from mptui.io.written_files import disk_hint
@@ -140,7 +141,9 @@ def fork_run(
         undo.callback(shutil.rmtree, run, ignore_errors=True)
         try:
             _fill(run, parent, checkpoint)
-            write_json(run / SUMMARY, _summary(run, parent, checkpoint) | named)
+            summary = _summary(run, parent, checkpoint) | named
+            write_json(run / SUMMARY, summary)
+            _begin_journal(run, parent, summary)
             write_text(run / CONFIG, config)  # last, as this makes it a run
         except FileNotFoundError as error:
             words = f"{checkpoint.path}: gone: {parent.name} has saved a newer one"
@@ -278,6 +281,23 @@ def _summary(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> dict[str, A
         "optimizer_steps": checkpoint.step,
         FORKED_FROM: {"run": parent.name, "id": run_id(parent), "step": checkpoint.step},
     }
+
+
+def _begin_journal(run: Path, parent: Path, summary: Mapping[str, Any]) -> None:
+    """Write the first event of a fork, so that its screen knows what it trains before it has begun."""
+    from mptui.runs.store.journal import Journal  # needs NumPy, and the list of runs does not
+
+    journal = Journal(run)
+    forked = Forked(
+        step=summary["optimizer_steps"],
+        parent=parent.name,
+        profile=summary.get("profile", ""),
+        changed=[key for key in summary.get("changed", ()) if isinstance(key, str)],
+        model=summary.get("model") or "",
+        dataset=str((summary.get("dataset") or {}).get("name") or ""),
+    )
+    journal.write(forked)
+    journal.close()
 
 
 def _free_name(parent: Path) -> str:

@@ -225,7 +225,8 @@ class Session(RankTraining):
             self._changes.take(plan)
             write_environment(self.run, plan.device, plan.driver, guard)
         if goes_on:
-            self._records.summary.go_on_from(directory.read_summary(self.run), seconds_before(self.run))
+            before = directory.read_summary(self.run)
+            self._records.summary.go_on_from(before, seconds_before(self.run, before))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)

@@ -49,7 +49,15 @@ from mptui.io.files import Guard, LineFile, read_regular, replace_file
 from mptui.io.own_files import make_folder
 from mptui.runs.store import directory
 from mptui.runs.store import pictures as store_pictures
-from mptui.runs.store.directory import CHECKPOINTS, ENVIRONMENT, LARGEST, VERSION, read_summary, write_json
+from mptui.runs.store.directory import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    LARGEST,
+    VERSION,
+    read_summary,
+    time_of,
+    write_json,
+)
 from mptui.runs.store.index import Index, read_run
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal
@@ -558,12 +566,17 @@ What a run is stays known when its resume ends before `RunStarted` tells it anew
 """
 
 
-def seconds_before(run: Path) -> float:
-    """Return the time in which earlier processes have trained a run, by its journal; 0 without one."""
+def seconds_before(run: Path, summary: dict[str, Any]) -> float:
+    """Return the time in which earlier processes have trained a run.
+
+    Its journal has that of a process that was killed, and of earlier versions, which have noted that of the
+    last one alone; its summary has the time before the first event of each.
+    """
+    noted = max(seconds or 0.0 for seconds in time_of(summary))
     try:
-        return read_run(run).timeline.elapsed
+        return max(noted, read_run(run).timeline.elapsed)
     except OSError:
-        return 0.0
+        return noted
 
 
 class Summary:

@@ -1,6 +1,6 @@
 """`RunView`: an event to its spec."""
 
-from mptui.events import Event, PhaseChanged, RunStarted
+from mptui.events import Event, Forked, PhaseChanged, RunStarted
 from mptui.runs.view.history import State
 from mptui.runs.view.specs import EVENTS
 from mptui.runs.view.state import ViewState
@@ -44,7 +44,7 @@ class RunView(ViewState):
     def _pass_time(self, event: Event) -> None:
         """Add the time since the event before to what the run did, unless nothing ran then."""
         is_starting = isinstance(event, PhaseChanged) and event.phase == "starting"
-        starts = is_starting or isinstance(event, RunStarted)
+        starts = is_starting or isinstance(event, RunStarted | Forked)
         if starts or self.finished is not None:
             self.timeline.skip_to(event.time, event.clock)
             return

@@ -17,6 +17,7 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     Event,
+    Forked,
     ImagesGenerated,
     LayersThawed,
     LossScale,
@@ -638,6 +639,12 @@ def _start(view: ViewState, event: RunStarted) -> None:
     view.enter(event, "starting")
 
 
+def _fork(view: ViewState, event: Forked) -> None:
+    view.forked = event
+    view.profile = event.profile
+    view.changed = event.changed
+
+
 def _start_log(event: RunStarted) -> list[tuple[str, Tone]]:
     images = f"{event.train_samples:,} + {event.val_samples:,} images"
     lines: list[tuple[str, Tone]] = [
@@ -781,6 +788,12 @@ def _end_log(event: RunFinished) -> list[tuple[str, Tone]]:
 
 
 LIFECYCLE = (
+    EventSpec(
+        event=Forked,
+        handle=_fork,
+        log_lines=lambda event: [(f"forked from {event.parent} at step {event.step:,}", "plain")],
+        # not in the summary: the fork has begun with it
+    ),
     EventSpec(
         event=RunStarted,
         handle=_start,

@@ -10,6 +10,7 @@ from mptui import text as fmt
 from mptui.events import (
     DeviceSample,
     Event,
+    Forked,
     ImagesGenerated,
     LossScale,
     MemorySample,
@@ -273,6 +274,7 @@ class PlainState:
 class LatestEvents:
     """The latest event of some kinds; each is saved under its name."""
 
+    forked: Forked | None = None
     started: RunStarted | None = None
     finished: RunFinished | None = None
     progress: Progress | None = None

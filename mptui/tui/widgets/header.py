@@ -108,7 +108,8 @@ def _names(view: RunView) -> list[Content]:
     names = [
         Content.assemble(("mptui", "bold $text-accent"), f"  {profile_words(view.profile, view.changed)}")
     ]
-    for name in (view.started.model, view.started.dataset) if view.started else ("", ""):
+    known = view.started or view.forked
+    for name in (known.model, known.dataset) if known else ("", ""):
         names.insert(0, names[0].append_text(f" · {name}" if name else "", "$quiet"))
     return names
 
