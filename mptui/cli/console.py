@@ -79,13 +79,14 @@ class Plain:
         self._on, self._off = icon
         self._mp = ""
         self._printed = 0.0
-        self._started: ev.RunStarted | None = None
+        self._steps = 0
 
     def handle(self, event: ev.Event) -> None:
         """Print the lines of an event, if it has any."""
         if isinstance(event, ev.RunStarted):
             self._mp = self._off if event.precision == "fp32" else self._on
-            self._started = event
+        elif isinstance(event, ev.EpochStarted):  # of the batch that is in force now
+            self._steps = event.steps
         elif isinstance(event, ev.Step):
             self._step(event)
         for line in EVENTS[event.kind].console_lines(event):
@@ -99,12 +100,10 @@ class Plain:
 
     def _step(self, event: ev.Step) -> None:
         now = time.monotonic()
-        if self._started is not None and now - self._printed >= LINE_EVERY_S:
+        if self._steps and now - self._printed >= LINE_EVERY_S:
             self._printed = now
-            steps = self._started.steps_per_epoch
-            self._print(
-                f"epoch {event.epoch} step {event.epoch_step}/{steps}  {step_figures(event)}  mp: {self._mp}"
-            )
+            place = f"epoch {event.epoch} step {event.epoch_step}/{self._steps}"
+            self._print(f"{place}  {step_figures(event)}  mp: {self._mp}")
 
     def _print(self, line: str) -> None:
         self._console.print(clean(line), soft_wrap=True)

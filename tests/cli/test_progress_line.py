@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mptui.cli.console import Bars
+from mptui.cli.console import Bars, Plain
 from mptui.events import EpochStarted, Event, PhaseChanged, Progress, Step
 from tests.tui.events import run_started
 
@@ -45,6 +45,14 @@ def trained(*, epoch=1, steps=1200, at=(1, 120), second_s=0.5, rate=198.6, step_
             step_time_s=step_time_s,
             metrics={"acc1": 0.1234},
         )
+
+
+def test_without_a_terminal_a_step_is_of_the_steps_that_its_epoch_has():
+    out = io.StringIO()
+    view = Plain(Console(file=out), ("on", "fp32"))
+    for event in trained(steps=9, at=(1,)):  # the batch was changed: the run began with 1,267
+        view.handle(event)
+    assert "epoch 1 step 1/9  198.6 img/s" in out.getvalue()
 
 
 def test_at_80_columns_the_figures_are_whole():

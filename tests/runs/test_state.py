@@ -248,6 +248,7 @@ def test_the_header_names_the_profile_and_what_was_set_beside_it():
     assert named() == "stable + 1 setting"
     view.handle(run_started(step=1, resumed_from_step=1, profile="stable", changed=[*one, "training.epochs"]))
     assert named() == "stable + 2 settings"
+    assert headline(view, START, 80).plain.startswith("mptui  stable +2  ")
     view.handle(replace(switched(2), changed=[]))
     assert named() == "fast"
     view.handle(replace(switched(2, undone=True), changed=[*one, "training.epochs"]))

@@ -255,7 +255,8 @@ def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
     assert switches[2].changes["training.batch_size"] == ["8", "2"]
     assert (run / "run.toml").read_text() == (stayed / "run.toml").read_text()
     view = read_run(run)
-    assert view.step == read_run(stayed).step
+    assert (view.step, view.total_steps) == (read_run(stayed).step, read_run(stayed).total_steps)
+    assert view.fraction_done == 1
     assert view.histories["loss"]["train"].abandoned is not None
     one, other = (read_checkpoint(each / "checkpoints" / "last") for each in (stayed, run))
     assert other.step == one.step

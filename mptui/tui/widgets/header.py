@@ -105,12 +105,14 @@ def headline(
 
 def _names(view: RunView) -> list[Content]:
     """Return the run's names, from all of them to the profile alone."""
-    names = [
-        Content.assemble(("mptui", "bold $text-accent"), f"  {profile_words(view.profile, view.changed)}")
-    ]
     known = view.started or view.forked
-    for name in (known.model, known.dataset) if known else ("", ""):
-        names.insert(0, names[0].append_text(f" · {name}" if name else "", "$quiet"))
+    program = Content.styled("mptui", "bold $text-accent")
+    short = f"{view.profile} +{len(view.changed)}" if view.changed else view.profile
+    name = program.append_text(f"  {profile_words(view.profile, view.changed)}")
+    names = [program.append_text(f"  {short}")]
+    for each in (known.model, known.dataset) if known else ("", ""):
+        name = name.append_text(f" · {each}" if each else "", "$quiet")
+        names.insert(0, name)
     return names
 
 
