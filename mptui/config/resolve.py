@@ -274,9 +274,9 @@ def resolve(
     task = _task([*files, *given]) or task
     if file and task:
         files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
-    if task:
+    if task and not (file and _records_run(file)):  # which leaves out what was unset
         files.insert(0, _task_layer(TASKS[task].defaults, task, "default"))
-    if file and _records_older_run(file):
+    if file and _records_run(file) and _SPLIT_SEED not in file.values:
         files.insert(0, {_SPLIT_SEED: (None, f"profile {name}, of an earlier version")})
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
     for key, value, source in in_order(files, given):
@@ -318,9 +318,9 @@ def check_profile(profile: str, environ: Mapping[str, str]) -> None:
         raise ConfigError("\n".join(hints), hint=next(iter(hints.values())))
 
 
-def _records_older_run(file: Profile) -> bool:
-    """Whether a file records all settings of a run of an earlier version, whose seed picked its split too."""
-    return _SPLIT_SEED not in file.values and {"training.seed", "data.val_fraction"} <= file.values.keys()
+def _records_run(file: Profile) -> bool:
+    """Whether a file records all settings of a run; of an earlier version, the seed picked the split too."""
+    return {"training.seed", "data.val_fraction"} <= file.values.keys()
 
 
 def _layer(values: Mapping[str, Any], source: str) -> Layer:
@@ -517,15 +517,20 @@ _DESCRIPTION = re.compile(r"^description\s*=.*$", re.MULTILINE)
 
 
 def save_profile(
-    name: str, config: RunConfig, description: str, environ: Mapping[str, str] = os.environ
+    name: str,
+    config: RunConfig,
+    description: str,
+    *,
+    task: str | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Path:
-    """Save the values that differ from the defaults as a profile in the user's folder.
+    """Save the values that differ from the defaults of a task as a profile in the user's folder.
 
     Raises:
         ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use.
         DiskError: The folder can't be written.
     """
-    return write_profile(_path_of_name(name, environ), profile_text(config, description))
+    return write_profile(_path_of_name(name, environ), profile_text(config, description, task=task))
 
 
 def profile_path(where: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -553,9 +558,11 @@ def check_free(path: Path, *, hint: str = "choose another name, or edit that fil
         raise ConfigError(f"profile {path.stem} exists already: {path}", hint=hint)
 
 
-def profile_text(config: RunConfig, description: str, comments: Sequence[str] = ()) -> str:
-    """Write the values that differ from the defaults as TOML, below `comments`, one per line."""
-    default = values_of(RunConfig())
+def profile_text(
+    config: RunConfig, description: str, comments: Sequence[str] = (), *, task: str | None
+) -> str:
+    """Write the values that differ from the defaults of a task as TOML, below `comments`, one per line."""
+    default = {**values_of(RunConfig()), **(TASKS[task].defaults if task else {})}
     changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
     head = [f"# {clean(line, limit=1000)}\n" for line in comments]
     return "".join(head) + document_text(description, changed)

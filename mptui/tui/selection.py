@@ -474,12 +474,12 @@ def plain(value: object) -> str:
     return shown(value).strip('"')
 
 
-def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
-    """Return the configuration to save as a profile, without model, data and device."""
-    how = resolved(picked, task, environ).config
-    default = RunConfig()
+def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> Resolved:
+    """Return what to save as a profile, without model, data and device."""
+    how, default = resolved(picked, task, environ), RunConfig()
     unset = dict.fromkeys(("model.name", "model.task", "data.name", "data.path"))
-    return with_values(how, {**unset, "hardware": default.hardware, "code": default.code})
+    left_out = {**unset, "hardware": default.hardware, "code": default.code}
+    return replace(how, config=with_values(how.config, left_out))
 
 
 def in_words(

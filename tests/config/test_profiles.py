@@ -11,6 +11,7 @@ from mptui.config.resolve import (
     profile_text,
     resolve,
     save_profile,
+    to_toml,
     write_profile,
 )
 from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
@@ -144,10 +145,27 @@ def test_a_saved_profile_holds_what_differs_and_resolves_to_the_same(places):
     config = RunConfig(
         training=TrainingConfig(epochs=7, lr=0.3), checkpoint=CheckpointConfig(every_minutes=None)
     )
-    path = save_profile("mine", config, "Mine", places)
+    path = save_profile("mine", config, "Mine", task=None, environ=places)
     assert "epochs = 7" in path.read_text()
     assert "batch_size" not in path.read_text()
     assert config_of("mine", places) == config.model_copy(update={"description": "Mine"})
+
+
+@pytest.mark.parametrize(
+    ("task", "values"),
+    [
+        ("diffusion", {"ema_decay": None, "clip_grad_norm": None}),
+        ("segmentation", {"optimizer": "sgd", "batch_size": 64, "lr": 0.1}),
+    ],
+)
+def test_a_profile_and_a_record_keep_what_differs_from_the_defaults_of_a_task(places, tmp_path, task, values):
+    sets = [f"training.{key}={'none' if value is None else value}" for key, value in values.items()]
+    config = resolve(None, task=task, flags={}, sets=sets, environ=places).config
+    (tmp_path / "run.toml").write_text(to_toml(config))
+    save_profile("mine", config, "", task=task, environ=places)
+    for profile in ("mine", str(tmp_path / "run.toml")):
+        training = resolve(profile, task=task, flags={}, sets=(), environ=places).config.training
+        assert {key: getattr(training, key) for key in values} == values
 
 
 def test_a_copy_keeps_comments_and_task_tables(places):
@@ -207,7 +225,7 @@ def test_a_profile_is_replaced_whole_or_not_at_all(places, monkeypatch):
 
 
 def test_comments_stand_above_a_profile_and_hide_nothing(places):
-    text = profile_text(RunConfig(), "Mine", ["measured\nepochs = 7", "twice"])
+    text = profile_text(RunConfig(), "Mine", ["measured\nepochs = 7", "twice"], task=None)
     write_profile(profile_path("mine", places), text)
 
     assert [line[0] for line in text.splitlines()[:2]] == ["#", "#"]

@@ -73,7 +73,7 @@ def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
     fp32_layers = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
     description = f"{report.model} in {report.use}{fp32_layers}: recommended by check-amp"
     config = report.config(plan.config).model_copy(update={"data": plan.data_from_anywhere()})
-    return str(write_profile(profile_path(where), profile_text(config, description)))
+    return str(write_profile(profile_path(where), profile_text(config, description, task=plan.task)))
 
 
 def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:

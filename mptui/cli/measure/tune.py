@@ -95,7 +95,7 @@ def _report(
     text = None
     if measure_tune.is_better(plan, search):
         config = measure_tune.tuned(plan, measure_tune.settings(plan, search))
-        text = profile_text(config, measure_tune.description(plan), lines)
+        text = profile_text(config, measure_tune.description(plan), lines, task=plan.task)
     else:
         path = None
         profile = plan.resolved.profile

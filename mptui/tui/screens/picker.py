@@ -506,8 +506,10 @@ class PickerScreen(SelectionPage):
 
     def _saved(self, name: str) -> str | None:
         try:
-            config = to_save(self.picked, self._data_task, self._environ)
-            path = save_profile(name, config, self.picked.description, self._environ)
+            how = to_save(self.picked, self._data_task, self._environ)
+            path = save_profile(
+                name, how.config, self.picked.description, task=how.task, environ=self._environ
+            )
         except MptuiError as error:
             return f"{error.message}: {error.hint}"
         self._profiles = list_profiles(self._environ)
