@@ -203,7 +203,7 @@ def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
 _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
-_SPLIT_SEED = "data.split_seed"
+_SPLIT_SEED, _OPTIMIZER = "data.split_seed", "training.optimizer"
 _NOT_GIVEN = ("default", "profile ", "chosen")
 """Beginnings of the sources of values that no person has set for this very run."""
 _OFF = ("off", "none")
@@ -275,7 +275,7 @@ def resolve(
     if file and task:
         files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
     if task and not (file and _records_run(file)):  # which leaves out what was unset
-        files.insert(0, _task_layer(TASKS[task].defaults, task, "default"))
+        files.insert(0, _defaults_of(task, [*files, *given]))
     if file and _records_run(file) and _SPLIT_SEED not in file.values:
         files.insert(0, {_SPLIT_SEED: (None, f"profile {name}, of an earlier version")})
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
@@ -329,6 +329,21 @@ def _layer(values: Mapping[str, Any], source: str) -> Layer:
 
 def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
     return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
+
+
+def _defaults_of(task: str, layers: Sequence[Layer]) -> Layer:
+    """Return the defaults of a task, without those of its optimizer where `layers` name another."""
+    defaults = TASKS[task].defaults
+    own = defaults.get(_OPTIMIZER)
+    named = [layer[_OPTIMIZER][0] for layer in layers if _OPTIMIZER in layer]
+    is_own = not named or named[-1] == own
+    kept = {key: value for key, value in defaults.items() if is_own or not _is_of_optimizer(key)}
+    return _task_layer(kept, task, "default")
+
+
+def _is_of_optimizer(key: str) -> bool:
+    live = SETTINGS[key].live
+    return key == _OPTIMIZER or (live is not None and live.one_optimizer)
 
 
 def _tables_for(task: str, file: Profile) -> Iterator[tuple[str, dict[str, Any]]]:

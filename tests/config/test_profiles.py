@@ -168,6 +168,17 @@ def test_a_profile_and_a_record_keep_what_differs_from_the_defaults_of_a_task(pl
         assert {key: getattr(training, key) for key in values} == values
 
 
+@pytest.mark.parametrize("task", ["segmentation", "diffusion"])
+def test_the_rate_of_a_default_optimizer_is_no_other_optimizers(places, task):
+    def training(*sets):
+        return resolve(None, task=task, flags={}, sets=sets, environ=places).config.training
+
+    assert training().optimizer == training("training.optimizer=adamw").optimizer == "adamw"
+    assert training("training.optimizer=adamw").lr == training().lr < 0.01
+    assert training("training.optimizer=sgd").lr == TrainingConfig().lr
+    assert training("training.optimizer=sgd", "training.lr=0.02").lr == 0.02
+
+
 def test_a_copy_keeps_comments_and_task_tables(places):
     original = find_profile("fast", places).read_text()
     copy = copy_profile("mine", "fast", places).read_text()
