@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mptui import events as ev
 from mptui import text as fmt
+from mptui.registry.tasks import metric_word
 from mptui.runs.view.specs import EVENTS, expected_time
 from mptui.runs.view.state import Pace
 from mptui.runs.view.words import steps_words, time_words
@@ -191,7 +192,7 @@ def step_figures(event: ev.Step) -> str:
     if event.samples_per_second is not None:
         parts.append(f"{event.samples_per_second:.1f} img/s")
     parts.append(f"loss={event.loss:.4f}")
-    parts += [f"{name}={value:.3f}" for name, value in list(event.metrics.items())[:1]]
+    parts += [f"{metric_word(name)}={value:.3f}" for name, value in list(event.metrics.items())[:1]]
     parts.append(f"lr={event.lr:.2e}")
     return " ".join(parts)
 
@@ -206,7 +207,8 @@ def final_lines(summary: dict[str, object]) -> list[str]:
     assert isinstance(epochs, int)
     assert isinstance(steps, int)
     assert isinstance(images, int)
-    figures = "  ".join(f"{name} {value:.4f}" for name, value in final.items() if isinstance(value, float))
+    known = {name: value for name, value in final.items() if isinstance(value, float)}
+    figures = "  ".join(f"{metric_word(name)} {value:.4f}" for name, value in known.items())
     done = steps_words(steps, summary.get("total_steps"))
     lines = [
         f"{summary['status']} after {fmt.counted(epochs, 'epoch')}, {done} step{'' if done == '1' else 's'}, "
@@ -217,7 +219,7 @@ def final_lines(summary: dict[str, object]) -> list[str]:
         assert isinstance(terms, list | None)
         lines.append(f"{figures}  (losses with {', '.join(terms)})" if terms else figures)
     if best.get("epoch") is not None:
-        lines.append(f"best: {best['metric']} {best['value']:.4f} in epoch {best['epoch']}")
+        lines.append(f"best: {metric_word(str(best['metric']))} {best['value']:.4f} in epoch {best['epoch']}")
     if words := spent_words(summary):
         lines.append(words)
     concerns = summary.get("concerns") or []  # not in the summaries of older runs
@@ -339,7 +341,7 @@ def step_parts(event: ev.Step, steps: int, step_s: float | None, icon: str) -> F
     if event.step_time_s:
         rates.append(f"{_rate(1 / event.step_time_s):>5} it/s")
     left = None if step_s is None else step_s * max(0, steps - event.epoch_step)
-    metrics = [f"{name}={value:.3f}" for name, value in list(event.metrics.items())[:1]]
+    metrics = [f"{metric_word(name)}={value:.3f}" for name, value in list(event.metrics.items())[:1]]
     return Figures(
         whole=[of(event.epoch_step, steps), f"loss={event.loss:.4f}", *rates, f"{clock(left)} left"],
         extras=[f"mp: {icon}", *metrics, f"lr={event.lr:.2e}"],

@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mptui.config.keys import SETTINGS, value_of
+from mptui.config.keys import SETTINGS, said, value_of
 from mptui.config.resolve import values_of
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
+from mptui.registry.optimizers import OPTIMIZERS
 
 # Switches a running run to another profile: which settings change, and which keep their values
 # ---------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def switched(current: RunConfig, profile: RunConfig) -> Switched:
         except ValidationError as error:
             faults = [line for each in error.errors() for line in str(each["ctx"]["error"]).splitlines()]
         else:
-            changes = {key: [str(value_of(current, key)), str(value_of(profile, key))] for key in wanted}
+            changes = {key: [said(value_of(current, key)), said(value_of(profile, key))] for key in wanted}
             return Switched(config, changes, kept)
         # settings that can't change rule out some of the profile's: these keep their values, too
         ruled_out = {key: fault for fault in faults for key in wanted if _names(fault, key)}
@@ -92,7 +93,7 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
     same_optimizer = current.training.optimizer == profile.training.optimizer
     wanted, kept = [], {}
     for key in SETTINGS:
-        if value_of(current, key) == value_of(profile, key):
+        if _in_force(current, key) == _in_force(profile, key):
             continue
         live = SETTINGS[key].live
         if live is not None and (same_optimizer or not live.one_optimizer):
@@ -100,6 +101,16 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
         elif not key.startswith(("model.", "data.", "hardware.", "code.")):
             kept[key] = ""
     return wanted, kept
+
+
+def _in_force(config: RunConfig, key: str) -> object:
+    """Return the value of a key; where it is unset, that which the optimizer takes instead."""
+    value = value_of(config, key)
+    table, _, name = key.partition(".")
+    if value is None and table == "training":
+        spec = OPTIMIZERS.get(config.training.optimizer)
+        value = None if spec is None else spec.settings.get(name)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _names(fault: str, key: str) -> bool:

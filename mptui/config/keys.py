@@ -301,6 +301,11 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
     return value, None
 
 
+def said(value: object) -> str:
+    """Format a value of a configuration for people."""
+    return "unset" if value is None else str(value)
+
+
 def shown(value: object) -> str:
     """Format a value as in its file, shortened for a message."""
     if isinstance(value, bool | None):

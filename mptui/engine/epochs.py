@@ -20,7 +20,7 @@ from mptui.engine.micro_batches import Recovery, release
 from mptui.errors import DataError, DivergedError
 from mptui.events import EpochFinished, EpochStarted, LayersThawed
 from mptui.models.zoo import parameter_count
-from mptui.registry.tasks import VAL_LOSS
+from mptui.registry.tasks import VAL_LOSS, metric_word
 
 # Begin and end of an epoch: validation, best metric, events, checkpoints
 # -----------------------------------------------------------------------
@@ -251,7 +251,7 @@ def ended_by(context: TrainContext) -> tuple[str, str] | None:
     is_patient = patience is None or best.epochs_since < patience
     if begun or is_patient:
         return None
-    return PATIENCE, f"{best.metric} has not improved for {best.epochs_since} epochs"
+    return PATIENCE, f"{metric_word(best.metric)} has not improved for {best.epochs_since} epochs"
 
 
 def warn_if_unscored(context: TrainContext) -> None:
@@ -260,8 +260,8 @@ def warn_if_unscored(context: TrainContext) -> None:
     if best.epoch == 0 and context.outcome.epochs:
         context.warn(
             "unscored",
-            f"no epoch has a usable {best.metric}: its validations were not finite, or far above chance "
-            "level; there is no best checkpoint",
+            f"no epoch has a usable {metric_word(best.metric)}: its validations were not finite, or far "
+            "above chance level; there is no best checkpoint",
         )
 
 

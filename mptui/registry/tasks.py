@@ -210,3 +210,15 @@ TASKS: dict[str, TaskSpec] = {
 def task_for(kind: SampleKind) -> str:
     """The first task that learns from samples of `kind`."""
     return next(name for name, spec in TASKS.items() if spec.sample is kind)
+
+
+def metric_spec(metric: str) -> MetricSpec:
+    """Return how a metric is shown; an unknown one has its own chart."""
+    known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
+    return next(known, MetricSpec(metric))
+
+
+def metric_word(metric: str) -> str:
+    """Return the name of a metric on screens and in messages; in files and settings it is `metric` itself."""
+    spec = metric_spec(metric)
+    return spec.word or spec.chart

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from textual.suggester import Suggester
 
 from mptui.config.change import fixed_because
-from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, acts, shown, training_of, with_values
+from mptui.config.keys import SETTINGS, TABLES, UNSET, acts, said, shown, training_of, with_values
 from mptui.config.profiles import ProfileInfo
 from mptui.config.resolve import EDITED, Resolved, data_flags, read_value, resolve, values_of
 from mptui.config.schema import DataConfig, MemoryConfig, RunConfig, TrainingConfig
@@ -65,13 +65,14 @@ def about_data(where: str) -> tuple[str | None, str]:
 # --------------------------------
 
 
-def explained(setting: Setting, value: str, source: str) -> str:
+def explained(value: "Value", source: str) -> str:
     """Describe a setting: meaning, choices, current value and source, default."""
-    default = _shown(UNSET if setting.field.default is None else setting.field.default)
-    now = f"{_shown(value)} ({clean(source)})"
+    setting = SETTINGS[value.key]
+    default = _shown(value.key, _DEFAULTS[value.key])
+    now = f"{value.shown} ({clean(source)})"
     if source != "default":
         now += f"; default: {default}"
-    if setting.may_be_unset and value != UNSET:
+    if setting.may_be_unset and value.value != UNSET:
         now += f"; {UNSET}: unset it"
     options = f"\n{' | '.join(setting.choices)}" if setting.choices else ""
     return f"{setting.help}{options}\n\nnow: {now}"
@@ -80,14 +81,15 @@ def explained(setting: Setting, value: str, source: str) -> str:
 def in_a_paragraph(key: str, fixed: str = "") -> str:
     """Describe a setting below its list: name, meaning, choices, default, and why it can't change."""
     setting = SETTINGS[key]
-    default = _shown(UNSET if setting.field.default is None else setting.field.default)
+    default = _shown(key, _DEFAULTS[key])
     choices = f" Choices: {' | '.join(setting.choices)}." if setting.choices else ""
     why = f" is fixed during a run: {fixed}." if fixed else ":"
     return f"{key}{why} {setting.help} Default: {default}.{choices}"
 
 
-def _shown(value: object) -> str:
-    return "unset" if value == UNSET else plain(value)
+def _shown(key: str, value: object) -> str:
+    is_unset = value == UNSET and SETTINGS[key].may_be_unset
+    return said(None) if is_unset else plain(value)
 
 
 # The last selection, saved in the state folder; an unreadable file is ignored
@@ -417,6 +419,11 @@ class Value:
         return self.key.partition(".")[2]
 
     @property
+    def shown(self) -> str:
+        """The value for people; `value` is as it is typed."""
+        return _shown(self.key, self.value)
+
+    @property
     def changed(self) -> bool:
         """Whether it is not the default, or was edited."""
         return self.default is not None or self.edited
@@ -457,7 +464,7 @@ def _in_order(config: RunConfig, task: str | None) -> list[Value]:
             key=key,
             value=plain(current[key]),
             source="",
-            default=plain(_DEFAULTS[key]) if current[key] != _DEFAULTS[key] else None,
+            default=_shown(key, _DEFAULTS[key]) if current[key] != _DEFAULTS[key] else None,
         )
         for key in keys
     ]

@@ -33,7 +33,7 @@ def test_a_run_says_in_four_lines_what_its_data_are_and_what_doctor_knows_of_the
     warned = [line for line in lines if "unbalanced classes: ship has 22 images, frog 2" in line]
     assert "--set data.sampler=balanced" in warned[0]
     assert any("validation images that were compared are training images, too" in line for line in lines)
-    assert lines.index(warned[0]) < next(n for n, line in enumerate(lines) if "acc1" in line)
+    assert lines.index(warned[0]) < next(n for n, line in enumerate(lines) if "top-1" in line)
     kept = json.loads((tmp_path / "runs" / "r" / "data.json").read_text())["reading"]
     assert (kept["layout"], kept["train_samples"]) == ("class folders", 24)
     assert kept["left_out"][0]["count"] == 1

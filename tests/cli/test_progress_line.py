@@ -10,7 +10,7 @@ from mptui.cli.console import Bars, Plain
 from mptui.events import EpochStarted, Event, PhaseChanged, Progress, Step
 from tests.tui.events import run_started
 
-WHOLE = "120/1200 loss=2.3456 198.6 img/s 3.12 it/s 0:09:00 left mp: on acc1=0.123 lr=1.00e-01"
+WHOLE = "120/1200 loss=2.3456 198.6 img/s 3.12 it/s 0:09:00 left mp: on top-1=0.123 lr=1.00e-01"
 
 
 def line_at(width: int, *events: Event) -> str:
@@ -81,7 +81,7 @@ def test_at_80_columns_large_figures_are_whole_and_only_the_bar_is_gone():
 
 def test_a_wider_line_has_the_rest_and_the_bar():
     line = line_at(140, *trained())
-    for figure in ("mp: on", "acc1=0.123", "lr=1.00e-01", "━━━"):
+    for figure in ("mp: on", "top-1=0.123", "lr=1.00e-01", "━━━"):
         assert figure in line
 
 

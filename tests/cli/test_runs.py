@@ -215,7 +215,7 @@ def test_in_a_pipe_the_list_has_all_columns_whole(tmp_path):
     assert heading.split() == HEADINGS
     assert re.split("  +", first) == [
         *("20261120-101500-fast-diffusion_unet", "completed", "diffusion_unet", "oxford-pets"),
-        *("acc1 1.0000", "100", "12,345.6", "bf16", "123,456"),
+        *("top-1 1.0000", "100", "12,345.6", "bf16", "123,456"),
     ]
     assert {"resnet50", "shapes"} <= set(second.split())
     assert "not shown" not in ended.stderr

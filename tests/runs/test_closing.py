@@ -21,7 +21,7 @@ BEST = {"epoch": 3, "metric": "acc1", "value": 0.764}
 )
 def test_it_says_where_the_run_is_its_best_and_a_command_for_the_shell(status, command):
     line = closing_line(Path("runs/my run"), {"status": status, "optimizer_steps": 1200, "best": BEST})
-    assert line.startswith(f"runs/my run: {status} after step 1,200, best acc1 0.7640 in epoch 3; ")
+    assert line.startswith(f"runs/my run: {status} after step 1,200, best top-1 0.7640 in epoch 3; ")
     assert shlex.split(line.rpartition(": ")[2]) == command
     assert "\n" not in line
 

@@ -35,6 +35,28 @@ def test_the_same_preset_changes_nothing(run):
     assert (prediction.changes, prediction.kept) == ({}, {})
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "changes"),
+    [
+        ("sgd", "training.momentum=0.9", {}),
+        ("sgd", "training.momentum=0.8", {"training.momentum": ["unset", "0.8"]}),
+        ("sgd", "training.nesterov=false", {}),
+        ("muon", "training.betas=[0.9, 0.999]", {}),
+        ("muon", "training.momentum=0.9", {"training.momentum": ["unset", "0.9"]}),
+        ("sgd", "training.clip_grad_norm=1.0", {"training.clip_grad_norm": ["unset", "1.0"]}),
+    ],
+)
+def test_a_default_under_another_name_is_no_change_and_what_is_not_set_is_called_so(
+    run, optimizer, setting, changes
+):
+    """Momentum of SGD is 0.9 where it is unset: a profile that says so changes nothing."""
+    unset = [f"training.{name}=none" for name in ("momentum", "clip_grad_norm")]
+    sets = (f"training.optimizer={optimizer}", *unset)
+    config = resolve("fast", task="classification", flags={}, sets=sets, environ={}).config
+    (run / "run.toml").write_text(to_toml(config), encoding="utf-8")
+    assert predict_switch(run, "fast", Request(sets=(*sets, setting), environ={})).changes == changes
+
+
 def test_a_preset_that_is_not_there_is_an_error(run):
     with pytest.raises(ConfigError, match="nosuch"):
         predict_switch(run, "nosuch", Request(environ={}))

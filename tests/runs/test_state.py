@@ -112,7 +112,7 @@ def test_a_refused_command_says_why():
     view = RunView()
     view.handle(CommandAnswered(command="preset", state="asked", detail="fast"))
     view.handle(CommandAnswered(command="preset", state="refused", detail="another model"))
-    assert view.log[-1].text == "preset fast requested … refused (another model)"
+    assert view.log[-1].text == "profile fast requested … refused (another model)"
     assert view.log[-1].tone == "warn"
 
 

@@ -376,7 +376,7 @@ def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_sa
     third = footprint(config, "segmentation", device="cpu", precision="fp32", classes=masks).total
     events, run = asked(("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}"), **short)
     switched = next(event for event in events if isinstance(event, PresetSwitched))
-    assert switched.changes["memory.micro_batch"] == ["none", "3"]
+    assert switched.changes["memory.micro_batch"] == ["unset", "3"]
     assert answer(events, "set").state == "done"
     saved = tomllib.loads((run / "run.toml").read_text())["memory"]
     assert saved["micro_batch"] == 3

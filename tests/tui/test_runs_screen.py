@@ -500,7 +500,7 @@ async def test_a_screen_is_written_with_two_lines_on_its_run(shown, three, tmp_p
     assert "@font-face" not in text  # nothing is loaded from elsewhere
     first, second = picture.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     assert first == "minute · resnet18 · shapes · bf16 · in 1 min 0 s"
-    assert "completed, best acc1 0.7500 in epoch 2" in second
+    assert "completed, best top-1 0.7500 in epoch 2" in second
 
 
 async def test_a_screen_that_cant_be_written_is_told(shown, three, monkeypatch):

@@ -174,17 +174,18 @@ def _print_list(listed: "Sequence[ListedRun]", more: "Sequence[RunColumn]", *, c
 
 def _print_comparison(found: dict[str, Any]) -> None:
     """Print a line for each setting and figure, with a column for each run; of two, with their difference."""
-    from mptui.runs.listing.rows import cause_words, what_differs
+    from mptui.registry.tasks import metric_word
+    from mptui.runs.listing.rows import cause_words, figure_name, what_differs
 
     names, differing = found["runs"], what_differs(found)
     pair = len(names) == 2
     rows = [
-        (key, *(_shown(key, value) for value in values), *([_difference(*values)] if pair else []))
+        (figure_name(key), *(_shown(key, each) for each in values), *([_difference(*values)] if pair else []))
         for key, values in {**differing, **found["figures"]}.items()
         if any(value is not None for value in values)
     ]
     rows += [
-        (f"{name} by epoch", *_drawn(curves), *([""] if pair else []))
+        (f"{metric_word(name)} by epoch", *_drawn(curves), *([""] if pair else []))
         for name, curves in found["curves"].items()
     ]
     headings = ["", *map(clean, names), *(["difference"] if pair else [])]
@@ -225,6 +226,10 @@ def _print_place(where: dict[str, Any]) -> None:
 
 
 def _shown(key: str, value: object) -> str:
+    from mptui.runs.listing.rows import figure_words
+
+    if (words := figure_words(key, value)) is not None:
+        return clean(words, 60)
     if value is None:
         return fmt.UNKNOWN
     if key.endswith("_bytes") and isinstance(value, int):

@@ -20,6 +20,7 @@ from mptui.engine.reporting.reporter import StepRow
 from mptui.engine.reporting.step_time import AdviceContext, Remedy, validation_remedy
 from mptui.events import Advice, MemorySample
 from mptui.hardware.host import usable_cpus
+from mptui.registry.tasks import metric_word
 from mptui.tasks.classification import Classification
 from mptui.torch_private import ConvNd
 
@@ -186,7 +187,7 @@ class SpeedAdvice(Hook):
             )
             context.emit(Advice(step=step, code="no_better", message=message))
         words = "try a lower learning rate, or stop"
-        message = f"{best.metric} is no better for {NO_BETTER} epochs: {words}"
+        message = f"{metric_word(best.metric)} is no better for {NO_BETTER} epochs: {words}"
         setting = f"training.lr={job.config.training.lr / 10:g}"
         context.emit(Advice(step=step, code="plateau", message=message, setting=setting))
 

@@ -10,8 +10,9 @@ from mptui import __version__
 from mptui import text as fmt
 from mptui.lab.report.pictures import CurveLine, exponents_html, figure_of, timeline_html
 from mptui.lab.report.report import RunReport
+from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import curves_of
-from mptui.runs.listing.rows import cause_words, what_differs
+from mptui.runs.listing.rows import cause_words, figure_name, figure_words, what_differs
 from mptui.runs.view.words import LOSS
 from mptui.text import clean, markdown
 
@@ -127,7 +128,7 @@ def comparison_rows(compared: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = [("", *map(str, compared["runs"]))]
     for key, values in {**what_differs(compared), **compared["figures"]}.items():
         if any(value is not None for value in values):
-            rows.append((key, *map(_said, values)))
+            rows.append((figure_name(key), *(figure_words(key, value) or _said(value) for value in values)))
     return rows
 
 
@@ -173,7 +174,7 @@ def markdown_page(reports: Sequence[RunReport], compared: dict[str, Any] | None)
 
 def _section(report: RunReport) -> list[str]:
     curves = [
-        (name, fmt.sparkline(history.tail(_BARS).tolist()), fmt.figure(history.last))
+        (metric_word(name), fmt.sparkline(history.tail(_BARS).tolist()), fmt.figure(history.last))
         for name, history in report.view.by_epoch.items()
     ]
     return [

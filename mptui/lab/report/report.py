@@ -14,6 +14,7 @@ from mptui.errors import RunDirectoryError
 from mptui.events import NumericsLayer
 from mptui.io.files import read_regular
 from mptui.lab.report.pictures import time_by_state
+from mptui.registry.tasks import metric_spec, metric_word
 from mptui.runs.listing.forks import parent_words
 from mptui.runs.store.directory import (
     CHECKPOINTS,
@@ -34,7 +35,6 @@ from mptui.runs.view.words import (
     metric_words,
     numerics_advice,
     profile_words,
-    shown,
     steps_words,
     time_words,
 )
@@ -145,13 +145,13 @@ def class_rows(view: RunView) -> Table:
     names = list(found)
     classes = list(dict.fromkeys(name for values in found.values() for name in values))[:_CLASSES]
     rows = [(clean(each, 80), *(_metric(name, found[name].get(each)) for name in names)) for each in classes]
-    return [("class", *(shown(name).word or name for name in names)), *rows] if rows else []
+    return [("class", *(metric_word(name) for name in names)), *rows] if rows else []
 
 
 def _metric(name: str, value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return fmt.UNKNOWN
-    return fmt.percent(value) if shown(name).fraction else fmt.figure(value)
+    return fmt.percent(value) if metric_spec(name).fraction else fmt.figure(value)
 
 
 # What a report says of a run, read from its directory; the same for HTML and Markdown

@@ -12,6 +12,7 @@ import tomli
 from mptui import text as fmt
 from mptui.errors import RunDirectoryError
 from mptui.io.files import read_regular
+from mptui.registry.tasks import metric_word
 from mptui.runs.listing.forks import fork_step, parent_of
 from mptui.runs.store.directory import (
     CONFIG,
@@ -235,6 +236,19 @@ def what_differs(compared: Mapping[str, Any]) -> dict[str, list[Any]]:
         **compared["environment"],
         **_unequal(others),
     }
+
+
+def figure_name(name: str) -> str:
+    """Return the name of a figure of `compare` for people: that of its metric, without `final_`."""
+    metric = name.removeprefix("final_")
+    return metric_word(metric) if metric != name else name
+
+
+def figure_words(name: str, value: object) -> str | None:
+    """Return a text of `compare` for people, of a metric or of what is not set; None: it is another value."""
+    if name == "best_metric" and isinstance(value, str):
+        return metric_word(value)
+    return "unset" if value is None and "." in name else None
 
 
 def cause_words(differing: Collection[str]) -> str:

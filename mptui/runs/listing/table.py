@@ -9,7 +9,7 @@ from typing import Any
 
 from mptui import text as fmt
 from mptui.errors import ConfigError, RunDirectoryError
-from mptui.registry.tasks import VAL_LOSS
+from mptui.registry.tasks import VAL_LOSS, metric_word
 from mptui.runs.listing.forks import parent_words
 from mptui.runs.listing.rows import differing, settings_of
 from mptui.runs.view.words import steps_words
@@ -75,8 +75,8 @@ def _best(run: ListedRun) -> object:
 
 
 def _best_words(run: ListedRun) -> str:
-    value = run.at("best", "value")
-    return f"{run.at('best', 'metric')} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN
+    metric, value = str(run.at("best", "metric")), run.at("best", "value")
+    return f"{metric_word(metric)} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN
 
 
 def _status(run: ListedRun) -> str:
@@ -179,7 +179,7 @@ def setting_column(key: str) -> RunColumn:
 
 def _setting(run: ListedRun, key: str) -> str:
     if key not in run.settings:
-        return fmt.UNKNOWN
+        return "unset" if run.settings else fmt.UNKNOWN
     value = run.settings[key]
     return str(value).lower() if isinstance(value, bool) else clean(str(value), 60)
 

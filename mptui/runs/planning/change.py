@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptui.config.change import switched
-from mptui.config.resolve import Resolved, resolve, values_of
+from mptui.config.keys import SETTINGS, said, value_of
+from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint.files import UNDO, Snapshot, read_checkpoint
 from mptui.engine.checkpoint.pointers import target_of
@@ -112,8 +113,8 @@ def _way_back(
 
 def _changes(plan: Plan, fresh: Plan) -> dict[str, list[str]]:
     """Return table.key -> old and new value, as text."""
-    had, now = values_of(plan.config), values_of(fresh.config)
-    return {key: [str(had[key]), str(now[key])] for key in had if had[key] != now[key]}
+    had, now = (({key: value_of(each.config, key) for key in SETTINGS}) for each in (plan, fresh))
+    return {key: [said(had[key]), said(now[key])] for key in had if had[key] != now[key]}
 
 
 def _read_undo(folder: Path) -> Snapshot:

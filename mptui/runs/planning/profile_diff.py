@@ -64,7 +64,8 @@ def predict_switch(
         ConfigError: The profile doesn't exist, or the run can't switch to it.
     """
     from mptui.config.change import switched
-    from mptui.config.resolve import resolve, values_of
+    from mptui.config.keys import said, value_of
+    from mptui.config.resolve import resolve
     from mptui.registry.models import task_of_model
     from mptui.runs.planning.plan import Request
 
@@ -79,8 +80,7 @@ def predict_switch(
         now=frozenset(),
     ).config
     switch = switched(now, preset)
-    had, wanted = values_of(now), values_of(preset)
-    kept = {key: [str(had[key]), str(wanted[key])] for key in switch.kept}
+    kept = {key: [said(value_of(now, key)), said(value_of(preset, key))] for key in switch.kept}
     rate = _rate_change(now, switch.config, position) if position is not None else None
     return SwitchPrediction(switch.changes, kept, rate)
 

@@ -40,7 +40,7 @@ from mptui.events import (
     from_record,
 )
 from mptui.registry.names import SIXTEEN_BIT, SampleKind
-from mptui.registry.tasks import TASKS, VAL_LOSS
+from mptui.registry.tasks import TASKS, VAL_LOSS, metric_spec, metric_word
 from mptui.runs.view.state import OPEN_COMMANDS, OpenAlert, ViewState
 from mptui.runs.view.words import (
     DEVICE,
@@ -56,7 +56,6 @@ from mptui.runs.view.words import (
     metric_words,
     ranks_words,
     rate_words,
-    shown,
     time_words,
 )
 from mptui.text import clean
@@ -186,7 +185,7 @@ def step_words(event: Step, steps: int) -> str:
     """
     words = [f"epoch {event.epoch} step {event.epoch_step}" + (f"/{steps}" if steps else "")]
     words += [f"loss: {event.loss:.4f}", f"lr: {event.lr:.2e}"]
-    words += [f"{name}: {value:.4f}" for name, value in list(event.metrics.items())[:1]]
+    words += [f"{metric_word(name)}: {value:.4f}" for name, value in list(event.metrics.items())[:1]]
     if event.samples_per_second is not None:
         words.append(f"{event.samples_per_second:.1f} img/s")
     if event.step_time_s:
@@ -221,7 +220,7 @@ def _validate(view: ViewState, event: Validated) -> None:
         view.end_alerts("plateau")
         best = {LOSS: (event.step, event.loss)}
         for name in sorted(event.metrics, key=lambda name: name != event.primary):
-            best.setdefault(shown(name).chart, (event.step, event.metrics[name]))
+            best.setdefault(metric_spec(name).chart, (event.step, event.metrics[name]))
         view.improve(best)
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
         words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
@@ -283,12 +282,12 @@ def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
 
 def epoch_lines(event: EpochFinished) -> list[str]:
     """Describe an epoch in one line: training, then validation."""
-    train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
+    train = [f"loss {event.train_loss:.4f}", *_figures(event.train_metrics)]
     if event.samples_trained == 0:
         train = [_NONE_APPLIED]
     line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
     if event.val_loss is not None:
-        val = [f"loss {event.val_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.val_metrics.items())]
+        val = [f"loss {event.val_loss:.4f}", *_figures(event.val_metrics)]
         line += f"  val: {' '.join(val[:3])}"
     return [f"{line}{_epoch_time(event)}{'  ✓ best' if event.best else ''}"]
 
@@ -302,6 +301,10 @@ def _epoch_time(event: EpochFinished) -> str:
     return (
         f"{rate}  {whole}" if event.training_s is None else f"{rate} in {event.training_s:.1f} s of {whole}"
     )
+
+
+def _figures(metrics: dict[str, float]) -> list[str]:
+    return [f"{metric_word(name)} {value:.4f}" for name, value in metrics.items()]
 
 
 def _summarize_epoch(document: dict[str, Any], event: EpochFinished) -> None:
@@ -473,6 +476,10 @@ def _advice_lines(event: Advice) -> list[str]:
     return [f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")]
 
 
+_COMMANDS = {"preset": "profile"}
+"""Words of commands that are called otherwise in files."""
+
+
 def _answer(view: ViewState, event: CommandAnswered) -> None:
     """Log a command in one line that grows: requested … accepted at step N, done."""
     words = {"asked": "requested …", "taken": f"accepted at step {event.step:,}"}.get(
@@ -484,7 +491,7 @@ def _answer(view: ViewState, event: CommandAnswered) -> None:
     if line is None or event.state == "asked":
         if event.detail and event.state == "asked":
             words = f"{event.detail} {words}"
-        line = LogLine(event.time, clean(f"{event.command} {words}"))
+        line = LogLine(event.time, clean(f"{_COMMANDS.get(event.command, event.command)} {words}"))
         view.log.append(line)
         view.commands[event.command] = line
     else:

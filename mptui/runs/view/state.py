@@ -22,9 +22,9 @@ from mptui.events import (
     Step,
     Validated,
 )
-from mptui.registry.tasks import VAL_LOSS
+from mptui.registry.tasks import VAL_LOSS, metric_spec
 from mptui.runs.view.history import History, Timeline
-from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words, shown
+from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words
 from mptui.text import clean
 
 # Estimates the speed of a run and its end, including validation
@@ -329,7 +329,7 @@ class ViewState(PlainState, LatestEvents):
     def record_metrics(self, step: int, metrics: dict[str, float], series: str) -> None:
         """Append a point for each metric, to the chart that shows it."""
         for name, value in metrics.items():
-            place = shown(name)
+            place = metric_spec(name)
             self.record(clean(place.chart, 24), clean(f"{place.word} {series}".lstrip(), 24), step, value)
 
     def record_epoch(self, name: str, epoch: int, value: float) -> None:
@@ -350,7 +350,7 @@ class ViewState(PlainState, LatestEvents):
         best, metric = None, ""
         if self.validation is not None:
             metric = self.validation.primary or next(iter(self.validation.metrics), VAL_LOSS)
-            best = self.best.get(LOSS if metric == VAL_LOSS else shown(metric).chart)
+            best = self.best.get(LOSS if metric == VAL_LOSS else metric_spec(metric).chart)
         at, value = best or (0, None)
         return Branch(self.branch_start, self.last_step, self.branch_began, ended, metric, at, value)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mptui import text as fmt
 from mptui.events import Event, Numerics, RunFinished, Step
-from mptui.registry.tasks import TASKS, MetricSpec
+from mptui.registry.tasks import TASKS, metric_spec, metric_word
 from mptui.text import clean, clean_lines, shell_word
 
 # Lines of the log, and the wording that several of them share
@@ -61,8 +61,8 @@ def metric_words(metrics: dict[str, float]) -> list[str]:
     """Format each metric with its value: `top-1 76.4 %`."""
     words = []
     for name, value in metrics.items():
-        place = shown(name)
-        words.append(f"{place.word or name} {fmt.percent(value) if place.fraction else fmt.figure(value)}")
+        figure = fmt.percent(value) if metric_spec(name).fraction else fmt.figure(value)
+        words.append(f"{metric_word(name)} {figure}")
     return words
 
 
@@ -103,7 +103,7 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
     best = summary.get("best") or {}
     value = best.get("value")
     best_text = (
-        f", best {best['metric']} {value:.4f} in epoch {best.get('epoch')}"
+        f", best {metric_word(str(best['metric']))} {value:.4f} in epoch {best.get('epoch')}"
         if isinstance(value, float)
         else ""
     )
@@ -151,12 +151,6 @@ def ranks_words(ranks: int, nodes: int) -> str:
     """Describe the processes of a run: `8 ranks on 2 nodes`; "" for a single one."""
     where = f" on {nodes:,} nodes" if nodes > 1 else ""
     return f"{ranks:,} ranks{where}" if ranks > 1 else ""
-
-
-def shown(metric: str) -> MetricSpec:
-    """Return the display of `metric`; an unknown one has its own chart."""
-    known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
-    return next(known, MetricSpec(metric))
 
 
 def is_percent(chart: str) -> bool:

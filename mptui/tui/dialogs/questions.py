@@ -330,7 +330,7 @@ class SettingDialog(AskDialog):
         setting = SETTINGS[value.key]
         super().__init__(
             value.key,
-            explained(setting, value.value, source),
+            explained(value, source),
             value.value,
             check=lambda text: read_value(setting, text)[1],
             on_answer=lambda text: on_answer(value.key, text),

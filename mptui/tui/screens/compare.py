@@ -14,7 +14,7 @@ from mptui import text as fmt
 from mptui.errors import MptuiError
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
 from mptui.runs.listing.forks import fork_step
-from mptui.runs.listing.rows import cause_words, compare, what_differs
+from mptui.runs.listing.rows import cause_words, compare, figure_name, figure_words, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_percent
@@ -229,7 +229,7 @@ def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Conte
 
 def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> Content:
     key, column = _widths(len(values), width)
-    words = fit(clean(name, 80).removeprefix("final_"), key - 1).pad_right(1)
+    words = fit(clean(figure_name(name), 80), key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
     shown = values[: (width - key) // column]
     cells = Content("").join(_right(_shown(name, value), column) for value in shown)
@@ -244,6 +244,8 @@ def _right(text: str, width: int) -> Content:
 
 def _shown(name: str, value: object) -> str:
     """Format a value with its unit."""
+    if (words := figure_words(name, value)) is not None:
+        return words
     if value is None:
         return fmt.UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):

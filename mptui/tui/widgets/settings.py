@@ -79,7 +79,7 @@ def value_options(values: Sequence[Value], room: int) -> list[Option]:
 def _line(value: Value, names: int, room: int) -> Content:
     other = value.default is not None
     style = "bold $text-accent" if value.edited else "bold" if other else "$quiet"
-    name, shown = fit(clean(value.name), names - 1), fit(clean(value.value), _VALUE - 1)
+    name, shown = fit(clean(value.name), names - 1), fit(clean(value.shown), _VALUE - 1)
     line = Content.assemble(" ", name.stylize("" if other else "$quiet"), " ", shown.stylize(style), " ")
     if value.fixed:
         line = Content.styled(line.plain, "$text-disabled")
