@@ -152,9 +152,11 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(Event):
-    """Training pauses until `Resumed`."""
+    """Training pauses until `Resumed`. `by`: who or what has paused it, as `CommandAnswered.by`, or disk."""
 
     kind: ClassVar[str] = "paused"
+
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,15 @@ class Resumed(Event):
     """Training continues after `Paused`."""
 
     kind: ClassVar[str] = "resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended(Event):
+    """The process did not run for so many seconds up to now: it, or the machine, was suspended."""
+
+    kind: ClassVar[str] = "suspended"
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -637,7 +648,8 @@ class Advice(Event):
 class CommandAnswered(Event):
     """State of a command from a key, a signal or the socket: asked, taken, done or refused.
 
-    `id` is the one that its client gave it; "": none did.
+    `id` is the one that its client gave it; "": none did. `by` is who asks: key, script (a client of the
+    socket that is no screen), signal, restart (as it was before), or mptui; "": unknown, in older journals.
     """
 
     kind: ClassVar[str] = "command"
@@ -646,6 +658,7 @@ class CommandAnswered(Event):
     state: str
     detail: str = ""
     id: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -656,7 +669,7 @@ class PresetSwitched(Event):
     `lr` is the effective learning rate (after scaling, warm-up and schedule, at this step) before and after;
     `batch` is the effective batch before and after. The rate changes over `ramp_steps` steps;
     `planned_lr` has [step, learning rate] from this step to the last. `undone`: the
-    previous switch was undone, and the run is back at the step before it.
+    previous switch was undone, and the run is back at the step before it. `by`: as `CommandAnswered.by`.
     """
 
     kind: ClassVar[str] = "preset_switched"
@@ -670,6 +683,7 @@ class PresetSwitched(Event):
     batch: list[int] = field(default_factory=list)
     ramp_steps: int = 0
     planned_lr: list[list[float]] = field(default_factory=list)
+    by: str = ""
 
 
 # Converts events to JSON and back

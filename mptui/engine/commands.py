@@ -31,7 +31,7 @@ def execute(context: TrainContext, command: Command) -> None:
     name = command.name
     _answer(context, command, "taken")
     if name == "pause":
-        _pause(context)
+        _pause(context, command.by)
     elif name == "checkpoint":
         context.save("asked")
     elif name == "validate":
@@ -47,8 +47,16 @@ def execute(context: TrainContext, command: Command) -> None:
 
 
 def _answer(context: TrainContext, command: Command, state: str, detail: str = "") -> None:
-    step, name = context.state.step, command.name
-    context.emit(CommandAnswered(step=step, command=name, state=state, detail=detail, id=command.id))
+    context.emit(
+        CommandAnswered(
+            step=context.state.step,
+            command=command.name,
+            state=state,
+            detail=detail,
+            id=command.id,
+            by=command.by,
+        )
+    )
 
 
 def _validate(context: TrainContext) -> None:
@@ -59,12 +67,12 @@ def _validate(context: TrainContext) -> None:
     context.reporter.restart_clock()
 
 
-def _pause(context: TrainContext) -> None:
+def _pause(context: TrainContext, by: str) -> None:
     """Block until a command resumes or stops the run."""
     context.reporter.flush(wait=True)
     before = context.phase
     context.enter("paused")
-    context.emit(Paused(step=context.state.step))
+    context.emit(Paused(step=context.state.step, by=by))
     while not context.mailbox.stop_requested:
         command = context.mailbox.take(timeout_s=PAUSE_POLL_S)
         if command is not None and command.name in {"resume", "pause"}:
@@ -178,7 +186,7 @@ def undo_trial(context: TrainContext, reason: str) -> None:
     context.parts.updater.forget()
     release(context.device)
     words = f"{command.name} {command.argument or ''}".rstrip()
-    if (refusal := switch(context, Command("undo"), keeps_state=False)) is not None:
+    if (refusal := switch(context, Command("undo", by="mptui"), keeps_state=False)) is not None:
         raise ConfigError(f"{words}: {reason}", hint=f"it could not be undone: {refusal}")
     action = f"{words} is undone: {reason}"
     context.emit(Recovered(step=context.state.step, problem="switch", action=action))
@@ -244,6 +252,7 @@ def _report(
             changes=wanted.changes,
             changed=list(wanted.changed),
             undone=wanted.back_to is not None,
+            by=command.by,
             lr=list(rate.lr),
             batch=list(rate.batch),
             ramp_steps=rate.ramp_steps,

@@ -11,12 +11,13 @@ from queue import Empty, SimpleQueue
 class Command:
     """A command from a key, a signal or a socket: one of COMMANDS, some with an argument.
 
-    `id` is the one that its client gave it; "": none did.
+    `id` is the one that its client gave it; "": none did. `by`: who asks, as `CommandAnswered.by`.
     """
 
     name: str
     argument: str | None = None
     id: str = ""
+    by: str = ""
 
 
 COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "undo", "numerics")
@@ -115,7 +116,7 @@ class Mailbox:
 
     def save(self) -> None:
         """Request a checkpoint between two steps; safe in a signal handler."""
-        self.post(Command("checkpoint"))
+        self.post(Command("checkpoint", by="signal"))
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
         """Return the next command, or None after `timeout_s` or a stop request."""

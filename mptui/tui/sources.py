@@ -99,7 +99,8 @@ class IsolatedSource:
                 self.stop(signal.SIGTERM)
             else:
                 self._commands.append((command, argument))
-                asked = CommandAnswered(command=command, state="asked", detail=argument or "")
+                detail = argument or ""
+                asked = CommandAnswered(command=command, state="asked", detail=detail, by="key")
                 self._early.append(asked)
 
     def stop(self, signal: int) -> None:
@@ -277,7 +278,8 @@ class SessionSource:
             if session is not None:
                 session.mailbox.stop(None)
         if session is None:
-            self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+            detail = argument or ""
+            self._early.append(CommandAnswered(command=command, state="asked", detail=detail, by="key"))
         self._commands.put((command, argument))
 
     def stop(self, signal: int) -> None:
@@ -344,7 +346,7 @@ class SessionSource:
     def _pass_on(self, session: "Session") -> None:
         """Send commands until the run has ended."""
         while (asked := self._commands.get()) is not None:
-            session.send(*asked)
+            session.send(*asked, by="key")
 
     def _stopped_early(self) -> None:
         signal = self._stop[0] if self._stop else None

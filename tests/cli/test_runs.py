@@ -9,11 +9,12 @@ import pytest
 
 from mptui.cli.main import _exit_code
 from mptui.cli.train.attach import _running_or_newest
-from mptui.events import EpochFinished
+from mptui.events import DeviceSample, EpochFinished, to_record
 from mptui.runs.listing.table import COLUMNS
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.store.files import Summary
 from mptui.runs.store.journal import NAME, Journal
+from mptui.runs.store.lock import NAME as LOCK
 from tests.cli.calls import call
 from tests.made.json_documents import checked
 
@@ -60,8 +61,12 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     going = a_run(tmp_path, "going-with-a-name-that-is-rather-long-as-names-of-runs-are", status="running")
     silent = a_run(tmp_path, "silent", status="running")
     for run in (going, silent):
+        with (run / NAME).open("ab") as journal:
+            journal.write(json.dumps(to_record(DeviceSample(name="cpu")), separators=(",", ":")).encode())
+            journal.write(b"\n")
         claim(run)
-    os.utime(silent / NAME, (time.time() - 600, time.time() - 600))
+    for name in (NAME, LOCK):
+        os.utime(silent / name, (time.time() - 600, time.time() - 600))
     document = checked("runs", json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout))
     listed = {run["run"]: run for run in document["runs"]}
     assert {name: run["status"] for name, run in listed.items()} == {
@@ -74,6 +79,7 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     assert listed["silent"]["silent_s"] >= 600
     shown = call("runs", "--runs-dir", tmp_path)
     assert going.name in shown.stdout
+    assert "running, no sign for 10 min 0 s" in shown.stdout
     assert "mptui attach" in shown.stderr
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mptui.events import Paused, Resumed, RunFinished, Step
+from mptui.events import Paused, Resumed, RunFinished, Step, Suspended
+from mptui.runs.listing.rows import summaries
 from mptui.runs.store.lock import owner_of
 from tests.e2e.terminal import busy_share, threads_of
 from tests.e2e.test_terminal import ENDLESS, count, look_until, start_training
@@ -98,6 +99,27 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", 143)
     assert list((run_of(program) / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+def test_a_suspended_run_gives_no_sign_in_the_header_and_the_list_and_then_says_what_was_lost(
+    terminal, tmp_path
+):
+    owner = train_detached(tmp_path)
+    watcher = terminal(environ=ENDLESS, arguments=("attach",), size=(140, 45))
+    watcher.shows("● training")
+    os.kill(owner, signal.SIGSTOP)
+    watcher.shows("▲ training, no sign for 12 s")
+    (listed,) = summaries(tmp_path / "runs")
+    assert listed["silent_s"] >= 12
+    late = terminal(environ=ENDLESS, arguments=("attach",), size=(80, 24))
+    late.shows(", no sign for")  # at once, and not only after further seconds
+    os.kill(owner, signal.SIGCONT)
+    watcher.until(lambda: "no sign" not in watcher.text and count(watcher, Suspended), "a sign")
+    watcher.shows("suspended for")
+    assert "silent_s" not in summaries(tmp_path / "runs")[0]
+    watcher.press("xx")
+    watcher.shows("■ stopped")
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from mptui.events import (
     Resumed,
     RunFinished,
     StepSkipped,
+    Suspended,
     Validated,
     Warned,
 )
@@ -105,6 +106,7 @@ KINDS = {
     "asked": lambda at, y: CommandAnswered(**at, command="validate", state="asked"),
     "taken": lambda at, y: CommandAnswered(**at, command="validate", state="taken"),
     "done": lambda at, y: CommandAnswered(**at, command="validate", state="done"),
+    "suspended": lambda at, y: Suspended(**at, seconds=0.5),
     "advice": lambda at, y: Advice(**at, code="a", message="b\x1b", setting="c.d=1\x1b"),
     "alert": lambda at, y: Alert(**at, code="diverging", message="high", over=y > 0),
     "diagnosed": lambda at, y: Diagnosed(

@@ -105,7 +105,7 @@ def test_a_command_is_one_line_that_grows():
     view = RunView()
     for state, step in (("asked", 90), ("taken", 100), ("done", 100)):
         view.handle(CommandAnswered(step=step, command="checkpoint", state=state))
-    assert [line.text for line in view.log] == ["checkpoint requested … accepted at step 100 done"]
+    assert [line.text for line in view.log] == ["checkpoint requested … taken at step 100 done"]
 
 
 def test_a_refused_command_says_why():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.events import Event, Paused, PhaseChanged, Resumed, RunFinished
+from mptui.events import Event, Paused, PhaseChanged, Resumed, RunFinished, Suspended
 from mptui.runs.view.history import HAPPENINGS, SLICES, STATES, Timeline
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, demo_source, device_sample, run_started, step_event
@@ -35,6 +35,7 @@ def test_each_second_of_a_run_is_in_the_state_it_was_spent_in(chance):
         PhaseChanged(time=START + 140, phase="validating"),
         Paused(time=START + 150),
         Resumed(time=START + 170),
+        Suspended(time=START + 290, seconds=115),
     )
     spent = seconds_of(view.timeline)
     assert spent == pytest.approx(
@@ -43,11 +44,25 @@ def test_each_second_of_a_run_is_in_the_state_it_was_spent_in(chance):
             "compiling": 30,
             "training": 75,
             "waiting": 25,
-            "validating": 10,
+            "validating": 15,
             "saving": 0,
             "paused": 20,
+            "suspended": 115,
         }
     )
+    assert view.log[-1].text == "suspended for 1 min 55 s: the process, or the machine, did not run"
+
+
+def test_the_sleep_of_a_machine_is_lost_time_though_its_clock_stood_still():
+    view = folded(
+        run_started(clock=10.0),
+        PhaseChanged(time=START, clock=10.0, phase="training"),
+        Suspended(time=START + 7200, clock=12.0, seconds=7190),
+        PhaseChanged(time=START + 7210, clock=22.0, phase="saving"),
+    )
+    spent = seconds_of(view.timeline)
+    assert (spent["training"], spent["suspended"]) == (pytest.approx(10), pytest.approx(7190))
+    assert "suspended" in view.timeline.columns(40).main_states()
 
 
 def test_a_run_of_months_takes_no_more_than_one_of_minutes_and_no_second_is_lost():

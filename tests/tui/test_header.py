@@ -4,8 +4,10 @@ import pytest
 
 from mptui.events import Alert, Paused, PhaseChanged
 from mptui.runs.listing.difference import ForkWords
+from mptui.runs.store.heartbeat import SILENT_S
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
+from mptui.text import clock
 from mptui.tui.widgets.header import headline
 from tests.tui.events import run_started
 
@@ -42,6 +44,47 @@ def test_a_run_of_one_process_has_no_number_of_ranks():
     view = RunView()
     view.handle(run_started())
     assert "rank" not in headline(view, 0.0, 160).plain
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_run_without_a_sign_is_amber_says_for_how_long_and_promises_no_end(width):
+    view = fork_view()
+    assert "ends" in headline(view, 10.0, 160, silent_s=SILENT_S - 0.1).plain
+    line = headline(view, 10.0, width, silent_s=75.0)
+    assert "▲ training, no sign for 1 min 15 s" in line.plain
+    assert "left" not in line.plain
+    assert "ends" not in line.plain
+    place = line.plain.index("no sign")
+    styles = [str(span.style) for span in line.spans if span.start <= place < span.end]
+    assert any("$text-warning" in style for style in styles)
+
+
+def test_a_pause_says_since_when_and_by_whom_and_promises_no_end():
+    view = fork_view()
+    view.handle(Paused(time=0.0, by="key"))
+    for width in (62, 80, 140):
+        line = headline(view, 3600.0, width).plain
+        assert "■ paused" in line
+        assert f"since {clock(0.0)} by key" in line
+        assert "left" not in line
+        assert "ends" not in line
+    view.handle(Paused(time=0.0))  # of an earlier version
+    assert f"since {clock(0.0)}  " in headline(view, 3600.0, 140).plain
+
+
+def test_a_phase_says_how_long_it_lasts_where_there_is_room():
+    line = headline(fork_view(), 95.0, 160).plain
+    assert "● training   for 1 min 25 s" in line
+    assert "for" not in headline(fork_view(), 95.0, 80).plain
+
+
+def test_an_earlier_moment_has_the_names_and_the_state_of_then():
+    past = fork_view()
+    past.profile, past.precision = "stable", "fp32"
+    past.handle(Paused(time=30.0))
+    line = headline(past, 100.0, 140, RunMoment(40.0, 40, 40.0)).plain
+    assert "stable" in line
+    assert "■ paused   ◂ 1 min  0 s ago, step 40, fp32; Esc: now" in line
 
 
 COMPARED = ForkWords("bf16 is 1.9x ahead, loss +0.002", "1.9x ahead, loss +0.002", compares=True)

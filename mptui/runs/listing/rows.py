@@ -29,6 +29,7 @@ from mptui.runs.store.directory import (
     status_of,
     time_of,
 )
+from mptui.runs.store.heartbeat import Heartbeat, silence_of
 from mptui.runs.view.words import metric_words
 from mptui.text import clean
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
 # Lists the summaries of runs, and compares runs
 # ----------------------------------------------
-
-SILENT_S = 60.0
-"""Seconds without an event after which a running run is listed as silent; one per second is normal."""
 
 _ENVIRONMENT = ("platform", "python", "cuda", "driver", "git_commit", "processors", "torch_threads")
 
@@ -67,7 +65,7 @@ _FIGURES = {
 def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[dict[str, Any]]:
     """Return the summary of each run, in the order of their start.
 
-    `silent_s` is set for a running run without recent events.
+    `silent_s` is set for a running run that gives no sign any more.
 
     Args:
         folder: The folder of all runs.
@@ -76,8 +74,9 @@ def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
     found = []
     for run in list_runs(folder, on_error):
         summary = status_of(run)
-        if summary["status"] == "running" and (silent := _silence(run)) > SILENT_S:
-            summary["silent_s"] = round(silent)
+        silent_s = silence_of(run, Heartbeat()) if summary["status"] == "running" else None
+        if silent_s is not None:
+            summary["silent_s"] = round(silent_s)
         found.append((started_of(run, summary), run.name, summary))
     return [summary for *_, summary in sorted(found, key=lambda each: each[:2])]
 
@@ -130,15 +129,6 @@ def _side_by_side(tables: Sequence[Mapping[str, Any]], missing: object) -> dict[
     """Return the values of each key that any of the tables has."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return {key: [table.get(key, missing) for table in tables] for key in keys}
-
-
-def _silence(run: Path) -> float:
-    try:
-        from mptui.runs.store import journal  # needs NumPy
-
-        return time.time() - os.stat(run / journal.NAME).st_mtime  # noqa: PTH116 - as the journal's writer does
-    except OSError:
-        return 0.0
 
 
 def settings_of(run: Path) -> dict[str, Any]:
@@ -268,6 +258,9 @@ def cause_words(differing: Collection[str]) -> str:
 
 RUNNING = "running"
 
+_AWAY_S = 10.0
+"""Seconds between two looks at the list after which what was seen of the signs of runs is old."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -288,6 +281,7 @@ class RunRow:
         started: When it was last started, in seconds since the epoch.
         parent: The run that it was forked from, and the step there; None: it is no fork.
         is_doubtful: Whether it ended as it should with a result that is doubtful.
+        silent_s: Seconds without a sign, if it should give one each second and does not; None: all is well.
     """
 
     path: Path
@@ -304,6 +298,7 @@ class RunRow:
     started: float
     parent: tuple[Path, int] | None
     is_doubtful: bool = False
+    silent_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -336,13 +331,26 @@ class RunList:
         self.folder = folder
         self._read = read
         self._known: dict[Path, tuple[object, RunRow]] = {}
+        self._heartbeats: dict[Path, Heartbeat] = {}
+        self._looked = time.monotonic()
 
     def rows(self) -> list[RunRow]:
         """Return the row of each run, newest first; reads the summaries that have changed."""
         known = self._known
         self._known = {run: self._row(run, known) for run in list_runs(self.folder)}
-        rows = [_with_state(row) for _, row in self._known.values()]
+        now = time.monotonic()
+        if now - self._looked > _AWAY_S:
+            self._heartbeats = {}
+        self._looked = now
+        rows = [self._with_signs(_with_state(row)) for _, row in self._known.values()]
         return sorted(rows, key=lambda row: (row.started, row.name), reverse=True)
+
+    def _with_signs(self, row: RunRow) -> RunRow:
+        if row.state != RUNNING:
+            self._heartbeats.pop(row.path, None)
+            return row
+        heartbeat = self._heartbeats.setdefault(row.path, Heartbeat())
+        return replace(row, silent_s=silence_of(row.path, heartbeat))
 
     def _row(self, run: Path, known: dict[Path, tuple[object, RunRow]]) -> tuple[object, RunRow]:
         try:

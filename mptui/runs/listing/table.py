@@ -81,7 +81,7 @@ def _best_words(run: ListedRun) -> str:
 
 def _status(run: ListedRun) -> str:
     silent = run.at("silent_s")
-    return str(run.at("status")) + (f", silent for {silent:,} s" if silent else "")
+    return str(run.at("status")) + (f", no sign for {fmt.duration(silent)}" if silent else "")
 
 
 def _epochs(run: ListedRun) -> str:

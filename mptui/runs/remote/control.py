@@ -36,10 +36,10 @@ from mptui.text import clean
 #
 #     {"at": 82310, "event": {"event": "step", …}}
 #
-# A client can send `{"command": "pause", "id": "7"}` or `{"command": "preset", "argument": "fast"}`. A
-# command with an id is answered with `{"answer": "7", "state": "asked"}` once the run has it, and the
-# events that say what became of it have the id; invalid and refused lines are answered with `{"error": "…",
-# "answer": "7"}`. A client that is too slow is disconnected; it continues with the journal.
+# A client can send `{"command": "pause", "id": "7"}` or `{"command": "preset", "argument": "fast"}`, a screen
+# with `"by": "key"`. A command with an id is answered with `{"answer": "7", "state": "asked"}` once the run
+# has it, and the events that say what became of it have the id; invalid and refused lines are answered with
+# `{"error": "…", "answer": "7"}`. A client that is too slow is disconnected; it continues with the journal.
 
 VERSION = 1
 LINE_LIMIT = 4096
@@ -104,7 +104,7 @@ class ControlServer:
         run: The run directory, locked by this process.
         presets: Names of the profiles for the command `preset`.
         profile: Returns the current profile.
-        on_command: Accepts a command, its argument and its id; may raise an MptuiError.
+        on_command: Accepts a command, its argument, its id, and who asks; may raise an MptuiError.
         clock: Clock in seconds, for the limit of commands per second over all clients.
     """
 
@@ -114,7 +114,7 @@ class ControlServer:
         *,
         presets: Sequence[str],
         profile: Callable[[], str],
-        on_command: Callable[[str, str | None, str], None],
+        on_command: Callable[[str, str | None, str, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
@@ -273,7 +273,8 @@ class ControlServer:
                 raise ConfigError("too many commands at once", hint="wait a second")
             if self._commands <= COMMANDS_A_SECOND or command not in self._under_way:
                 self._under_way |= {command} & UNLIMITED
-                self._on_command(command, argument, answer.get("answer", ""))
+                by = "key" if document.get("by") == "key" else "script"
+                self._on_command(command, argument, answer.get("answer", ""), by)
         except MptuiError as error:
             self._send(client, _line({"error": clean(str(error), 200), **answer}))
         else:

@@ -99,15 +99,15 @@ class Connection:
         """Set the time limit of reads."""
         self._socket.settimeout(seconds)
 
-    def send(self, command: str, argument: str | None = None) -> str:
-        """Send a command without waiting; return the id that its answers will have.
+    def send(self, command: str, argument: str | None = None, by: str = "script") -> str:
+        """Send a command of a script, or of a key, without waiting; return the id that its answers will have.
 
         Raises:
             OSError: It can't be sent.
         """
         self._sent += 1
         id = f"{os.getpid()}-{self._sent}"
-        line = json.dumps({"command": command, "argument": argument, "id": id}).encode() + b"\n"
+        line = json.dumps({"command": command, "argument": argument, "id": id, "by": by}).encode() + b"\n"
         os.write(self._socket.fileno(), line)  # `send` would wait for room, as the socket has a timeout
         return id
 
@@ -271,7 +271,7 @@ class AttachedRun:
             try:
                 if self._connection is None:
                     raise ConnectionError
-                self._asked[self._connection.send(command, argument)] = command
+                self._asked[self._connection.send(command, argument, "key")] = command
             except OSError:
                 self._refuse(command, f"no connection to the run; use mptui stop {shell_word(self.run)}")
 

@@ -101,7 +101,7 @@ def waiting_for_disk(
     since = time.monotonic()
     warn("disk", f"{error.message}; the run waits: {error.hint}")
     emit(PhaseChanged(step=step, phase="paused", detail="waiting for the disk"))
-    emit(Paused(step=step))
+    emit(Paused(step=step, by="disk"))
     yield
     waited = f"saved after waiting {time.monotonic() - since:.0f} s; no step is lost"
     emit(Recovered(step=step, problem="disk", action=waited))

@@ -16,7 +16,7 @@ from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, DiskError, MptuiError, RunDirectoryError, cleaned_up_by
-from mptui.events import CommandAnswered, DeviceSample, Diagnosed, Event, PhaseChanged, Warned
+from mptui.events import CommandAnswered, DeviceSample, Diagnosed, Event, PhaseChanged, Suspended, Warned
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.sampler import DeviceSampler
 from mptui.io.files import Guard
@@ -53,7 +53,7 @@ from mptui.runs.session.member import (
     settings_before,
 )
 from mptui.runs.session.shutdown import WORKER
-from mptui.runs.session.watchdog import RankReports, Watchdog, pulse
+from mptui.runs.session.watchdog import Absence, RankReports, Watchdog, pulse
 from mptui.runs.store import directory, journal
 from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read_json, write_json, write_text
 from mptui.runs.store.files import (
@@ -108,6 +108,7 @@ class Session(RankTraining):
         self._lock = threading.Lock()
         self._step = 0
         self._phase = ""
+        self._absence = Absence()
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
@@ -154,11 +155,13 @@ class Session(RankTraining):
             self._warn("control", f"no control socket: others can only watch and send signals: {error}")
         self._thread.start()
 
-    def send(self, command: str, argument: str | None = None, id: str = "") -> None:
-        """Send a command, which is handled between two steps; `id` comes back with its answers."""
-        step, detail = self._step, argument or ""
-        self._emit(CommandAnswered(step=step, command=command, state="asked", detail=detail, id=id))
-        self.mailbox.post(Command(command, argument, id))
+    def send(self, command: str, argument: str | None = None, id: str = "", by: str = "script") -> None:
+        """Send a command, which is handled between two steps; `id` and `by` come back with its answers."""
+        asked = CommandAnswered(
+            step=self._step, command=command, state="asked", detail=argument or "", id=id, by=by
+        )
+        self._emit(asked)
+        self.mailbox.post(Command(command, argument, id, by))
 
     @property
     def finished(self) -> bool:
@@ -193,6 +196,8 @@ class Session(RankTraining):
             self._train()
         except Stopped as stop:
             status, code = "stopped", exit_code(stop.signal)
+            if stop.signal is not None:
+                self._emit(CommandAnswered(step=self._step, command="stop", state="done", by="signal"))
         except RunAbandoned:
             raise
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
@@ -230,7 +235,8 @@ class Session(RankTraining):
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)
-        with pulse(DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid), self._beat):
+        sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
+        with pulse(sampler, self._beat, self._absence):
             check_stop, costs = self._agreed.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
             self._train_from(
@@ -266,7 +272,7 @@ class Session(RankTraining):
         self._former = None  # this process makes the result now
         self._emit(run_started(self.plan, self.run, prepared, trainer, resumed_from=resumed))
         if self._changes.paused:
-            self.mailbox.post(Command("pause"))
+            self.mailbox.post(Command("pause", by="restart"))
         with cleaned_up_by(partial(note_figures, self._records, trainer)):
             super()._train_on(trainer, prepared, begun, resumed)
 
@@ -348,19 +354,29 @@ class Session(RankTraining):
         with self._lock:
             if self._left:
                 return
-            event = replace(event, clock=time.monotonic())  # under the lock: in the journal's order
-            if EVENTS[event.kind].moves_step and event.step:  # back, too: after an undo or a rollback
-                self._step = event.step
-            self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
-            self._records.handle(event)
-            self._watchdog.handle(event)
-            self._pass_on(event)
-            self._control.handle(event)
+            self._note_absence()
+            self._write(event)
         match event:
             case CommandAnswered(command="pause", state=state) if state != "asked":
                 self._changes.pause(state == "taken" or self.mailbox.stop_requested)
             case Diagnosed(problem="divergence") if not self._taken_over():
                 write_divergence(self.run, event, self._ownership)
+
+    def _note_absence(self) -> None:
+        """Tell of time in which this process did not run, before anything else is told."""
+        if seconds := self._absence.take():
+            self._write(Suspended(step=self._step, seconds=round(seconds, 3)))
+
+    def _write(self, event: Event) -> None:
+        """Write an event and send it on, under the session's lock: in the journal's order."""
+        event = replace(event, clock=time.monotonic())
+        if EVENTS[event.kind].moves_step and event.step:  # back, too: after an undo or a rollback
+            self._step = event.step
+        self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
+        self._records.handle(event)
+        self._watchdog.handle(event)
+        self._pass_on(event)
+        self._control.handle(event)
 
     def _pass_on(self, event: Event) -> None:
         at = journal.length(self.run)
@@ -373,6 +389,11 @@ class Session(RankTraining):
     def _beat(self, sample: DeviceSample | None) -> bool:
         """Emit the sample, write due files, end a run that missed a stop; return whether it continues."""
         taken_over = self._taken_over()
+        if not taken_over:
+            with self._lock:
+                if not self._left:
+                    self._note_absence()
+        self._absence.stop()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
         self._rank_reports.beat(sample, self._step, self.plan.config)

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -142,20 +143,58 @@ class Watchdog:
 PULSE_S = 1.0
 
 
+class Absence:
+    """Tells how long this process did not run, from a thread that waits a second, again and again.
+
+    Its clock goes on while the machine sleeps, where the system has such a clock. Only waits count: whatever
+    else takes long, as a disk that hangs, is no absence.
+    """
+
+    def __init__(self) -> None:
+        self._waits_since: float | None = None
+
+    @staticmethod
+    def _now() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+    def start(self) -> None:
+        """Take note that a wait of `PULSE_S` begins."""
+        self._waits_since = self._now()
+
+    def stop(self) -> None:
+        """Take note that the wait is over."""
+        self._waits_since = None
+
+    def take(self) -> float:
+        """Return, once, the seconds of an absence that is over; 0.0: there was none."""
+        since, now = self._waits_since, self._now()
+        seconds = 0.0 if since is None else now - since - PULSE_S
+        if seconds < _GAP_S:
+            return 0.0
+        self._waits_since = now
+        return seconds
+
+
 @contextlib.contextmanager
-def pulse(sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool]) -> Iterator[None]:
+def pulse(
+    sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool], absence: Absence
+) -> Iterator[None]:
     """Call `beat` once per second within the context, as long as it returns True.
 
     Args:
         sampler: Samples the device.
         beat: Receives the latest sample, or None if there is no new one.
+        absence: Is told of each wait; `beat` ends it.
     """
     sampler.start()
     ending = threading.Event()
 
     def work() -> None:
         last, going = DeviceSample(name="", time=0.0), True
-        while going and not ending.wait(PULSE_S):
+        while going:
+            absence.start()
+            if ending.wait(PULSE_S):
+                break
             sample = sampler.latest()
             if sample is None or sample.time == last.time:
                 going = beat(None)
@@ -171,6 +210,7 @@ def pulse(sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool]) -
     finally:
         ending.set()
         thread.join()
+        absence.stop()
         sampler.stop()
 
 

@@ -48,7 +48,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 4
+VERSION = 5
 
 LARGEST = 64 << 20
 """Largest size of an index."""

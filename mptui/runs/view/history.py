@@ -359,7 +359,9 @@ class History:
         self._open_broken = 0
 
 
-State = Literal["preparing", "compiling", "training", "waiting", "validating", "saving", "paused"]
+State = Literal[
+    "preparing", "compiling", "training", "waiting", "validating", "saving", "paused", "suspended"
+]
 Happening = Literal["checkpoint", "restart", "best", "switch", "recovery", "alert"]
 STATES: tuple[State, ...] = get_args(State)
 HAPPENINGS: tuple[Happening, ...] = get_args(Happening)
@@ -481,6 +483,21 @@ class Timeline:
             )
             self._elapsed += passed
             self._set(time=time)
+
+    def lose(self, seconds: float, time: float, state: State, clock: float | None = None) -> None:
+        """Add the time that has passed to a state, but for its last `seconds`, in which nothing ran.
+
+        A machine that sleeps stops the monotonic clock, too: then more is lost than has passed by it.
+        """
+        passed = max(0.0, min(self._passed(time, clock), 1e9))
+        lost = min(max(0.0, seconds), 1e9)
+        for state_then, part in ((state, max(0.0, passed - lost)), ("suspended", lost)):
+            if part:
+                self._add_over_slices(part, {state_then: 1.0})
+                self._elapsed += part
+        self._time = time
+        self._clock = self._clock if clock is None else clock
+        self._set(time=time)
 
     def _passed(self, time: float, clock: float | None) -> float:
         """Return the seconds since the last event; negative if this one tells of an earlier time."""

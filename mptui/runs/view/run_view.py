@@ -1,6 +1,6 @@
 """`RunView`: an event to its spec."""
 
-from mptui.events import Event, Forked, PhaseChanged, RunStarted
+from mptui.events import Event, Forked, PhaseChanged, RunStarted, Suspended
 from mptui.runs.view.history import State
 from mptui.runs.view.specs import EVENTS
 from mptui.runs.view.state import ViewState
@@ -34,6 +34,8 @@ class RunView(ViewState):
         self.version += 1
         self._pass_time(event)
         self.time = event.time
+        if event.clock is not None:
+            self.sign_time, self.sign_clock = event.time, event.clock
         if spec.moves_step and event.step:  # a validation's progress has no step
             self.step = event.step
         spec.handle(self, event)
@@ -47,6 +49,9 @@ class RunView(ViewState):
         starts = is_starting or isinstance(event, RunStarted | Forked)
         if starts or self.finished is not None:
             self.timeline.skip_to(event.time, event.clock)
+            return
+        if isinstance(event, Suspended):
+            self.timeline.lose(event.seconds, event.time, self._state, event.clock)
             return
         waiting = self.latest.data_wait_fraction if self.latest is not None else None
         self.timeline.advance(event.time, self._state, waiting or 0.0, event.clock)

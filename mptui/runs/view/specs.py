@@ -35,6 +35,7 @@ from mptui.events import (
     RunStarted,
     Step,
     StepSkipped,
+    Suspended,
     Validated,
     Warned,
     from_record,
@@ -334,6 +335,7 @@ def _save(view: ViewState, event: CheckpointSaved) -> None:
 
 def _sample(view: ViewState, event: DeviceSample) -> None:
     view.device = event
+    view.is_beating = event.clock is not None
     view.record(DEVICE, "busy", event.step, event.utilisation)
     if event.utilisation is not None:
         view.timeline.sampled(event.utilisation)
@@ -482,9 +484,10 @@ _COMMANDS = {"preset": "profile"}
 
 def _answer(view: ViewState, event: CommandAnswered) -> None:
     """Log a command in one line that grows: requested … accepted at step N, done."""
-    words = {"asked": "requested …", "taken": f"accepted at step {event.step:,}"}.get(
-        event.state, event.state
-    )
+    asked = f"requested by {clean(event.by, 40)} …" if event.by else "requested …"
+    words = {"asked": asked, "taken": f"taken at step {event.step:,}"}.get(event.state, event.state)
+    if event.by == "signal" and event.command not in view.commands:  # nobody could write that it was asked
+        words = f"{words} by signal"
     if event.detail and event.state != "asked":
         words = f"{words} ({event.detail})"
     line = view.commands.get(event.command)
@@ -583,6 +586,7 @@ def _switch_log(event: PresetSwitched) -> list[tuple[str, Tone]]:
         words = f"changed at step {event.step:,}"
     else:
         words = f"profile {event.previous} → {event.profile} at step {event.step:,}"
+    words += f" by {event.by}" if event.by else ""
     parts = rate_words(event.lr, event.batch, event.ramp_steps)
     parts += [f"{key} {' → '.join(values)}" for key, values in event.changes.items()]
     return [(f"{words}: {', '.join(parts)}" if parts else words, "plain")]
@@ -723,6 +727,7 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
 def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
     view.compiled |= event.phase == "compiling"
     view.paused &= event.phase != "restarting"
+    view.is_beating &= event.phase not in {"starting", "restarting"}
     if event.phase == "starting":  # it says what is ahead once it has begun
         view.pace.restart()
     view.enter(event, event.phase, event.detail)
@@ -761,9 +766,23 @@ def _progress(view: ViewState, event: Progress) -> None:
         view.progress = event if event.total > 0 else None
 
 
-def _pause(view: ViewState, _: Paused) -> None:
+def _pause(view: ViewState, event: Paused) -> None:
     view.paused = True
+    view.paused_since, view.paused_by = event.time, clean(event.by, 40)
     view.pace.waited()
+
+
+def _pause_log(event: Paused) -> list[tuple[str, Tone]]:
+    by = f" by {event.by}" if event.by else ""
+    return [(f"paused at step {event.step:,}{by}", "plain")]
+
+
+def _lose_time(view: ViewState, _: Suspended) -> None:
+    view.pace.waited()
+
+
+def _lost_time_words(event: Suspended) -> str:
+    return f"suspended for {fmt.duration(event.seconds)}: the process, or the machine, did not run"
 
 
 def _continue(view: ViewState, _: Resumed) -> None:
@@ -774,7 +793,7 @@ def _continue(view: ViewState, _: Resumed) -> None:
 
 def _finish(view: ViewState, event: RunFinished) -> None:
     view.finished = event
-    view.paused = False
+    view.paused = view.is_beating = False
     view.alerts = []
     if event.status not in _AS_WANTED:
         message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
@@ -823,7 +842,15 @@ LIFECYCLE = (
     EventSpec(
         event=Paused,
         handle=_pause,
-        log_lines=lambda event: [(f"paused at step {event.step:,}", "plain")],
+        log_lines=_pause_log,
+    ),
+    EventSpec(
+        event=Suspended,
+        handle=_lose_time,
+        log_lines=lambda event: [(_lost_time_words(event), "warn")],
+        console_lines=lambda event: [_lost_time_words(event)],
+        is_progress=False,
+        moves_step=False,
     ),
     EventSpec(
         event=Resumed,

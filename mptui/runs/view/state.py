@@ -234,6 +234,14 @@ class PlainState:
     phase_since: float | None = None
     phase_expected_s: float | None = None
     paused: bool = False
+    paused_since: float | None = None
+    paused_by: str = ""
+    """Who or what has paused it; "": not known."""
+    is_beating: bool = False
+    """Whether its process reports its device once a second."""
+    sign_time: float = 0.0
+    sign_clock: float | None = None
+    """The clocks of its process at the last event of it; None: it told none."""
     compiled: bool = False
     step: int = 0
     time: float = 0.0

@@ -127,9 +127,9 @@ class RunPage(Page):
         self.query_one(Ribbon).show(self.view.timeline, self._moment)
 
     def show_header(self) -> None:
-        """Show the state of the run now."""
+        """Show the state of the run now, or at the chosen moment."""
         now = self.view.time if self.source.finished else time.time()
-        self.query_one(Header).show(self.view, now, self._moment, self._fork_words)
+        self.query_one(Header).show(self.shown, now, self._moment, self._fork_words)
 
     def go_to(self, moment: RunMoment | None) -> bool:
         """Show the run at a moment, or None: now; return whether it was shown otherwise before."""
@@ -151,6 +151,7 @@ class RunPage(Page):
         past = await in_background(lambda: folded_until(run, moment))
         if self._moment == moment:
             self._past = completed(past, self.view, moment)
+            self.show_header()
             self.show_panels()
 
     @on(Ribbon.Pointed)

@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from mptui import text as fmt
 from mptui.runs.listing.difference import ForkWords
+from mptui.runs.store.heartbeat import SILENT_S, Heartbeat, age_of
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import OpenAlert
@@ -28,20 +29,22 @@ _ENDED = {"completed": ("✓", "$text-success"), "stopped": ("■", "$text-warni
 _WIDE, _CLOSE = 3, 1
 _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (0, _WIDE, frozenset()),
-    (1, _WIDE, frozenset()),
-    (1, _WIDE, frozenset({"bar"})),
-    (2, _WIDE, frozenset({"bar"})),
-    (2, _CLOSE, frozenset({"bar"})),
-    (2, _WIDE, frozenset({"bar", "end"})),
-    (2, _WIDE, frozenset({"bar", "end", "epoch"})),
-    (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
-    (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
-    (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step", "ranks"})),
+    (0, _WIDE, frozenset({"lasted"})),
+    (1, _WIDE, frozenset({"lasted"})),
+    (1, _WIDE, frozenset({"lasted", "bar"})),
+    (2, _WIDE, frozenset({"lasted", "bar"})),
+    (2, _CLOSE, frozenset({"lasted", "bar"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step", "ranks"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step", "ranks", "since"})),
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
 _FORK, _SHORT = "fork", "fork, short"
-_ALL_WORDS = 6
+_ALL_WORDS = 7
 _FORK_FITS = (
     *((short, gap, left_out | {_SHORT}) for short, gap, left_out in _FITS[:_ALL_WORDS]),
     *((short, _CLOSE, left_out | {_FORK}) for short, _, left_out in _FITS[_ALL_WORDS - 1 :]),
@@ -59,6 +62,8 @@ class Header(Static):
         super().__init__(markup=False, id=id)
         self._shown: Content | None = None
         self._given: tuple[RunView, float, RunMoment | None, ForkWords | None] | None = None
+        self._of: RunView | None = None
+        self._heartbeat = Heartbeat()
 
     def show(
         self, view: RunView, now: float, moment: RunMoment | None = None, fork: ForkWords | None = None
@@ -68,10 +73,21 @@ class Header(Static):
         `now` gives the elapsed seconds of phases without other figures.
         """
         self._given = view, now, moment, fork
-        content = headline(view, now, self.content_size.width, moment, fork=fork)
+        silent_s = 0.0 if moment is not None else self._silence(view)
+        width = self.content_size.width
+        content = headline(view, now, width, moment, fork=fork, silent_s=silent_s)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
+
+    def _silence(self, view: RunView) -> float:
+        """Return the seconds since the last sign of a run that gives one each second; 0: of no such run."""
+        if view is not self._of:
+            self._of, self._heartbeat = view, Heartbeat()
+        if not view.is_beating or view.sign_clock is None:
+            return 0.0
+        age_s = age_of(view.sign_time, view.sign_clock)
+        return self._heartbeat.seconds((view.sign_time, view.sign_clock), age_s)
 
     def on_resize(self) -> None:
         """Redraw at the new width."""
@@ -86,11 +102,21 @@ def headline(
     moment: RunMoment | None = None,
     *,
     fork: ForkWords | None = None,
+    silent_s: float = 0.0,
 ) -> Content:
-    """Compose the line of `width` cells."""
-    names, parts = _names(view), _parts(view, now)
+    """Compose the line of `width` cells.
+
+    Args:
+        view: The run, at `moment` if there is one.
+        now: Seconds since the epoch.
+        width: Cells of the line.
+        moment: The earlier moment that is shown.
+        fork: What a fork says of its parent.
+        silent_s: Seconds since the last sign of the run.
+    """
+    names, parts = _names(view), _parts(view, now if moment is None else moment.time, silent_s)
     if moment is not None:
-        parts = {"state": parts["state"], "past": _past(moment, now)}
+        parts = {"state": parts["state"], "past": _past(moment, now, view.precision)}
     elif fork is not None:
         style = "$text-accent" if fork.compares else "$quiet"
         parts |= {_FORK: Content.styled(fork.long, style), _SHORT: Content.styled(fork.short, style)}
@@ -116,16 +142,23 @@ def _names(view: RunView) -> list[Content]:
     return names
 
 
-def _parts(view: RunView, now: float) -> dict[str, Content]:
-    parts = {"state": _state(view, now)}
+def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
+    is_silent = silent_s >= SILENT_S
+    parts = {"state": _state(view, now, silent_s if is_silent else None)}
     if view.started is not None and (words := ranks_words(view.started.ranks, view.started.nodes)):
         parts["ranks"] = Content(words)
+    if view.paused:
+        parts["since"] = Content(_pause_words(view))
+    elif view.finished is None and view.phase_since is not None and view.phase not in BUSY_PHASES:
+        lasted = fmt.duration(max(0.0, now - view.phase_since), aligned=True)
+        parts["lasted"] = Content.styled(f"for {lasted}", "$quiet")
     if view.epochs:
         parts["epoch"] = Content(f"epoch {view.epoch:>{len(str(view.epochs))}}/{view.epochs}")
     if view.total_steps:
         parts["step"] = Content(f"step {view.step:>{len(f'{view.total_steps:,}')},}")
         parts["bar"] = bar(view.fraction_done, 12)
-    if view.finished is None and view.started is not None:
+    goes_on = view.finished is None and not view.paused and not is_silent
+    if goes_on and view.started is not None:
         left = view.remaining_s()
         parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
         parts["end"] = Content.styled(
@@ -134,18 +167,27 @@ def _parts(view: RunView, now: float) -> dict[str, Content]:
     return parts
 
 
-def _past(moment: RunMoment, now: float) -> Content:
-    """Describe an earlier moment: how long ago, its step, and the way back."""
+def _pause_words(view: RunView) -> str:
+    since = "" if view.paused_since is None else f"since {fmt.clock(view.paused_since)}"
+    return " ".join(filter(None, (since, view.paused_by and f"by {view.paused_by}")))
+
+
+def _past(moment: RunMoment, now: float, precision: str) -> Content:
+    """Describe an earlier moment: how long ago, its step and precision, and the way back."""
     ago = fmt.duration(max(0.0, now - moment.time), aligned=True)
-    return Content.styled(f"◂ {ago} ago, step {moment.step:,}; Esc: now", "bold $text-warning")
+    words = ", ".join(filter(None, (f"◂ {ago} ago", f"step {moment.step:,}", precision)))
+    return Content.styled(f"{words}; Esc: now", "bold $text-warning")
 
 
-def _state(view: RunView, now: float) -> Content:
+def _state(view: RunView, now: float, silent_s: float | None = None) -> Content:
     if view.finished is not None:
         sign, style = _ENDED.get(view.finished.status, ("✗", "$text-error"))
         if view.finished.concerns and view.finished.status in _ENDED:
             sign, style = "▲", "$text-warning"
         return Content.styled(f"{sign} {view.finished.status.replace('_', ' ')}", f"bold {style}")
+    if silent_s is not None:
+        word = "paused" if view.paused else PHASE_WORDS.get(view.phase, view.phase)
+        return Content.styled(f"▲ {word}, no sign for {fmt.duration(silent_s)}", "bold $text-warning")
     if view.paused:
         return Content.styled("■ paused", "bold $text-warning")
     phase = view.progress.phase if view.progress is not None else view.phase

@@ -39,9 +39,10 @@ _STATE_CELLS: dict[State, Cell] = {
     "validating": ("▓", "other"),
     "saving": ("▄", "quiet"),
     "paused": ("║", "warn"),
+    "suspended": ("┊", "warn"),
 }
 """No two have the same sign, as a terminal may show no colours."""
-_ASCII_STATES = "-#=wvsp"
+_ASCII_STATES = "-#=wvspz"
 """Signs of `STATES` in ASCII mode, which has one character for several kinds of shade."""
 
 _HAPPENED: dict[Happening, Cell] = {
@@ -67,7 +68,7 @@ _LABELS = (" state", " precision", " scale", " busy", "")
 _SKIPPED: Cell = ("x", "warn")
 _LEGENDS: tuple[tuple[tuple[State | Happening | Literal["skipped"], str], ...], ...] = (
     (("training", "train"), ("validating", "validate")),
-    (("compiling", "compile"), ("waiting", "wait")),
+    (("compiling", "compile"), ("waiting", "wait"), ("suspended", "lost")),
     (("skipped", "skip"), ("paused", "pause"), ("alert", "alert")),
     (("switch", "switch"), ("recovery", "recovery")),
     (("best", "best"), ("checkpoint", "checkpoint")),

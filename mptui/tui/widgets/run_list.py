@@ -57,6 +57,12 @@ def ago(moment: float, now: float | None = None) -> str:
     return f"{seconds // size:.0f} {unit}"
 
 
+def _state(row: RunRow) -> str:
+    if row.silent_s is not None:
+        return f"no sign {ago(0.0, row.silent_s)}"
+    return row.state.replace("_", " ")
+
+
 def _taken(row: RunRow) -> str:
     now = row.seconds_before + time.time() - row.started
     seconds = now if row.state == RUNNING else row.seconds
@@ -80,7 +86,7 @@ def _best(row: RunRow) -> str:
 
 _BEST = 15
 _COLUMNS = (
-    _Column("state", 14, lambda row: row.state.replace("_", " "), leave=6),
+    _Column("state", 15, lambda row: _state(row), leave=6),
     _Column("task", 15, lambda row: row.task or fmt.UNKNOWN, leave=7),
     _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, leave=2, most=24),
     _Column("data", 12, lambda row: _last_part(row.data) or fmt.UNKNOWN, leave=4, most=24),
@@ -124,7 +130,8 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
         indent: What stands before its name.
     """
     columns, name = fitting_columns(width)
-    sign, tone = _DOUBTFUL if row.is_doubtful else _SIGNS.get(row.state, _BAD)
+    needs_look = row.is_doubtful or row.silent_s is not None
+    sign, tone = _DOUBTFUL if needs_look else _SIGNS.get(row.state, _BAD)
     mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
     words = fit(indent + _name(row.name, name - 1 - len(indent)), name - 1).stylize("bold").pad_right(1)
     cells = [each.fit(each.words(row)).stylize(tone if each.title == "state" else "") for each in columns]
@@ -145,10 +152,12 @@ def unstamped(name: str) -> str:
 def summary_words(rows: Sequence[RunRow]) -> str:
     """Count the runs, and those that are training or have failed: `12 runs · 1 training · 2 failed`."""
     training = sum(row.state == RUNNING for row in rows)
+    silent = sum(row.silent_s is not None for row in rows)
     failed = sum(row.state not in _SIGNS for row in rows)
     crashed = sum(row.state == CRASHED for row in rows)
     words = [fmt.counted(len(rows), "run")]
-    words += [f"{training:,} training"] if training else []
+    words += [f"{training - silent:,} training"] if training > silent else []
+    words += [f"{silent:,} without a sign"] if silent else []
     words += [f"{failed - crashed:,} failed"] if failed > crashed else []
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
 

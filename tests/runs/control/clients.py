@@ -29,7 +29,7 @@ class Run:
             clock=lambda: self.now,
         )
 
-    def send(self, command, argument, _id):
+    def send(self, command, argument, _id, _by):
         if command == "validate":
             raise ConfigError("not now", hint="later")
         self.sent.append((command, argument))
