@@ -356,6 +356,24 @@ def test_a_setting_changes_only_the_loaders_that_it_is_about(prepared, setting, 
         loader.close()
 
 
+def test_each_setting_that_is_changed_is_told_beside_the_profile_until_another_one_is_taken(prepared):
+    plan, told = prepared.loaders.plan, []
+    for asked in (("set", "training.lr=0.01"), ("set", "training.clip_grad_norm=0.5"), ("preset", "fast")):
+        plan, switch = build_switch(
+            plan, prepared, prepared.job, Command(*asked), folder=Path("nowhere"), emit=lambda event: None
+        )
+        told.append((switch.profile, switch.changed))
+        for loader in {switch.job.train_loader, switch.job.val_loader} - {
+            prepared.job.train_loader,
+            prepared.job.val_loader,
+        }:
+            loader.close()
+    first, second, last = told
+    assert (first[0], set(first[1]) - {"training.lr_batch_size"}) == ("stable", {"training.lr"})
+    assert (second[0], set(second[1]) - set(first[1])) == ("stable", {"training.clip_grad_norm"})
+    assert last == ("fast", ())
+
+
 def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
     _, switch = build_switch(
         prepared.loaders.plan,

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from mptui.cli.console import final_lines
 from mptui.events import EpochFinished, EpochStarted, Event, RunFinished, RunStarted, Step
 from mptui.lab.report.report import read_report
 from mptui.runs.listing.forks import find_checkpoint, fork_run
-from mptui.runs.listing.rows import RunList
+from mptui.runs.listing.rows import RUNNING, RunList
 from mptui.runs.listing.table import COLUMNS, listed_runs
+from mptui.runs.session.session import LiveChanges
 from mptui.runs.store.directory import CONFIG, SUMMARY, read_json, read_summary, write_json
 from mptui.runs.store.files import seconds_before
 from mptui.runs.store.index import read_run
@@ -124,7 +126,8 @@ def test_the_list_the_report_and_the_last_lines_tell_all_of_it_and_name_the_time
     assert facts["images seen"] == "128"
     assert facts["time"] == "10 min 0 s, 1 min 0 s of it in the last session"
     (row,) = RunList(tmp_path).rows()
-    assert (row.seconds, row.seconds_before) == (600, 540)
+    assert row.seconds_at(row.started + 999) == 600
+    assert replace(row, state=RUNNING).seconds_at(row.started + 7) == 540 + 7
     (listed,) = listed_runs([summary], with_settings=False)
     assert [COLUMNS[name].words(listed) for name in ("steps", "time")] == ["14", "10 min 0 s"]
 
@@ -161,6 +164,16 @@ def test_a_fork_has_the_profile_of_its_parent_or_the_one_that_it_switches_to(run
         view = read_run(fork)
         assert f"mptui  {profile} · unet · shapes" in headline(view, 0, 140).plain
         assert view.log[-1].text == "forked from run at step 4"
+
+
+def test_a_restart_goes_on_under_the_name_that_the_run_had_with_what_was_set_live(run, tmp_path, monkeypatch):
+    """A launcher starts the command again: `mptui resume`, before a setting was changed in the run."""
+    run = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    plan = session_of(run, {}, resume=True, profile=str(run / CONFIG)).plan
+    LiveChanges(run, plan).switch(replace(plan, resolved=replace(plan.resolved, changed=("training.lr",))))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = session_of(run, {}, resume=True, profile=str(run / CONFIG)).plan.resolved
+    assert (again.profile, again.changed) == ("stable", ("training.lr",))
 
 
 def test_a_run_that_has_recorded_no_profile_is_resumed(run, tmp_path):

@@ -305,6 +305,10 @@ class RunRow:
         """The name of the run, as its directory has it."""
         return self.path.name
 
+    def seconds_at(self, now: float) -> float | None:
+        """Return its time over all sessions at `now`, in seconds since the epoch."""
+        return self.seconds_before + now - self.started if self.state == RUNNING else self.seconds
+
     @property
     def best_words(self) -> str:
         """The best value with its metric: `top-1 76.4 %`, `loss 0.0123`."""

@@ -64,9 +64,7 @@ def _state(row: RunRow) -> str:
 
 
 def _taken(row: RunRow) -> str:
-    now = row.seconds_before + time.time() - row.started
-    seconds = now if row.state == RUNNING else row.seconds
-    return fmt.duration(seconds, aligned=True)
+    return fmt.duration(row.seconds_at(time.time()), aligned=True)
 
 
 def _rate(row: RunRow) -> str:
