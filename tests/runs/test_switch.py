@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -357,7 +358,9 @@ def test_a_setting_changes_only_the_loaders_that_it_is_about(prepared, setting, 
 
 
 def test_each_setting_that_is_changed_is_told_beside_the_profile_until_another_one_is_taken(prepared):
+    """A run that was resumed has its settings from a file, under the name of the profile that it had."""
     plan, told = prepared.loaders.plan, []
+    plan = replace(plan, resolved=replace(plan.resolved, profile="mine"))
     for asked in (("set", "training.lr=0.01"), ("set", "training.clip_grad_norm=0.5"), ("preset", "fast")):
         plan, switch = build_switch(
             plan, prepared, prepared.job, Command(*asked), folder=Path("nowhere"), emit=lambda event: None
@@ -369,8 +372,8 @@ def test_each_setting_that_is_changed_is_told_beside_the_profile_until_another_o
         }:
             loader.close()
     first, second, last = told
-    assert (first[0], set(first[1]) - {"training.lr_batch_size"}) == ("stable", {"training.lr"})
-    assert (second[0], set(second[1]) - set(first[1])) == ("stable", {"training.clip_grad_norm"})
+    assert (first[0], set(first[1]) - {"training.lr_batch_size"}) == ("mine", {"training.lr"})
+    assert second == ("mine", (*first[1], "training.clip_grad_norm"))
     assert last == ("fast", ())
 
 
