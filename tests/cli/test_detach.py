@@ -15,7 +15,7 @@ from mptui.io.own_files import mark_run
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY
-from tests.made.json_documents import checked
+from tests.made.json_documents import checked, failed
 from tests.program import DEADLINE_S, Program, run_to_end
 
 pytestmark = pytest.mark.slow
@@ -147,6 +147,24 @@ def test_a_mistake_is_told_at_once_and_leaves_nothing(folder, arguments, code, s
     assert said in ended.stderr
     assert ended.stdout == ""
     assert list(folder.iterdir()) == []
+
+
+def test_a_detached_run_or_resume_that_fails_as_it_begins_is_told_with_its_exit_code(folder):
+    data = folder / "data"
+    for name in ("cat/1.png", "cat/2.png", "dog/1.png"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(b"no picture")
+    about = ("--name", "junk", "--data", data, "--runs-dir", folder)
+    begun = run_to_end("run", "--detach", "--json", *about, environ=TINY)
+    assert begun.returncode == 3
+    document = failed(json.loads(begun.stdout))
+    assert (document["run"], document["exit_code"]) == ("junk", 3)
+    assert "3 of 3 samples can't be used" in document["error"]
+    look_until(lambda: owner_of(folder / "junk") is None)
+    again = run_to_end("resume", "junk", "--detach", "--runs-dir", folder, environ=TINY)
+    assert again.returncode == 3
+    assert "mptui: 3 of 3 samples can't be used" in again.stderr
+    assert again.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -20,12 +21,13 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import print_json
 from mptui.cli.train.signals import Signals
-from mptui.errors import ConfigError, DiskError
+from mptui.errors import ConfigError, DiskError, MptuiError
+from mptui.io.files import open_regular
 from mptui.io.streams import OutputError, drop_unwritten
 from mptui.processes.rank_place import Group, rank_place
 from mptui.processes.start import mptui_command, shell_exit_code
 from mptui.runs.launch.slurm import requeue
-from mptui.text import clean, shell_word
+from mptui.text import clean, clean_lines, shell_word
 
 if TYPE_CHECKING:
     from mptui.cli.console import Renderer
@@ -44,16 +46,22 @@ Ready = Callable[[Path], None]
 Train = Callable[[Ready, o.QuietOutput], int]
 """Trains, and returns the exit code."""
 
-POLL_S = 0.1
+POLL_S, SOON_S = 0.1, 0.05
+_HEAD = 1 << 16
 _TERMINATED = 128 + signal.SIGTERM
+
+
+AT_ONCE_S = 3.0
+"""Seconds in which a detached run that fails is told by the command that started it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that has started in process `pid`."""
+    """A run that has started in process `pid`, which writes the error that ends it into a pipe."""
 
     directory: Path
     pid: int
+    errors: int
 
 
 def begin_process(
@@ -114,15 +122,15 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         os.close(read)
-        return train(partial(_detach_when_ready, write, not is_launcher), o.QuietOutput())
+        return _Detached(write, owns=not is_launcher).call(train)
     os.close(write)
     for number in forwarded:
         signal.signal(number, lambda number, _frame: _send_on(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
-    with os.fdopen(read, encoding="utf-8") as pipe:
+    with os.fdopen(read, "rb", buffering=0) as pipe:
         directory = pipe.readline()
-    if directory:
-        return then(Started(Path(json.loads(directory)), child))
+        if directory:
+            return then(Started(Path(json.loads(directory)), child, read))
     return _exit_code_of(child)
 
 
@@ -145,30 +153,94 @@ def _exit_code_of(child: int) -> int:
     return shell_exit_code(os.waitstatus_to_exitcode(status))
 
 
-def _detach_when_ready(write: int, owns: bool, directory: Path) -> None:
-    """Lock a run that this process owns, leave the terminal, and notify the parent if it still exists.
+class _Detached:
+    """The process of a run that leaves the terminal once it is ready.
 
-    Raises:
-        RunDirectoryError: Another process trains this run.
-        DiskError: The run's directory can't be written.
+    Args:
+        write: A pipe to the process that has started it.
+        owns: Whether this process owns the run.
     """
-    from mptui.processes.start import LOG, leave_terminal
-    from mptui.runs.store.directory import claim
 
-    if owns:
-        claim(directory)
-    leave_terminal(directory / LOG)
-    with contextlib.suppress(BrokenPipeError):
-        os.write(write, json.dumps(str(directory)).encode() + b"\n")
-    os.close(write)
+    def __init__(self, write: int, *, owns: bool) -> None:
+        self._write = write
+        self._owns = owns
+        self._has_left = False
+
+    def call(self, train: Train) -> int:
+        """Train; an error after the terminal is left goes to the parent, too, as it may be about to leave."""
+        from mptui.processes.start import LOG
+
+        try:
+            return train(self._leave, o.QuietOutput())
+        except Exception as error:
+            if self._has_left:
+                told = (
+                    error if isinstance(error, MptuiError) else MptuiError(repr(error), hint=f"see its {LOG}")
+                )
+                self._tell({"message": told.message, "hint": told.hint, "exit_code": told.exit_code})
+            raise
+
+    def _leave(self, directory: Path) -> None:
+        """Lock the run, leave the terminal, and notify the parent if it still exists.
+
+        Raises:
+            RunDirectoryError: Another process trains this run.
+            DiskError: The run's directory can't be written.
+        """
+        from mptui.processes.start import LOG, leave_terminal
+        from mptui.runs.store.directory import claim
+
+        if self._owns:
+            claim(directory)
+        leave_terminal(directory / LOG)
+        self._has_left = True
+        self._tell(str(directory))
+
+    def _tell(self, words: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write, json.dumps(words).encode() + b"\n")
+
+
+def _failure_at_once(started: Started) -> dict[str, Any] | None:
+    """Return the error of a run that fails within `AT_ONCE_S`, before it trains; None: it goes on."""
+    from mptui.runs.store.journal import NAME
+
+    until, journal = time.monotonic() + AT_ONCE_S, started.directory / NAME
+    before = journal.stat().st_size if journal.exists() else 0
+    while time.monotonic() < until:
+        if select.select([started.errors], [], [], SOON_S)[0]:
+            told = os.read(started.errors, _HEAD)
+            if told:
+                return dict(json.loads(told))
+            code = _exit_code_of(started.pid)
+            return (
+                {"message": f"the run has ended with exit code {code}", "exit_code": code} if code else None
+            )
+        with contextlib.suppress(OSError), os.fdopen(open_regular(journal), "rb") as file:
+            file.seek(before)
+            if b'{"event":"run_started",' in file.read(_HEAD):
+                return None
+    return None
+
+
+def _tell_failure(started: Started, failure: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print why a run has failed at once, in the words of its process; return its exit code."""
+    message, hint = clean_lines(str(failure["message"])), clean(str(failure.get("hint", "")))
+    code = int(failure["exit_code"])
+    if as_json:
+        print_json({"run": started.directory.name, "error": message, "hint": hint, "exit_code": code})
+    typer.echo(f"mptui: {message}\n  {hint}".rstrip(), err=True)
+    return code
 
 
 def _report_started(started: Started, *, as_json: bool) -> int:
-    """Print the started run, and the commands to watch and stop it.
+    """Print the started run, and the commands to watch and stop it; or why it has failed at once.
 
     Raises:
         DiskError: stdout can't be written. The run continues.
     """
+    if (failure := _failure_at_once(started)) is not None:
+        return _tell_failure(started, failure, as_json=as_json)
     try:
         _print_started(started, as_json=as_json)
     except OutputError as error:
