@@ -38,9 +38,11 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     Event,
+    PresetSwitched,
     Recovered,
     RunFinished,
     Step,
+    Validated,
     Warned,
 )
 from mptui.hardware.describe import csv_header, csv_row
@@ -579,6 +581,58 @@ def seconds_before(run: Path, summary: dict[str, Any]) -> float:
         return noted
 
 
+_OF_BRANCH = ("best", "lowest_val_loss")
+"""Entries that are of the branch in force."""
+
+_BESTS_KEPT = 256
+
+_Results = list[tuple[int, dict[str, Any]]]
+"""Steps of validations, and the entries after each."""
+
+
+class _Bests:
+    """The entries of a summary after each validation, to which an undo or a rollback goes back.
+
+    Args:
+        document: The summary, which it changes.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        self._known: _Results = []
+        self._left: _Results = []
+        self._split: int | None = None
+        """The step of the last undo; None: a switch has come since."""
+        self._note(-1)
+
+    def handle(self, event: Event) -> None:
+        """Note the entries, or put back those of the branch that the run goes on with."""
+        if isinstance(event, Validated):
+            self._note(event.step)
+            del self._known[1:-_BESTS_KEPT]
+        elif isinstance(event, Recovered) and event.problem == "divergence":
+            self._leave(event.step)
+        elif isinstance(event, PresetSwitched) and not event.undone:
+            self._split = None
+        elif isinstance(event, PresetSwitched) and self._split is None:
+            self._split = event.step
+            self._leave(event.step)
+        elif isinstance(event, PresetSwitched) and self._split is not None:
+            returned = self._left  # an undo of an undo
+            self._leave(self._split, returned)
+
+    def _note(self, step: int) -> None:
+        entries = {name: self._document[name] for name in _OF_BRANCH if name in self._document}
+        self._known.append((step, entries))
+
+    def _leave(self, step: int, returned: _Results | None = None) -> None:
+        self._left = [known for known in self._known if known[0] > step]
+        self._known = [known for known in self._known if known[0] <= step] + (returned or [])
+        for name in _OF_BRANCH:
+            self._document.pop(name, None)
+        self._document |= self._known[-1][1]
+
+
 class Summary:
     """The document behind `summary.json` and `--json`.
 
@@ -624,16 +678,19 @@ class Summary:
             "recoveries": [],
             "warnings": [],
         }
+        self._bests = _Bests(self.document)
 
     def go_on_from(self, before: Mapping[str, Any], seconds: float = 0.0) -> None:
         """Carry over the summary of earlier processes of the run (`read_summary`), and their seconds."""
         self.document |= {name: before[name] for name in _CARRIED_OVER if name in before}
+        self._bests = _Bests(self.document)
         self.seconds_before = seconds
         self._cost_before = before.get("cost") or 0.0
 
     def handle(self, event: Event) -> None:
         """Update the document."""
         EVENTS[event.kind].summarize(self.document, event)
+        self._bests.handle(event)
 
     def measure(self, device: torch.device | None) -> None:
         """Record the elapsed time, its cost, and the peaks of memory."""

@@ -160,6 +160,7 @@ def _step(view: ViewState, event: Step) -> None:
         view.last_skip = event.step
     elif not event.nonfinite:
         view.skip_streak = 0
+        view.end_alerts(SKIPPED)
     view.pace.stepped(event)
     if view.alerts:
         view.end_alerts("hang", "rank_silent")
@@ -627,9 +628,9 @@ _AS_WANTED = {"completed", "stopped"}
 
 
 def _start(view: ViewState, event: RunStarted) -> None:
-    if view.started is None:
+    if view.started is None and view.forked is None:
         view.branch_start, view.branch_began = event.step, event.time
-    else:
+    if view.started is not None:
         _leave_branch(view, event, "resume")
         view.go_back(event.step)
         view.timeline.happen("restart")
@@ -652,6 +653,7 @@ def _start(view: ViewState, event: RunStarted) -> None:
 
 def _fork(view: ViewState, event: Forked) -> None:
     view.forked = event
+    view.branch_start, view.branch_began = event.step, event.time
     view.profile = event.profile
     view.changed = event.changed
 
@@ -885,11 +887,19 @@ def _summarize_precision(document: dict[str, Any], event: PrecisionChanged) -> N
     document["precision"]["used"] = event.precision
 
 
+SKIPPED, MANY_SKIPPED = "skipped_steps", 20
+"""Code of the alert, and the steps in a row from which it begins; a search for a loss scale skips fewer."""
+
+_SKIPPED_WORDS = f"nothing is learned: in {MANY_SKIPPED} steps or more in a row gradients were not finite"
+
+
 def _skip(view: ViewState, event: StepSkipped) -> None:
     """Count the skipped steps; consecutive ones share a line of the log."""
     view.skipped_steps = event.total
     view.skip_streak = event.streak
     view.last_skip = event.step
+    if event.streak >= MANY_SKIPPED and not any(alert.code == SKIPPED for alert in view.alerts):
+        view.open_alert(event, SKIPPED, _SKIPPED_WORDS, "bad")
     view.skips.append(event.step, event.count)
     view.timeline.skipped(event.count)
     if view.log and "skipped: gradients" in view.log[-1].text:

@@ -387,6 +387,7 @@ class ViewState(PlainState, LatestEvents):
         if self.last_skip is not None and self.last_skip > step:
             self.last_skip = None
         self.skip_streak = 0
+        self.end_alerts("skipped_steps")
         self.pace.waited()
 
     def return_to_abandoned(self, step: int) -> None:
