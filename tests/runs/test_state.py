@@ -3,6 +3,7 @@ import math
 import random
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,32 @@ def test_a_command_is_one_line_that_grows():
     for state, step in (("asked", 90), ("taken", 100), ("done", 100)):
         view.handle(CommandAnswered(step=step, command="checkpoint", state=state))
     assert [line.text for line in view.log] == ["checkpoint requested … taken at step 100 done"]
+
+
+def test_a_command_says_who_asked_and_a_change_what_it_was_before_and_after():
+    at: dict[str, Any] = {"time": START, "step": 100, "by": "script"}
+    view = folded(
+        CommandAnswered(**at, command="set", state="asked", detail="training.lr=0.2"),
+        CommandAnswered(**at, command="set", state="taken"),
+        PresetSwitched(**at, profile="fast", previous="fast", changes={"training.lr": ["0.1", "0.2"]}),
+        CommandAnswered(**at, command="set", state="done"),
+        CommandAnswered(time=START, step=101, command="checkpoint", state="taken", by="signal"),
+        CommandAnswered(time=START, step=101, command="checkpoint", state="done", by="signal"),
+        Paused(time=START, step=102, by="key"),
+    )
+    assert [line.text for line in view.log] == [
+        "set training.lr=0.2 requested by script … taken at step 100 done",
+        "changed at step 100 by script: training.lr 0.1 → 0.2",
+        "checkpoint taken at step 101 by signal done",
+        "paused at step 102 by key",
+    ]
+
+
+def test_an_undo_is_offered_only_where_settings_were_changed():
+    renamed = replace(switched(30), changes={}, previous="fast", profile="mine")
+    assert folded(run_started(), renamed).undo_step is None
+    view = folded(run_started(), switched(20), renamed)
+    assert (view.undo_step, view.undo_to) == (20, "stable")
 
 
 def test_a_refused_command_says_why():

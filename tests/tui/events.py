@@ -266,7 +266,12 @@ def switched(step: int, *, undone: bool = False) -> PresetSwitched:
     """A switch from stable to fast, or its undo."""
     then, before = ("stable", "fast") if undone else ("fast", "stable")
     return PresetSwitched(
-        time=START + step, step=step, profile=then, previous=before, changes={}, undone=undone
+        time=START + step,
+        step=step,
+        profile=then,
+        previous=before,
+        changes={"training.clip_grad_norm": ["0.5", "1.0"] if undone else ["1.0", "0.5"]},
+        undone=undone,
     )
 
 

@@ -521,9 +521,10 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.pace.restart()
     if event.undone:
         _undo(view, event)
-    view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
-    view.is_undone = view.has_left = event.undone and view.left_step is not None
-    view.left_step = None
+    if event.undone or event.changes:  # a name alone, of the same settings, is nothing to undo
+        view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
+        view.is_undone = view.has_left = event.undone and view.left_step is not None
+        view.left_step = None
     view.mark(event, _switch_label(event))
     view.timeline.happen("switch")
 

@@ -17,7 +17,7 @@ class Run:
     """A minimal run for its socket: a journal, and a record of each command."""
 
     def __init__(self, path):
-        self.path, self.sent = path, []
+        self.path, self.sent, self.asked_by = path, [], []
         path.mkdir(parents=True, exist_ok=True)
         self.journal: Journal | None = Journal(path)
         self.now = 0.0
@@ -29,10 +29,11 @@ class Run:
             clock=lambda: self.now,
         )
 
-    def send(self, command, argument, _id, _by):
+    def send(self, command, argument, _id, by):
         if command == "validate":
             raise ConfigError("not now", hint="later")
         self.sent.append((command, argument))
+        self.asked_by.append(by)
 
     def tell(self, step, text="x"):
         event = Warned(time=0.0, step=step, code="told", message=text)

@@ -22,6 +22,15 @@ def test_commands_go_to_the_session(run, connect):
     assert run.sent == [("pause", None), ("preset", "stable"), ("stop", None), ("undo", None)]
 
 
+@pytest.mark.parametrize(("said", "by"), [({}, "script"), ({"by": "key"}, "key"), ({"by": "boss"}, "script")])
+def test_who_asks_is_a_script_unless_it_is_a_key_of_a_screen(run, connect, said, by):
+    client = connect(run)
+    client.line()
+    client.say({"command": "pause", **said})
+    wait_for(lambda: run.sent)
+    assert run.asked_by == [by]
+
+
 @pytest.mark.parametrize(
     "line",
     [
