@@ -38,7 +38,7 @@ from mptui.config.profiles import find_profile, is_built_in, is_ours, user_folde
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.io.files import expanded, meant_path, replace_file
-from mptui.registry.models import task_of_model
+from mptui.registry.models import find_model, task_of_model
 from mptui.registry.scope import Scope
 from mptui.registry.tasks import TASKS
 from mptui.text import clean, shell_word
@@ -332,13 +332,15 @@ def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
 
 
 def _defaults_of(task: str, layers: Sequence[Layer]) -> Layer:
-    """Return the defaults of a task, without those of its optimizer where `layers` name another."""
-    defaults = TASKS[task].defaults
+    """Return the defaults of a task and of a network, but of no optimizer where `layers` name another."""
+    given = {key: value for layer in layers for key, (value, _) in layer.items()}
+    defaults = _task_layer(TASKS[task].defaults, task, "default")
+    name = given.get("model.name")
+    if (spec := find_model(name)) is not None:
+        defaults |= _layer(spec.training, f"default of {clean(str(name))}")
     own = defaults.get(_OPTIMIZER)
-    named = [layer[_OPTIMIZER][0] for layer in layers if _OPTIMIZER in layer]
-    is_own = not named or named[-1] == own
-    kept = {key: value for key, value in defaults.items() if is_own or not _is_of_optimizer(key)}
-    return _task_layer(kept, task, "default")
+    is_own = own is None or given.get(_OPTIMIZER, own[0]) == own[0]
+    return {key: default for key, default in defaults.items() if is_own or not _is_of_optimizer(key)}
 
 
 def _is_of_optimizer(key: str) -> bool:
@@ -577,10 +579,19 @@ def profile_text(
     config: RunConfig, description: str, comments: Sequence[str] = (), *, task: str | None
 ) -> str:
     """Write the values that differ from the defaults of a task as TOML, below `comments`, one per line."""
-    default = {**values_of(RunConfig()), **(TASKS[task].defaults if task else {})}
+    default = {**values_of(RunConfig()), **(_left_out(config, task) if task else {})}
     changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
     head = [f"# {clean(line, limit=1000)}\n" for line in comments]
     return "".join(head) + document_text(description, changed)
+
+
+def _left_out(config: RunConfig, task: str) -> dict[str, Any]:
+    """Return the values of table.key that a file may leave out, as the defaults of a task and a network."""
+    network, optimizer = (_layer({key: value_of(config, key)}, "") for key in ("model.name", _OPTIMIZER))
+    own = _defaults_of(task, [network])
+    kept = _defaults_of(task, [network, optimizer])
+    named = {_OPTIMIZER: own[_OPTIMIZER]} if _OPTIMIZER in own else {}
+    return {key: value for key, (value, _) in {**kept, **named}.items()}
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:

@@ -1,9 +1,10 @@
 """The networks by name, as `model.name` has them. torch and torchvision are imported when one is built."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mptui.registry.names import PREFIX, architecture, timm_names
 from mptui.registry.own_code import is_own
@@ -42,6 +43,7 @@ class ModelSpec:
         side_multiple: What the height and width must be a multiple of.
         whole_levels: With `depth`: each halving must leave a whole number of pixels.
         defaults: Defaults of the keys of [model], where they are not those of the schema.
+        training: The same of other tables: table.key -> default. Of a network that SGD hardly trains.
     """
 
     task: str | None
@@ -52,6 +54,7 @@ class ModelSpec:
     side_multiple: int = 1
     whole_levels: bool = False
     defaults: Mapping[str, ByDevice[int]] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _unet(
@@ -131,7 +134,10 @@ def _pretrained_timm(name: str) -> "Pretrained | None":
 def _timm_spec(name: str) -> ModelSpec:
     """Return the spec of a network of timm; which images it takes is tried when it is built."""
     return ModelSpec(
-        task=CLASSIFICATION, build=partial(_timm, name), pretrained=partial(_pretrained_timm, name)
+        task=CLASSIFICATION,
+        build=partial(_timm, name),
+        pretrained=partial(_pretrained_timm, name),
+        training=_training_of(name),
     )
 
 
@@ -139,6 +145,26 @@ def _own(name: str, *, num_classes: int, side: int) -> "nn.Module":
     from mptui.models.classifiers import build_own
 
     return build_own(name, num_classes)
+
+
+_ADAMW: dict[str, Any] = {
+    "training.optimizer": "adamw",
+    "training.lr": 1e-3,
+    "training.lr_batch_size": 1024,
+    "training.lr_scaling": "sqrt",
+    "training.weight_decay": 0.05,
+    "training.warmup_epochs": 1.0,
+    "training.clip_grad_norm": 1.0,
+}
+"""How transformers are trained: as Swin (Liu et al. 2021); ConvNeXt (Liu et al. 2022) has 4e-3 for 4,096."""
+_ATTENDS = re.compile(
+    r".*(vit|former|swin|convnext)|(deit|beit|eva|cait|xcit|coat|pit|tnt|twins|pvt|volo|hiera|mixer|edgenext)"
+)
+"""The names of networks of transformers and of ConvNeXts."""
+
+
+def _training_of(name: str) -> Mapping[str, Any]:
+    return _ADAMW if _ATTENDS.match(architecture(name).removeprefix(PREFIX)) else {}
 
 
 _CLASSIFIERS = (
@@ -177,6 +203,7 @@ def _classifiers() -> dict[str, ModelSpec]:
             pretrained=partial(_pretrained_classifier, start + end),
             smallest_side=smallest,
             side_multiple=multiple,
+            training=_training_of(start),
         )
         for start, ends, smallest, multiple in _CLASSIFIERS
         for end in ends.split(" ")

@@ -155,17 +155,35 @@ def test_a_saved_profile_holds_what_differs_and_resolves_to_the_same(places):
     ("task", "values"),
     [
         ("diffusion", {"ema_decay": None, "clip_grad_norm": None}),
-        ("segmentation", {"optimizer": "sgd", "batch_size": 64, "lr": 0.1}),
+        ("segmentation", {"optimizer": "sgd", "batch_size": 64, "lr": 1e-3}),
+        ("classification", {"optimizer": "sgd", "lr": 0.1, "clip_grad_norm": None}),
     ],
 )
 def test_a_profile_and_a_record_keep_what_differs_from_the_defaults_of_a_task(places, tmp_path, task, values):
     sets = [f"training.{key}={'none' if value is None else value}" for key, value in values.items()]
-    config = resolve(None, task=task, flags={}, sets=sets, environ=places).config
+    network = {"model.name": ("--model", "vit_b_16")} if task == "classification" else {}
+    config = resolve(None, task=task, flags=network, sets=sets, environ=places).config
     (tmp_path / "run.toml").write_text(to_toml(config))
     save_profile("mine", config, "", task=task, environ=places)
     for profile in ("mine", str(tmp_path / "run.toml")):
         training = resolve(profile, task=task, flags={}, sets=(), environ=places).config.training
         assert {key: getattr(training, key) for key in values} == values
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "swin_t", "convnext_tiny", "timm/deit3_small_patch16_224"])
+def test_a_transformer_learns_by_adamw_unless_another_optimizer_is_named(places, name):
+    pytest.importorskip("timm") if name.startswith("timm/") else None
+    network = {"model.name": ("--model", name)}
+
+    def training(profile, *sets):
+        return resolve(profile, task="classification", flags=network, sets=sets, environ=places)
+
+    chosen = training(None)
+    assert (chosen.config.training.optimizer, chosen.config.training.lr) == ("adamw", 1e-3)
+    assert chosen.sources["training.lr"] == f"default of {name}"
+    assert training("fast").config.training.optimizer == "sgd"
+    assert training(None, "training.optimizer=sgd").config.training.lr == TrainingConfig().lr
+    assert training(None, "model.name=resnet18").config.training.optimizer == "sgd"
 
 
 @pytest.mark.parametrize("task", ["segmentation", "diffusion"])
