@@ -52,6 +52,7 @@ def test_a_run_without_a_sign_is_amber_says_for_how_long_and_promises_no_end(wid
     assert "ends" in headline(view, 10.0, 160, silent_s=SILENT_S - 0.1).plain
     line = headline(view, 10.0, width, silent_s=75.0)
     assert "▲ training, no sign for 1 min 15 s" in line.plain
+    assert line.plain.count("for ") == 1
     assert "left" not in line.plain
     assert "ends" not in line.plain
     place = line.plain.index("no sign")

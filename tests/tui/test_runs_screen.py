@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from mptui.io.files import read_regular
 from mptui.io.own_files import mark_run
 from mptui.runs.listing.difference import RunCurves
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
-from mptui.runs.listing.rows import ORDERS, RunList, chosen_rows
+from mptui.runs.listing.rows import ORDERS, RUNNING, RunList, chosen_rows
 from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
@@ -27,7 +28,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
-from mptui.tui.widgets.run_list import ago, heading, run_line
+from mptui.tui.widgets.run_list import ago, heading, run_line, summary_words
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import START, beginning, demo, finished, run_started, step_event, training
 from tests.tui.frames import DEADLINE_S, frame, seen
@@ -141,6 +142,17 @@ def test_a_long_metric_is_cut_and_its_figure_is_not(tmp_path):
     (row,) = RunList(tmp_path).rows()
     assert " error… 3.9e-05 " in run_line(row, 80).plain
     assert "error_of_all_classes" not in run_line(row, 200).plain
+
+
+def test_a_run_without_a_sign_is_amber_with_the_time_since_and_counts_as_no_training(tmp_path):
+    a_run(tmp_path, "run")
+    (row,) = RunList(tmp_path).rows()
+    silent = replace(row, state=RUNNING, silent_s=2715.0)
+    line = run_line(silent, 140)
+    assert line.plain.lstrip().startswith("▲ run")
+    assert " no sign 45 min " in line.plain
+    assert [str(span.style) for span in line.spans if span.start <= 2 < span.end] == ["$text-warning"]
+    assert summary_words([silent, replace(row, state=RUNNING)]) == "2 runs · 1 training · 1 without a sign"
 
 
 def test_names_have_the_time_of_their_start_where_most_have_room_for_it(tmp_path):

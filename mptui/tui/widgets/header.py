@@ -144,12 +144,13 @@ def _names(view: RunView) -> list[Content]:
 
 def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     is_silent = silent_s >= SILENT_S
+    goes_on = view.finished is None and not view.paused and not is_silent
     parts = {"state": _state(view, now, silent_s if is_silent else None)}
     if view.started is not None and (words := ranks_words(view.started.ranks, view.started.nodes)):
         parts["ranks"] = Content(words)
     if view.paused:
         parts["since"] = Content(_pause_words(view))
-    elif view.finished is None and view.phase_since is not None and view.phase not in BUSY_PHASES:
+    elif goes_on and view.phase_since is not None and view.phase not in BUSY_PHASES:
         lasted = fmt.duration(max(0.0, now - view.phase_since), aligned=True)
         parts["lasted"] = Content.styled(f"for {lasted}", "$quiet")
     if view.epochs:
@@ -157,7 +158,6 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     if view.total_steps:
         parts["step"] = Content(f"step {view.step:>{len(f'{view.total_steps:,}')},}")
         parts["bar"] = bar(view.fraction_done, 12)
-    goes_on = view.finished is None and not view.paused and not is_silent
     if goes_on and view.started is not None:
         left = view.remaining_s()
         parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
