@@ -31,6 +31,10 @@ class RunSource(Protocol):
         """The request of the run, if it is known."""
 
     @property
+    def given(self) -> Sequence[str]:
+        """The settings that were given to the run, which no profile changes, where `request` is not known."""
+
+    @property
     def finished(self) -> bool:
         """Whether all events have been delivered."""
 

@@ -62,6 +62,7 @@ class IsolatedSource:
         self._resumed = None if resume is None else AttachedRun(resume, resumed=True)
         self.view = RunView() if self._resumed is None else self._resumed.view
         self.profiles: Sequence[str] = preset_names(request.environ)
+        self.given: Sequence[str] = ()
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._commands: deque[tuple[str, str | None]] = deque()
         self._attached: AttachedRun | None = None
@@ -229,6 +230,7 @@ class SessionSource:
         resume: Path | None = None,
     ) -> None:
         self.profiles: Sequence[str] = preset_names(request.environ)
+        self.given: Sequence[str] = ()
         self.hosted = True
         self.isolated = False
         self.can_detach = launcher() is None

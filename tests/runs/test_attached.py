@@ -38,6 +38,7 @@ class Owner:
         self.server = ControlServer(
             self.path,
             presets=["fast"],
+            given=lambda: ["training.lr"],
             profile=lambda: "fast",
             on_command=lambda *asked: self.sent.append(asked[:2]),
         )
@@ -127,7 +128,7 @@ def test_what_was_and_what_comes_is_told_once_and_in_order(owner, attach):
     owner.end(finished())
     events += until(source, ended)
     assert steps(events) == [*range(98), 99]
-    assert source.profiles == ["fast"]
+    assert (source.profiles, source.given) == (["fast"], ["training.lr"])
     assert not source.hosted
 
 

@@ -30,6 +30,14 @@ def test_what_the_run_was_asked_with_stays_above_the_preset(run):
     assert "training.batch_size" not in prediction.changes
 
 
+def test_what_another_screen_gave_to_the_run_is_no_change(run):
+    """A screen that is attached knows no flags of the run, which tells it what they were about."""
+    every = predict_switch(run, "debug", Request(environ={}))
+    found = predict_switch(run, "debug", Request(environ={}), given=["training.batch_size", "gone.key"])
+    assert every.changes.keys() - found.changes.keys() == {"training.batch_size"}
+    assert found.kept == every.kept
+
+
 def test_the_same_preset_changes_nothing(run):
     prediction = predict_switch(run, "fast", Request(environ={}))
     assert (prediction.changes, prediction.kept) == ({}, {})

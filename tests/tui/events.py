@@ -235,6 +235,7 @@ class MemorySource:
         self.view = RunView()
         self.waiting = list(events)
         self.profiles = list(profiles)
+        self.given: list[str] = []
         self.can_detach, self.hosted = can_detach, hosted
         self.finished = False
         self.sent: list[tuple[str, str | None]] = []

@@ -23,11 +23,11 @@ class Endless(MemorySource):
     def __init__(self, chance):
         super().__init__()
         self.later = itertools.chain([run_started()], story(chance))
-        self.given = 0
+        self.delivered = 0
 
     def poll(self):
         events = [*super().poll(), *itertools.islice(self.later, AT_ONCE)]
-        self.given += len(events)
+        self.delivered += len(events)
         return events
 
 
@@ -62,7 +62,7 @@ def story(chance):
 
 async def shown_until(app, pilot, given):
     """Show as many events as `given`."""
-    while app.screen.source.given < given:
+    while app.screen.source.delivered < given:
         app.screen.poll()
         await pilot.pause()
 

@@ -4,7 +4,7 @@ A live screen opens without the schema, so modules that use it are imported on d
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,12 @@ class SwitchPrediction:
 
 
 def predict_switch(
-    run: Path, profile: str, request: "Request | None" = None, position: RunPosition | None = None
+    run: Path,
+    profile: str,
+    request: "Request | None" = None,
+    position: RunPosition | None = None,
+    *,
+    given: Sequence[str] = (),
 ) -> SwitchPrediction:
     """Compare the run in the directory `run` with `profile`; reads the disk.
 
@@ -59,12 +64,13 @@ def predict_switch(
         profile: Name of the profile.
         request: The request of the run, which takes precedence over profiles; None: unknown.
         position: Position of the run; None: unknown.
+        given: Settings that the run has above any profile besides those of the request.
 
     Raises:
         ConfigError: The profile doesn't exist, or the run can't switch to it.
     """
     from mptui.config.change import switched
-    from mptui.config.keys import said, value_of
+    from mptui.config.keys import SETTINGS, said, value_of, with_values
     from mptui.config.resolve import resolve
     from mptui.registry.models import task_of_model
     from mptui.runs.planning.plan import Request
@@ -79,6 +85,7 @@ def predict_switch(
         environ=request.environ,
         now=frozenset(),
     ).config
+    preset = with_values(preset, {key: value_of(now, key) for key in given if key in SETTINGS})
     switch = switched(now, preset)
     kept = {key: [said(value_of(now, key)), said(value_of(preset, key))] for key in switch.kept}
     rate = _rate_change(now, switch.config, position) if position is not None else None

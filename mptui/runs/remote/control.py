@@ -29,7 +29,8 @@ from mptui.text import clean
 # --------------------------------------------------------------------------------------------------
 # The protocol is lines of JSON. A client first receives
 #
-#     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "journal": 81920}
+#     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "given": ["training.lr", …],
+#      "journal": 81920}
 #
 # and then every event that is not in the first `journal` bytes of the journal, each with the length of the
 # journal after it, so that a client always knows its position in the journal:
@@ -104,6 +105,7 @@ class ControlServer:
         run: The run directory, locked by this process.
         presets: Names of the profiles for the command `preset`.
         profile: Returns the current profile.
+        given: Returns the settings that a person has given to this very run, which no profile changes.
         on_command: Accepts a command, its argument, its id, and who asks; may raise an MptuiError.
         clock: Clock in seconds, for the limit of commands per second over all clients.
     """
@@ -114,12 +116,14 @@ class ControlServer:
         *,
         presets: Sequence[str],
         profile: Callable[[], str],
+        given: Callable[[], Sequence[str]] = tuple,
         on_command: Callable[[str, str | None, str, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._presets = list(presets)
         self._profile = profile
+        self._given = given
         self._on_command = on_command
         self._clock = clock
         self._second = self._commands = 0
@@ -222,7 +226,8 @@ class ControlServer:
             self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
         hello = {"hello": VERSION, "run": self._run.name, "profile": self._profile()}
-        self._send(client, _line({**hello, "presets": self._presets, "journal": at}))
+        hello |= {"presets": self._presets, "given": list(self._given()), "journal": at}
+        self._send(client, _line(hello))
         self._flush(client)
 
     def _resume_accepting(self) -> None:

@@ -161,6 +161,7 @@ class AttachedRun:
         self.run = run
         self._is_alive = is_alive or partial(is_trained, run)
         self.profiles: Sequence[str] = ()
+        self.given: Sequence[str] = ()
         self.exit_code = 0
         self._readonly = readonly
         self._events: deque[Event] = deque()
@@ -255,8 +256,7 @@ class AttachedRun:
         except OSError:
             return False
         connection.set_timeout(LOOK_S)
-        presets = connection.hello.get("presets")
-        self.profiles = [clean(str(name), 100) for name in presets] if isinstance(presets, list) else []
+        self.profiles, self.given = (_names(connection.hello.get(key)) for key in ("presets", "given"))
         with self._lock:
             self._connection = connection
             self._send_pending()
@@ -428,3 +428,8 @@ class EventBuffer:
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for an event; return whether there is one."""
         return self._arrived.wait(timeout)
+
+
+def _names(value: object) -> list[str]:
+    """Return the names that a run tells a client."""
+    return [clean(str(name), 100) for name in value] if isinstance(value, list) else []

@@ -119,6 +119,7 @@ class Session(RankTraining):
             run,
             presets=preset_names(plan.request.environ),
             profile=lambda: self.plan.resolved.profile,
+            given=lambda: self.plan.resolved.given,
             on_command=self.send,
         )
 

@@ -525,8 +525,9 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.undo_step, view.undo_to = view.left_step if event.undone else event.step, event.previous
         view.is_undone = view.has_left = event.undone and view.left_step is not None
         view.left_step = None
-    view.mark(event, _switch_label(event))
-    view.timeline.happen("switch")
+    if event.undone or event.changes or event.previous != event.profile:
+        view.mark(event, _switch_label(event))
+        view.timeline.happen("switch")
 
 
 def _undo(view: ViewState, event: PresetSwitched) -> None:

@@ -443,10 +443,12 @@ class LiveScreen(RunPage):
     async def _predict_switch(self, digit: int, name: str) -> None:
         source = self.source
         run, request = source.run, source.request
-        prediction, position = SwitchPrediction(), self.position
+        prediction, position, given = SwitchPrediction(), self.position, source.given
         if run is not None and not self.source.finished:
             try:
-                prediction = await in_background(lambda: predict_switch(run, name, request, position))
+                prediction = await in_background(
+                    lambda: predict_switch(run, name, request, position, given=given)
+                )
             except MptuiError:
                 self.action_command("preset", name)  # the run refuses it in these words
                 return
