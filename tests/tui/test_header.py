@@ -81,11 +81,14 @@ def test_a_phase_says_how_long_it_lasts_where_there_is_room():
 
 def test_an_earlier_moment_has_the_names_and_the_state_of_then():
     past = fork_view()
-    past.profile, past.precision = "stable", "fp32"
     past.handle(Paused(time=30.0))
+    past.profile, past.precision, past.time, past.is_past = "stable", "fp32", 40.0, True
     line = headline(past, 100.0, 140, RunMoment(40.0, 40, 40.0)).plain
     assert "stable" in line
     assert "■ paused   ◂ 1 min  0 s ago, step 40, fp32; Esc: now" in line
+    unread = headline(past, 100.0, 140, RunMoment(20.0, 20, 20.0)).plain
+    assert "◂ 1 min 20 s ago, step 20; Esc: now" in unread
+    assert "paused" not in unread
 
 
 COMPARED = ForkWords("bf16 is 1.9x ahead, loss +0.002", "1.9x ahead, loss +0.002", compares=True)

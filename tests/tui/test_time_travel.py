@@ -1,6 +1,7 @@
 """The timeline of the live screen, and the way back in time."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -66,12 +67,20 @@ async def test_keys_lead_back_in_time_and_escape_to_now(stage, source, size):
         assert "advice:" not in text
         assert "bound by compute" in text
         assert text.count("step 11,") >= 2  # the charts, too
+        assert re.search("fast .*● training   ◂ .* ago, step 11,[0-9]*, fp16; Esc: now", text)
+        await pilot.press("n")
+        await pilot.pause()
+        first = frame(app).splitlines()[0]
+        assert "fast" in first
+        assert "● training" in first
+        await pilot.press("n")
         await pilot.press("escape")
         await pilot.pause()
         assert "ago, step" not in frame(app)
         assert "advice:" in frame(app)
         await pilot.press("home")
-        assert await seen(app, pilot, "ago, step 0")
+        assert await seen(app, pilot, "ago, step 0, fp16")
+        assert "● scanning" in frame(app).splitlines()[0]
         assert await seen(app, pilot, "scale –" if size[0] < 100 else "skipped            –")
         await pilot.press("end")
         await pilot.pause()

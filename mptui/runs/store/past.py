@@ -150,7 +150,7 @@ def completed(past: RunView, now: RunView, moment: RunMoment) -> RunView:
     past.histories = {**now.histories, **_trends(now, moment.step)}
     past.step = moment.step
     past.time = moment.time
-    past.is_beating = False
+    past.is_beating, past.is_past = False, True
     past.epochs = past.epochs or now.epochs
     return past
 

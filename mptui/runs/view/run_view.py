@@ -25,7 +25,12 @@ class RunView(ViewState):
 
     Invariant: the state follows from the events, in their order, and from nothing else: no clock, no file,
     no width of a screen. So the live screen, a replay and an index at any position agree.
+
+    Attributes:
+        is_past: Whether it is that of an earlier moment, which stays as it is.
     """
+
+    is_past = False
 
     def handle(self, event: Event) -> None:
         """Update the state and the log."""

@@ -88,8 +88,8 @@ class ViewPage(Page):
         """Show changes."""
         from mptui.tui.widgets.header import Header  # needs NumPy, and the first screen does not
 
-        ended = self._view.finished is not None
-        self.query_one(Header).show(self._view, self._view.time if ended else time.time())
+        stands_still = self._view.finished is not None or self._view.is_past
+        self.query_one(Header).show(self._view, self._view.time if stands_still else time.time())
         if self._view.version != self._shown:
             self._shown = self._view.version
             self.show()

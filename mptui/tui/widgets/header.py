@@ -116,7 +116,9 @@ def headline(
     """
     names, parts = _names(view), _parts(view, now if moment is None else moment.time, silent_s)
     if moment is not None:
-        parts = {"state": parts["state"], "past": _past(moment, now, view.precision)}
+        is_of_then = view.is_past and view.time == moment.time  # else it is still being read
+        state = {"state": parts["state"]} if is_of_then else {}
+        parts = {**state, "past": _past(moment, now, view.precision if is_of_then else "")}
     elif fork is not None:
         style = "$text-accent" if fork.compares else "$quiet"
         parts |= {_FORK: Content.styled(fork.long, style), _SHORT: Content.styled(fork.short, style)}
