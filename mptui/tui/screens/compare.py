@@ -32,6 +32,9 @@ from mptui.tui.work import in_background
 
 RENEW_S = 2.0
 
+_NAME = 9
+"""Cells of the first line before what it says."""
+
 
 class CompareScreen(Page):
     """Compares two to eight runs.
@@ -126,7 +129,10 @@ class CompareScreen(Page):
             self._top.show_message(Content.styled(told + words, "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
-            words = difference(parent, fork, self._since, differing).sentence if parent and fork else ""
+            words = ""
+            if parent and fork:
+                found = difference(parent, fork, self._since, differing)
+                words = found.sentence if len(found.sentence) < self.size.width - _NAME else found.title
             told = words or f"waiting for the first {STEPS} steps of the fork"
             self._top.show_message(Content.styled(told, "$text-accent" if words else "$quiet"))
 
