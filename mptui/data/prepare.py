@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mptui import text as fmt
 from mptui.config.schema import DataConfig
 from mptui.data.address import open_binary
 from mptui.data.assemble import check_budget, lossy_images, mask_coding, within_budget
@@ -552,7 +553,7 @@ def _check_room(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
         raise DiskError(
-            f"{clean_name(str(out))}: about {needed:,} bytes more are needed, {free:,} are free",
+            f"about {fmt.size(needed)} more are needed, {fmt.size(free)} are free: {clean_name(str(out))}",
             hint="free disk space and repeat the command to continue; or choose another disk with --out",
         )
 
@@ -620,9 +621,9 @@ def _alone(out: Path) -> Iterator[None]:
 def _disk(out: Path, error: OSError) -> DiskError:
     free = ""
     with contextlib.suppress(OSError):
-        free = f"; {shutil.disk_usage(out).free:,} bytes are free"
+        free = f"; {fmt.size(shutil.disk_usage(out).free)} are free"
     return DiskError(
-        f"{clean_name(str(out))}: cannot write: {(error.strerror or str(error)).lower()}{free}",
+        f"cannot write: {(error.strerror or str(error)).lower()}{free}: {clean_name(str(out))}",
         hint=f"{disk_hint(error, out, 'choose another disk with --out')}; "
         "then repeat the command to continue",
     )

@@ -128,13 +128,13 @@ def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
     ended = prepare(data, "--image-size", 32, "--out", "out", fault=fault)
     assert ended.returncode == 7
     assert "cannot write" in ended.stderr
-    assert "bytes are free" in ended.stderr
+    assert " GiB are free" in ended.stderr or " MiB are free" in ended.stderr
     assert "repeat the command to continue" in ended.stderr
     assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
     short = "prepare.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
     ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)
     assert ended.returncode == 7
-    assert "bytes more are needed, 5,000 are free" in ended.stderr
+    assert "MiB more are needed, 0 MiB are free" in ended.stderr
 
 
 def test_mistakes_are_told_in_a_line(prepare, data, tmp_path):

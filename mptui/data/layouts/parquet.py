@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from mptui import text as fmt
 from mptui.data.address import MOST_BYTES, status_of
 from mptui.data.layouts.packed import (
     LONGEST_LABEL,
@@ -194,7 +195,9 @@ def _unpacked(
     needed, free = _size(file, columns), shutil.disk_usage(folder).free
     if needed > free:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise _no_room(folder, f"{needed:,} bytes are needed for the images, {free:,} are free", full)
+        raise _no_room(
+            folder, f"{fmt.size(needed)} are needed for the images, {fmt.size(free)} are free", full
+        )
     builder = ListingBuilder(path)
 
     def write(to: IO[bytes]) -> None:
