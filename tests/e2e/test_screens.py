@@ -3,12 +3,13 @@
 import os
 import re
 import signal
+import time
 
 import psutil
 import pytest
 from PIL import Image
 
-from mptui.events import DeviceSample, Step
+from mptui.events import DeviceSample, Step, Suspended
 from tests import hostile
 from tests.cli.test_run import SMALLEST
 from tests.e2e.test_terminal import ENDLESS, SHORT, count, look_until, start_training
@@ -53,6 +54,24 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
+
+
+@pytest.mark.slow
+def test_the_time_that_ctrl_z_took_a_run_is_told_when_it_goes_on(training):
+    program = training(size=(140, 45))
+    program.press("\x1a")
+    look_until(lambda: program.child.status() == psutil.STATUS_STOPPED)
+    stopped = time.monotonic()
+    look_until(lambda: time.monotonic() > stopped + 12)
+    for pid in (program.pid, program.child.pid):
+        os.kill(pid, signal.SIGCONT)
+    look_until(lambda: count(program, Suspended) == 1)
+    program.shows("suspended for")
+    assert "no sign" not in program.text
+    program.press("xx")
+    program.shows("■ stopped")
+    program.press("q")
+    assert program.exit_code() == 0
 
 
 @pytest.fixture
