@@ -64,6 +64,10 @@ def test_a_cause_is_named_only_where_one_thing_differs(chance, differing, names,
     assert found.sentence.startswith(names)
     assert cause in found.sentence
     assert found.title.endswith(", 3 things differ") == (len(differing) == 3)
+    assert found.within(200) == found.sentence
+    clause = found.sentence.partition(";")[0]
+    assert found.within(len(clause) + 17) == (f"{clause}, 3 things differ" if len(differing) == 3 else clause)
+    assert found.within(20) == found.title
 
 
 def test_what_changed_after_the_fork_is_one_of_the_things_that_differ(chance):

@@ -62,13 +62,21 @@ class ForkDifference:
     @property
     def title(self) -> str:
         """The same for a line with other things: `bf16 is 1.9x ahead, loss +0.002`."""
-        words, count = self._words("", ""), len(self.differing)
-        return f"{words}, {count} things differ" if words and count > 1 else words
+        return self._counted(self._words("", ""))
+
+    def within(self, width: int) -> str:
+        """The sentence in at most `width` cells: with the number of things that differ, or without it."""
+        clause = self._counted(self.sentence.partition("; ")[0])
+        return next((words for words in (self.sentence, clause) if len(words) <= width), self.title)
 
     @property
     def short(self) -> str:
         """The same for a narrow line: `1.9x ahead, loss +0.002`."""
         return ", ".join(word for word in (self._speed("", ""), self._loss()) if word)
+
+    def _counted(self, words: str) -> str:
+        count = len(self.differing)
+        return f"{words}, {count} things differ" if words and count > 1 else words
 
     def _words(self, of: str, beside: str) -> str:
         words = ", ".join(word for word in (self._speed(of, beside), self._loss()) if word)

@@ -33,7 +33,7 @@ from mptui.tui.work import in_background
 RENEW_S = 2.0
 
 _NAME = 9
-"""Cells of the first line before what it says."""
+"""Cells of the first line beside what it says."""
 
 
 class CompareScreen(Page):
@@ -129,10 +129,8 @@ class CompareScreen(Page):
             self._top.show_message(Content.styled(told + words, "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
-            words = ""
-            if parent and fork:
-                found = difference(parent, fork, self._since, differing)
-                words = found.sentence if len(found.sentence) < self.size.width - _NAME else found.title
+            room = self.size.width - _NAME
+            words = difference(parent, fork, self._since, differing).within(room) if parent and fork else ""
             told = words or f"waiting for the first {STEPS} steps of the fork"
             self._top.show_message(Content.styled(told, "$text-accent" if words else "$quiet"))
 
