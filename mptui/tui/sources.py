@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from typing_extensions import Self
 
 from mptui.errors import ConfigError, DataError, MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
@@ -23,22 +24,101 @@ from mptui.registry.own_code import fault_of
 from mptui.runs.remote.control import preset_names
 from mptui.runs.remote.feed import AttachedRun
 from mptui.runs.store.directory import RANKS
-from mptui.runs.store.index import read_run
+from mptui.runs.store.index import view_to_resume
 from mptui.runs.store.lock import owner_of
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
-    from mptui.runs.remote.feed import EventBuffer
+    from mptui.runs.remote.feed import OwnFeed
     from mptui.runs.session.session import Session
 
 
-# A source of the live screen: a run that it started in a separate process
-# ------------------------------------------------------------------------
+# A source of the live screen: a run that it starts
+# -------------------------------------------------
 
 
-class IsolatedSource:
+class StartedRun:
+    """A run that a thread of this process starts for a request: here, or in another process.
+
+    Args:
+        request: The request.
+        resume: The directory of the run to resume; None: a new run.
+    """
+
+    hosted = True
+
+    def __init__(self, request: "Request", resume: Path | None) -> None:
+        self.request = request
+        self.can_detach = launcher() is None
+        self.profiles: Sequence[str] = preset_names(request.environ)
+        self.given: Sequence[str] = ()
+        self.run: Path | None = None
+        self.exit_code = 0
+        self._feed: AttachedRun | OwnFeed | None = None
+        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
+
+    def start(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, all its files are written, and a late screen has been told all of it."""
+        return self._ended.is_set() and not self._early and not (self._feed and self._feed.pending)
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call."""
+        events = [self._early.popleft() for _ in range(len(self._early))]
+        return events + (self._feed.poll() if self._feed else [])
+
+    def wait(self) -> None:
+        """Wait for the end of the run."""
+        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
+            pass
+
+    def _host(self) -> None:
+        started = time.monotonic()
+        try:
+            self._run(started)
+        except MptuiError as error:
+            self._refused(error.exit_code, error.message, error.hint, started)
+        except Exception as error:  # noqa: BLE001 - a bug: shown on the screen, which must not wait forever
+            traceback.print_exc()  # to the log
+            fault = fault_of(error)
+            words = clean(f"{type(error).__name__}: {error}")
+            message, hint = (fault.message, fault.hint) if fault else (words, "")
+            self._refused(1, message, hint, started)
+        finally:
+            self._ended.set()
+
+    def _run(self, started: float) -> None:
+        """Start the run and wait for its end; `started` is now, by the monotonic clock."""
+        raise NotImplementedError
+
+    def _asked(self, command: str, argument: str | None) -> None:
+        """Tell that a command waits for the run to begin."""
+        asked = CommandAnswered(command=command, state="asked", detail=argument or "", by="key")
+        self._early.append(asked)
+
+    def _refused(self, code: int, message: str, hint: str, started: float, status: str = "failed") -> None:
+        """Emit the end of a run that never began, with the reason."""
+        self.exit_code = code
+        seconds = time.monotonic() - started
+        self._early.append(
+            RunFinished(status=status, exit_code=code, message=message, hint=hint, seconds=seconds)
+        )
+
+
+# In a separate process
+# ---------------------
+
+
+class IsolatedSource(StartedRun):
     """Starts `mptui run --detach` or `resume --detach` for a request, and attaches to it.
 
     Args:
@@ -48,46 +128,20 @@ class IsolatedSource:
         resume: The directory of the run to resume; None: a new run.
     """
 
-    hosted = True
     isolated = True
 
     def __init__(
         self, request: "Request", runs: Path, *, group: Sequence[str] = (), resume: Path | None = None
     ) -> None:
-        self.request = request
+        super().__init__(request, resume)
         self._command = command(request, runs, group, resume)
-        self.can_detach = launcher() is None
-        self.run: Path | None = None
-        self.exit_code = 0
         self._resumed = None if resume is None else AttachedRun(resume, resumed=True)
         self.view = RunView() if self._resumed is None else self._resumed.view
-        self.profiles: Sequence[str] = preset_names(request.environ)
-        self.given: Sequence[str] = ()
-        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._commands: deque[tuple[str, str | None]] = deque()
         self._attached: AttachedRun | None = None
         self._lock = threading.Lock()
         self._starting: subprocess.Popen[str] | None = None
         self._stop: int | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="mptui-isolated", daemon=True)
-
-    def start(self) -> "IsolatedSource":
-        """Start the thread that starts and follows the run."""
-        self._thread.start()
-        return self
-
-    @property
-    def finished(self) -> bool:
-        """Whether all events have been delivered."""
-        return (
-            self._ended.is_set() and not self._early and (self._attached is None or self._attached.finished)
-        )
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call."""
-        events = [self._early.popleft() for _ in range(len(self._early))]
-        return events + (self._attached.poll() if self._attached else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
         """Send a command, or queue it until the run has started."""
@@ -100,9 +154,7 @@ class IsolatedSource:
                 self.stop(signal.SIGTERM)
             else:
                 self._commands.append((command, argument))
-                detail = argument or ""
-                asked = CommandAnswered(command=command, state="asked", detail=detail, by="key")
-                self._early.append(asked)
+                self._asked(command, argument)
 
     def stop(self, signal: int) -> None:
         """Ask the run to save and stop; safe in a signal handler."""
@@ -114,11 +166,6 @@ class IsolatedSource:
         if self.run is not None:
             self._kill(signal.SIGUSR2)
 
-    def wait(self) -> None:
-        """Wait for the end of the run."""
-        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
-            pass
-
     def _kill(self, number: int) -> None:
         owner = None if self.run is None else owner_of(self.run / RANKS) or owner_of(self.run)
         if owner is not None:
@@ -127,19 +174,12 @@ class IsolatedSource:
         elif self._starting is not None and self._starting.poll() is None:
             self._starting.send_signal(number)
 
-    def _work(self) -> None:
-        started = time.monotonic()
-        try:
-            self._begin(started)
-            if self._attached is not None:
-                while not self._attached.wait(1.0):
-                    pass
-                self.exit_code = self._attached.exit_code
-        except Exception as error:  # noqa: BLE001 - shown on the screen, which must not wait forever
-            traceback.print_exc()
-            self._failed(1, clean(f"{type(error).__name__}: {error}"), "", started)
-        finally:
-            self._ended.set()
+    def _run(self, started: float) -> None:
+        self._begin(started)
+        if self._attached is not None:
+            while not self._attached.wait(1.0):
+                pass
+            self.exit_code = self._attached.exit_code
 
     def _begin(self, started: float) -> None:
         self._starting = subprocess.Popen(  # noqa: S603 - this program itself, and no shell
@@ -157,7 +197,7 @@ class IsolatedSource:
             self.run = Path(json.loads(told)["directory"])
             attached = (self._resumed or AttachedRun(self.run)).start()
             with self._lock:
-                self._attached = attached
+                self._attached = self._feed = attached
                 for asked in self._commands:
                     self._attached.send(*asked)
             if self._stop is not None:
@@ -165,20 +205,8 @@ class IsolatedSource:
             return
         message, _, hint = complaint.rpartition("mptui: ")[2].strip().partition("\n")
         code = shell_exit_code(self._starting.returncode)
-        self._failed(code, clean(message), clean(hint.strip()), started)
-
-    def _failed(self, code: int, message: str, hint: str, started: float) -> None:
-        """Emit the end of a run that never started, with the reason."""
-        self.exit_code = code
-        self._early.append(
-            RunFinished(
-                status="stopped" if self._stop is not None else "failed",
-                exit_code=code,
-                message=message,
-                hint=hint,
-                seconds=time.monotonic() - started,
-            )
-        )
+        status = "failed" if self._stop is None else "stopped"
+        self._refused(code, clean(message), clean(hint.strip()), started, status)
 
 
 def command(
@@ -206,12 +234,12 @@ def _toml(value: Any) -> str:  # noqa: ANN401 - any value of the schema
     return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
 
 
-# A source of the live screen: a run of this process
-# --------------------------------------------------
-# Planning and the session need torch: both run in a thread of the source, never in the screen's.
+# In this process
+# ---------------
+# Planning and the session need torch: both run in the thread of the source, never in the screen's.
 
 
-class SessionSource:
+class SessionSource(StartedRun):
     """Plans and runs a request, with events from the beginning.
 
     Args:
@@ -221,6 +249,8 @@ class SessionSource:
         resume: The directory of the run to resume; None: a new run.
     """
 
+    isolated = False
+
     def __init__(
         self,
         request: "Request",
@@ -229,45 +259,14 @@ class SessionSource:
         on_directory: Callable[[Path], None] = lambda _: None,
         resume: Path | None = None,
     ) -> None:
-        self.profiles: Sequence[str] = preset_names(request.environ)
-        self.given: Sequence[str] = ()
-        self.hosted = True
-        self.isolated = False
-        self.can_detach = launcher() is None
-        self.exit_code = 0
-        self.view = RunView() if resume is None else _view_of(resume)
-        self.run: Path | None = None
+        super().__init__(request, resume)
+        self.view = RunView() if resume is None else view_to_resume(resume)[0]
         self._resume = resume
-        self.request = request
         self._runs = runs
         self._on_directory = on_directory
-        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
-        self._buffer: EventBuffer | None = None
         self._session: Session | None = None
         self._commands: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
         self._stop: tuple[int | None] | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
-
-    def start(self) -> "SessionSource":
-        """Start the thread that plans and runs the request."""
-        self._thread.start()
-        return self
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run has ended and all its files are written."""
-        return self._ended.is_set()
-
-    def wait(self) -> None:
-        """Wait for the end of the run."""
-        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
-            pass
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call."""
-        events = [self._early.popleft() for _ in range(len(self._early))]
-        return events + (self._buffer.drain() if self._buffer else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
         """Send a command, or queue it until the run has started.
@@ -280,8 +279,7 @@ class SessionSource:
             if session is not None:
                 session.mailbox.stop(None)
         if session is None:
-            detail = argument or ""
-            self._early.append(CommandAnswered(command=command, state="asked", detail=detail, by="key"))
+            self._asked(command, argument)
         self._commands.put((command, argument))
 
     def stop(self, signal: int) -> None:
@@ -295,22 +293,13 @@ class SessionSource:
         if self._session is not None:
             self._session.mailbox.save()
 
-    def _host(self) -> None:
-        started = time.monotonic()
+    def _run(self, started: float) -> None:
         try:
-            self._run()
-        except MptuiError as error:
-            self._refused(error.message, error.hint, error.exit_code, started)
-        except Exception as error:  # noqa: BLE001 - a bug: shown on the screen, which must not wait forever
-            traceback.print_exc()  # to the log
-            fault = fault_of(error)
-            message, hint = (fault.message, fault.hint) if fault else (clean(repr(error)), "")
-            self._refused(message, hint, 1, started)
+            self._train()
         finally:
             self._commands.put(None)
-            self._ended.set()
 
-    def _run(self) -> None:
+    def _train(self) -> None:
         from mptui.runs.planning.build import check_inputs
         from mptui.runs.planning.plan import plan_run
         from mptui.runs.session.session import Session
@@ -329,7 +318,7 @@ class SessionSource:
         self.run = path
         resume = self._resume is not None
         session = Session(plan, path, resume=resume, force_compile=plan.resolved.compile_forced)
-        self._buffer = session.listen()
+        self._feed = session.listen()
         session.start()
         self._hand_over(session)
         session.wait()
@@ -354,21 +343,3 @@ class SessionSource:
         signal = self._stop[0] if self._stop else None
         self.exit_code = 128 + signal if signal else 0
         self._early.append(RunFinished(status="stopped", exit_code=self.exit_code))
-
-    def _refused(self, message: str, hint: str, code: int, started: float) -> None:
-        """Emit the end of a run that never began, with the reason."""
-        self.exit_code = code
-        seconds = time.monotonic() - started
-        self._early.append(
-            RunFinished(status="failed", exit_code=code, message=message, hint=hint, seconds=seconds)
-        )
-
-
-def _view_of(run: Path) -> RunView:
-    """Return the earlier view of a resumed run."""
-    try:
-        view = read_run(run)
-    except OSError:
-        return RunView()
-    view.finished = None
-    return view

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.cli.train.attach import _running_or_newest
 from mptui.events import DeviceSample, EpochFinished, to_record
+from mptui.runs.listing.rows import RunList
 from mptui.runs.listing.table import COLUMNS
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.store.files import Summary
@@ -17,6 +19,7 @@ from mptui.runs.store.journal import NAME, Journal
 from mptui.runs.store.lock import NAME as LOCK
 from tests.cli.calls import call
 from tests.made.json_documents import checked
+from tests.tui.events import START, run_started, step_event
 
 
 def a_run(folder, name, *, lr=0.1, losses=(2.0, 1.0), **summary):
@@ -81,6 +84,32 @@ def test_running_finished_crashed_and_silent_are_told_apart(tmp_path):
     assert going.name in shown.stdout
     assert "running, no sign for 10 min 0 s" in shown.stdout
     assert "mptui attach" in shown.stderr
+
+
+def test_a_run_that_was_killed_in_its_first_epoch_is_listed_from_its_journal(tmp_path):
+    run = a_run(tmp_path, "killed")
+    (run / NAME).unlink()
+    write_json(run / SUMMARY, Summary(run.name, str(run)).document)  # as it is before the first event
+    journal = Journal(run)
+    journal.write(run_started(model="resnet18", dataset="shapes"))
+    for step in (90, 131):
+        journal.write(step_event(step, START + step, random.Random(0)))
+    journal.close()
+    (listed,) = json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)["runs"]
+    assert (listed["status"], listed["model"], listed["dataset"]["name"]) == ("crashed", "resnet18", "shapes")
+    assert listed["optimizer_steps"] == 131
+    (row,) = RunList(tmp_path).rows()
+    assert (row.state, row.model, row.data) == ("crashed", "resnet18", "shapes")
+    assert "crashed after step 131" in call("stop", run).stdout
+
+
+def test_the_last_step_of_a_killed_run_is_that_of_its_journal(tmp_path):
+    run = a_run(tmp_path, "killed", status="running", model="resnet18")
+    journal = Journal(run)
+    journal.write(step_event(74, START, random.Random(0)))
+    journal.close()
+    (listed,) = json.loads(call("runs", "--runs-dir", tmp_path, "--json").stdout)["runs"]
+    assert listed["optimizer_steps"] == 74
 
 
 def test_two_runs_are_put_beside_each_other(tmp_path):

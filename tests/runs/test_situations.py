@@ -27,12 +27,11 @@ from mptui.events import (
 from mptui.lab.report.pages import markdown_page
 from mptui.lab.report.report import read_report
 from mptui.runs.listing.rows import row_of
-from mptui.runs.remote.feed import EventBuffer
+from mptui.runs.remote.feed import OwnFeed
 from mptui.runs.session.ending import concerns_of
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CONFIG, SUMMARY
 from mptui.runs.store.files import Summary
-from mptui.runs.store.journal import events_between
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.header import alert_line, headline
@@ -244,24 +243,24 @@ def test_a_full_disk_that_has_room_again(tmp_path):
     assert "Branches" not in well.report
 
 
-def test_a_stall_of_20_000_events_hides_no_pause(tmp_path):
+def test_a_stall_of_8_000_events_hides_no_pause(tmp_path):
     """A screen that has read nothing meanwhile: what no longer fitted into memory comes from the journal."""
-    (one,), count, kept = steps(1, 1), 20_000, 100
+    (one,), count, kept = steps(1, 1), 8_000, 100
     head, tail = written([one]).split('"step":1,', 1)
     lines = [
         f'{head}"step":{at},{tail}'.replace(f"{START + 1}", f"{START + at}", 1) for at in range(1, count + 1)
     ]
     lines.insert(5_000, written([Paused(time=START + 5_000, step=5_000)]))
     (tmp_path / journal.NAME).write_text(written([start()]) + "".join(lines))
-    length = (tmp_path / journal.NAME).stat().st_size
-    buffer = EventBuffer(
-        lambda begin, end: events_between(tmp_path / journal.NAME, begin, end), capacity=kept
-    )
-    for at in range(count + 2):  # all but the last ones are dropped
-        buffer.handle(one if at < count - kept else replace(one, step=at - 1, time=START + at - 1), length)
-    view = folded(buffer.drain())
+    feed, at = OwnFeed(tmp_path, capacity=kept), 0
+    feed.position = 0
+    for number, line in enumerate([written([start()]), *lines]):  # all but the last ones are dropped
+        at += len(line)
+        near = number > len(lines) - kept
+        feed.handle(replace(one, step=number - 1, time=START + number - 1) if near else one, at, at)
+    view = folded(feed.drain())
     assert view.paused
-    assert view.step == 20_000
+    assert view.step == 8_000
     assert "■ paused" in headline(view, START + 2_001, WIDTH).plain
 
 

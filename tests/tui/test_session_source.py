@@ -9,7 +9,7 @@ import pytest
 
 from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, Progress, RunFinished, RunStarted, Step
 from mptui.runs.planning.plan import Request
-from mptui.runs.remote.feed import EventBuffer
+from mptui.runs.remote.feed import OwnFeed
 from mptui.runs.session import session
 from mptui.runs.store.journal import read_journal
 from mptui.runs.view.run_view import RunView
@@ -163,12 +163,13 @@ def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):
 
 
 def test_a_screen_that_looked_away_for_long_knows_the_run_as_its_journal_does(folder, monkeypatch):
-    monkeypatch.setattr(session, "EventBuffer", partial(EventBuffer, capacity=20))
+    monkeypatch.setattr(session, "OwnFeed", partial(OwnFeed, capacity=20))
     source = source_of(folder, "training.max_steps=12", "logging.step_interval_s=0").start()
     source.wait()
     shown, written = RunView(), RunView()
-    for event in source.poll():
-        shown.handle(event)
+    while not source.finished:
+        for event in source.poll():
+            shown.handle(event)
     for event in read_journal(source.run):
         written.handle(event)
     assert shown.started is not None

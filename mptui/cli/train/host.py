@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mptui.engine.ranks.group import Ranks
     from mptui.processes.rank_place import RankPlace
     from mptui.runs.planning.plan import Plan
-    from mptui.runs.remote.feed import EventBuffer
+    from mptui.runs.remote.feed import OwnFeed
     from mptui.runs.session.session import Session
 
 POLL_S = 1.0
@@ -165,7 +165,7 @@ def renderer_of(*, silent: bool) -> Renderer:
     return Bars(out, icons) if sys.stderr.isatty() else Plain(out, icons)
 
 
-def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals: Signals) -> None:
+def _show(session: "Session", events: "OwnFeed", renderer: Renderer, signals: Signals) -> None:
     """Show events until the run has ended; without a terminal, only wait for the end.
 
     Events are polled: waking this thread for each would take the GIL and a CPU from the training thread.

@@ -1,6 +1,5 @@
 """`mptui stop`: saves and stops a run of another process."""
 
-import contextlib
 import os
 import signal
 import time
@@ -112,9 +111,8 @@ def _tell_warnings(connection: "Connection | None") -> "Connection | None":
         connection.close()
         return None
     for document in documents:
-        event = document.get("event")
-        if isinstance(event, dict) and (event.get("event"), event.get("code")) == ("warning", "disk"):
-            typer.echo(clean(f"{event.get('message')}", 4096), err=True)
+        if isinstance(disk := document.get("disk"), str):
+            typer.echo(clean(disk, 4096), err=True)
     return connection
 
 
@@ -134,14 +132,10 @@ def _tell_end(run: "Path", words: str) -> int:
     """Print how a run ended, and return its exit code; 0 if it was stopped, and all of it is saved."""
     from mptui.engine.checkpoint.pointers import checkpoint_of, lost_words, steps_lost
     from mptui.runs.store.directory import CHECKPOINTS, CRASHED, status_of
-    from mptui.runs.store.index import read_run
     from mptui.runs.view.words import steps_words
 
     summary = status_of(run)
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
-    if status == CRASHED:
-        with contextlib.suppress(OSError):  # the summary is older than the journal
-            steps = max(read_run(run).step, steps or 0)
     after = f" after step {steps_words(steps, summary.get('total_steps'))}" if isinstance(steps, int) else ""
     typer.echo(clean(f"{run.name} {words} {status}{after}"))
     lost = steps_lost(run / CHECKPOINTS, steps or 0)

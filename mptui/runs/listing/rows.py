@@ -24,9 +24,9 @@ from mptui.runs.store.directory import (
     is_trained,
     list_runs,
     read_json,
-    read_summary,
     started_of,
     status_of,
+    summary_of,
     time_of,
 )
 from mptui.runs.store.heartbeat import Heartbeat, silence_of
@@ -331,7 +331,7 @@ class RunList:
         read: Reads the summary of a run.
     """
 
-    def __init__(self, folder: Path, read: Callable[[Path], dict[str, Any]] = read_summary) -> None:
+    def __init__(self, folder: Path, read: Callable[[Path], dict[str, Any]] = summary_of) -> None:
         self.folder = folder
         self._read = read
         self._known: dict[Path, tuple[object, RunRow]] = {}
@@ -363,7 +363,7 @@ class RunList:
         except OSError:
             version = None
         before = known.get(run)
-        if before is not None and before[0] == version and _is_parent_there(before[1]):
+        if before is not None and before[0] == version and before[1].model and _is_parent_there(before[1]):
             return before
         return version, row_of(run, self._read(run))
 

@@ -1,4 +1,4 @@
-"""The control socket of a run: sends all events to clients, and passes their commands to the session."""
+"""The control socket of a run: passes commands of clients to the session, and wakes clients."""
 
 import contextlib
 import json
@@ -11,7 +11,6 @@ import struct
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -20,37 +19,34 @@ from mptui.config.profiles import profile_names
 from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import ConfigError, MptuiError
-from mptui.events import CommandAnswered, Event, to_record
-from mptui.runs.store import journal
+from mptui.events import CommandAnswered, Event, Warned
 from mptui.runs.store.lock import is_open_in
 from mptui.text import clean
 
-# The control socket of a run: sends all events to clients, and passes their commands to the session
-# --------------------------------------------------------------------------------------------------
+# The control socket of a run: passes commands of clients to the session, and wakes clients
+# -----------------------------------------------------------------------------------------
 # The protocol is lines of JSON. A client first receives
 #
-#     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "given": ["training.lr", …],
-#      "journal": 81920}
+#     {"protocol": 2, "run": "…", "profile": "fast", "presets": ["fast", …], "given": ["training.lr", …]}
 #
-# and then every event that is not in the first `journal` bytes of the journal, each with the length of the
-# journal after it, so that a client always knows its position in the journal:
-#
-#     {"at": 82310, "event": {"event": "step", …}}
+# What happens in the run is in its journal, and nowhere else. A line that is no answer, mostly `{}`, says
+# that there is more of it; a client that is slow to receive has one such line waiting, not more. A full disk
+# keeps from the journal why the run waits for it: `{"disk": "…: No space left on device", "written": false}`.
 #
 # A client can send `{"command": "pause", "id": "7"}` or `{"command": "preset", "argument": "fast"}`, a screen
 # with `"by": "key"`. A command with an id is answered with `{"answer": "7", "state": "asked"}` once the run
 # has it, and the events that say what became of it have the id; invalid and refused lines are answered with
-# `{"error": "…", "answer": "7"}`. A client that is too slow is disconnected; it continues with the journal.
+# `{"error": "…", "answer": "7"}`.
+#
+# Protocol 1 began with `{"hello": 1, …}` and sent each event as `{"at": …, "event": {…}}`: to a client of
+# today, these are lines that are no answer. A client of protocol 1 finds no hello, and follows the file.
 
-VERSION = 1
+VERSION = 2
 LINE_LIMIT = 4096
 """Largest line from a client, in bytes."""
 
-BEHIND_LIMIT = 4 << 20
-"""Unsent bytes at which a client is disconnected."""
-
-WAITING_LIMIT = 10_000
-"""Unhandled events at which all clients are disconnected."""
+BEHIND_LIMIT = 1 << 16
+"""Unsent bytes of answers at which a client is disconnected."""
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
@@ -66,7 +62,7 @@ ACCEPT_PAUSE_S = 1.0
 """Seconds without accepting clients after an error."""
 
 ENDING_S = 1.0
-"""Seconds that the end of a run waits for clients to receive the last events."""
+"""Seconds that the end of a run waits for clients to receive the last answers."""
 
 PRESETS = 9
 """Number of profiles with a digit."""
@@ -78,14 +74,10 @@ def preset_names(environ: Mapping[str, str]) -> list[str]:
 
 
 class _Client:
-    """One connection, with received and unsent data.
+    """One connection, with received and unsent data."""
 
-    Events are numbered; the client reads those up to `since` in the journal.
-    """
-
-    def __init__(self, connection: socket.socket, since: int) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.since = since
         self.received = bytearray()
         self.waiting = bytearray()
         self.faults = self._second = 0
@@ -129,9 +121,7 @@ class ControlServer:
         self._second = self._commands = 0
         self._under_way: set[str] = set()
         self._lock = threading.Lock()
-        self._events: deque[tuple[int, int, Event]] = deque()
-        self._lost = False
-        self._count = self._at = 0
+        self._news: dict[str, object] | None = None
         self._clients: list[_Client] = []
         self._socket: ControlSocket | None = None
         self._paused_until = 0.0
@@ -146,7 +136,6 @@ class ControlServer:
         """
         self._socket = listen(self._run)
         self._listener = self._socket.listener
-        self._at = journal.length(self._run)
         self._selector = selectors.DefaultSelector()
         self._wakeup_read, self._wakeup_write = socket.socketpair()
         for end in (self._wakeup_read, self._wakeup_write):
@@ -155,21 +144,19 @@ class ControlServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread.start()
 
-    def handle(self, event: Event) -> None:
-        """Send an event that was just written to the journal; one thread at a time. Never blocks."""
-        at = journal.length(self._run)
+    def handle(self, event: Event, *, written: bool = True) -> None:
+        """Wake the clients: an event was given to the journal, and `written` or not. Never blocks."""
         if isinstance(event, CommandAnswered) and event.state == "taken":
             self._under_way.discard(event.command)
+        news: dict[str, object] = {}
+        if isinstance(event, Warned) and event.code == "disk":
+            news = {"disk": event.message, "written": written}
         with self._lock:
-            self._at = at or self._at
-            self._count += 1
             if not self._clients:
                 return
-            if len(self._events) >= WAITING_LIMIT:
-                self._events.clear()
-                self._lost = True
-            self._events.append((self._count, self._at, event))
-        self._ring()
+            rings, self._news = self._news is not None, news or self._news or {}
+        if not rings:
+            self._ring()
 
     def close(self, *, remove: bool = True) -> None:
         """Send remaining data, and remove the socket unless another process owns it now."""
@@ -221,12 +208,11 @@ class ControlServer:
         if len(self._clients) >= CLIENTS_LIMIT or not is_own(connection):
             connection.close()
             return
-        with self._lock:
-            client, at = _Client(connection, self._count), self._at
-            self._clients.append(client)
+        client = _Client(connection)
+        self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
-        hello = {"hello": VERSION, "run": self._run.name, "profile": self._profile()}
-        hello |= {"presets": self._presets, "given": list(self._given()), "journal": at}
+        hello = {"protocol": VERSION, "run": self._run.name, "profile": self._profile()}
+        hello |= {"presets": self._presets, "given": list(self._given())}
         self._send(client, _line(hello))
         self._flush(client)
 
@@ -317,20 +303,12 @@ class ControlServer:
         return command, argument
 
     def _deliver(self) -> None:
-        """Send new events to all clients that don't read them in the journal."""
+        """Wake all clients if there is something new, and send what waits."""
         with self._lock:
-            events, lost = list(self._events), self._lost
-            self._events.clear()
-            self._lost = False
-        if lost:
-            for client in list(self._clients):
-                self._drop(client)
-        for number, at, event in events:
-            line = _line({"at": at, "event": to_record(event)})
-            for client in list(self._clients):
-                if number > client.since:
-                    self._send(client, line)
+            news, self._news = self._news, None
         for client in list(self._clients):
+            if news or (news is not None and not client.waiting):  # else what waits wakes it
+                self._send(client, _line(news))
             self._flush(client)
 
     def _send(self, client: _Client, line: bytes) -> None:
@@ -358,13 +336,12 @@ class ControlServer:
     def _drop(self, client: _Client) -> None:
         if client not in self._clients:
             return
-        with self._lock:
-            self._clients.remove(client)
+        self._clients.remove(client)
         self._selector.unregister(client.connection)
         client.connection.close()
 
     def _disconnect(self) -> None:
-        """Send the last events to all clients that accept them at once; then disconnect."""
+        """Send the last lines to all clients that accept them at once; then disconnect."""
         until = time.monotonic() + ENDING_S
         self._deliver()
         while any(client.waiting for client in self._clients) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Follows a run of another process, or a finished run, for a screen or a console."""
+"""The feed of a run, from which all that looks at it takes its events; follows a run of another process."""
 
 import contextlib
 import json
@@ -16,35 +16,174 @@ from mptui.events import CommandAnswered, Event, RunFinished, Warned
 from mptui.runs.remote import control
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CHECKPOINTS, CRASHED, is_trained, status_of, time_of
-from mptui.runs.store.index import fold_on, read_index
+from mptui.runs.store.index import read_index, view_to_resume
 from mptui.runs.store.journal import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
-from mptui.runs.view.specs import event_of
 from mptui.text import clean, shell_word
 
-# Follows a run of another process, or a finished run, for a screen or a console
-# ------------------------------------------------------------------------------
-# The initial view comes from the run's index. A thread reads the journal from there up to the position that
-# the run's socket names, and then follows the socket; without a socket, it follows the file. Polling never
-# blocks.
+# The feed of a run: its journal, read on from a position
+# ------------------------------------------------------
+# Whoever looks at a run begins with the view of a position of its journal (`runs/store/index.py`), and folds
+# the events after it: a screen beside the run, one that has attached, a console. Polling never blocks.
 
 LOOK_S = 0.25
-"""Seconds between two reads of the file without a socket."""
-
-HELLO_S = 5.0
-"""Seconds that a run may take to answer, as it may be compiling. Also the time between two attempts."""
+"""Seconds between two reads of the file if nothing wakes its reader."""
 
 EVENTS_A_POLL = 8_000
 """Events that a screen handles in 0.2 s."""
 
-PATIENCE_S = 15.0
-"""Seconds that a command waits for a connection before it is refused."""
-
-PENDING_LIMIT = 16
-"""Largest number of commands waiting for a connection."""
-
 WAITING_LIMIT = 20_000
 """Largest number of unpolled events; the thread pauses reading at this number."""
+
+FOLLOWED = 16 << 20
+"""Bytes that a reader may be behind, about 40,000 events, and still reads each of them; more is thinned."""
+
+CAPACITY = 10_000
+"""Events of this process that are kept in memory although they are on disk."""
+
+
+class Feed:
+    """The events after a position of a journal: each once, in order, for one reader.
+
+    Args:
+        run: The run directory.
+        position: The position, in bytes.
+        whole: Length in bytes up to which the first range is read without thinning; None: the journal's.
+
+    Attributes:
+        position: The position after the last event that was read.
+    """
+
+    def __init__(self, run: Path, position: int, *, whole: int | None = None) -> None:
+        self._path = run / journal.NAME
+        self.position = position
+        self._whole = whole
+        self._events: deque[Event] = deque()
+        self._closing = threading.Event()
+
+    @property
+    def pending(self) -> bool:
+        """Whether events that were read have not been polled."""
+        return bool(self._events)
+
+    def add(self, *events: Event) -> None:
+        """Add events that are in no journal, as the answers of this process."""
+        self._events.extend(events)
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call, or some of very many."""
+        return [self._events.popleft() for _ in range(min(len(self._events), EVENTS_A_POLL))]
+
+    def read(self, end: int | None = None) -> Event | None:
+        """Read the journal on, up to byte `end`; return the last event. Waits if its reader polls slowly.
+
+        Raises:
+            OSError: The file can't be read.
+        """
+        last = None
+        for position, events in read_events(self._path, self.position, end, whole=self._whole):
+            while len(self._events) > WAITING_LIMIT and not self._closing.wait(LOOK_S):
+                pass
+            self._events.extend(events)
+            self.position = position
+            last = events[-1] if events else last
+            if self._closing.is_set():
+                break
+        self._whole = FOLLOWED
+        return last
+
+    def close(self) -> None:
+        """Let `read` end."""
+        self._closing.set()
+
+
+class OwnFeed(Feed):
+    """The feed of the process that writes the journal, which doesn't wait for its disk.
+
+    Events are kept in memory until they are polled, and the writer never waits. If the reader is so late
+    that they become too many, those that are on disk are dropped, and read there by a thread.
+
+    Args:
+        run: The run directory.
+        capacity: Largest number of events in memory, beside those that wait for the disk.
+    """
+
+    def __init__(self, run: Path, capacity: int = CAPACITY) -> None:
+        super().__init__(run, journal.length(run), whole=FOLLOWED)
+        self._capacity = capacity
+        self._kept: deque[tuple[int, Event]] = deque()
+        self._dropped = self._dropped_to = 0
+        self._lock = threading.Lock()
+        self._arrived = threading.Event()
+        self._reader: threading.Thread | None = None
+
+    def handle(self, event: Event, position: int, written: int) -> None:
+        """Add an event, with the positions after it and after the last one on disk; safe from any thread."""
+        with self._lock:
+            self._kept.append((position, event))
+            while len(self._kept) > self._capacity and self._kept[0][0] <= written:
+                self._dropped_to, _ = self._kept.popleft()
+                self._dropped += 1
+        self._arrived.set()
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are events that have not been polled."""
+        return self._is_late or bool(self._kept)
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether events of the journal come before those in memory."""
+        return bool(self._events) or self._dropped_to > self.position
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call, or some of very many."""
+        self._arrived.clear()
+        with self._lock:
+            if self._dropped_to > self.position and self._reader is None:
+                self._reader = threading.Thread(target=self._read_dropped, name="mptui-feed", daemon=True)
+                self._reader.start()
+            if not self._is_late and self._kept:
+                self._events.extend(event for _, event in self._kept)
+                self.position = self._kept[-1][0]
+                self._kept.clear()
+        return super().poll()
+
+    def drain(self) -> list[Event]:
+        """Return all events since the last call; waits for the disk if some have to be read there."""
+        events: list[Event] = []
+        late = True
+        while late:
+            late = self._is_late
+            events += self.poll()
+            late |= self._is_late
+            if (reader := self._reader) is not None:
+                reader.join(LOOK_S)
+        return events
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for an event that has not been polled; return whether there is one."""
+        return self._arrived.wait(timeout)
+
+    def _read_dropped(self) -> None:
+        """Read what was dropped; what can't be read is missing, and said to be."""
+        while (end := self._dropped_to) > self.position:
+            dropped, self._dropped = self._dropped, 0
+            try:
+                self.read(end)
+            except OSError as error:
+                told = f"{dropped:,} events are missing here, as the journal can't be read: {error}"
+                self.add(Warned(code="journal", message=told))
+            with self._lock:  # `poll` may have gone on meanwhile
+                self.position = max(self.position, end)
+        self._reader = None
+
+
+# A connection to the socket of a run
+# -----------------------------------
+
+HELLO_S = 5.0
+"""Seconds that a run may take to answer, as it may be compiling. Also the time between two attempts."""
 
 
 class Connection:
@@ -70,7 +209,7 @@ class Connection:
         while time.monotonic() < until:
             if documents := self.documents():
                 hello, *self._more = documents
-                if "hello" not in hello:
+                if not {"protocol", "hello"} & hello.keys():
                     raise ConnectionError("not a run")
                 return hello
         raise TimeoutError("no answer")
@@ -133,6 +272,17 @@ class Connection:
         self._socket.close()
 
 
+# Follows a run of another process, or a finished run, for a screen or a console
+# ------------------------------------------------------------------------------
+# A thread reads the feed on whenever the socket of the run says so, without a socket from time to time.
+
+PATIENCE_S = 15.0
+"""Seconds that a command waits for a connection before it is refused."""
+
+PENDING_LIMIT = 16
+"""Largest number of commands waiting for a connection."""
+
+
 class AttachedRun:
     """Follows the run in a directory.
 
@@ -164,13 +314,8 @@ class AttachedRun:
         self.given: Sequence[str] = ()
         self.exit_code = 0
         self._readonly = readonly
-        self._events: deque[Event] = deque()
-        self.view, self._position = read_index(run)
-        if resumed:
-            with contextlib.suppress(OSError):  # it has no journal yet
-                for position in fold_on(run, self.view, self._position):
-                    self._position = position
-            self.view.finished = None
+        self.view, position = view_to_resume(run) if resumed else read_index(run)
+        self._feed = Feed(run, position)
         self._step = self.view.step
         self._time = self.view.time
         self._finished = self.view.finished if self.view.phase == "finished" else None
@@ -194,7 +339,12 @@ class AttachedRun:
     @property
     def finished(self) -> bool:
         """Whether no further events will come. Then `exit_code` is the run's, if it ended in the meantime."""
-        return self._ended.is_set() and not self._events
+        return self._ended.is_set() and not self.pending
+
+    @property
+    def pending(self) -> bool:
+        """Whether events that were read have not been polled."""
+        return self._feed.pending
 
     @property
     def connected(self) -> bool:
@@ -203,7 +353,7 @@ class AttachedRun:
 
     def poll(self) -> list[Event]:
         """Return the events since the last call."""
-        return [self._events.popleft() for _ in range(min(len(self._events), EVENTS_A_POLL))]
+        return self._feed.poll()
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the end of the run; return whether it has ended."""
@@ -221,6 +371,7 @@ class AttachedRun:
     def close(self) -> None:
         """Stop following."""
         self._closing.set()
+        self._feed.close()
         self._thread.join(2 * LOOK_S)
 
     # -- the thread
@@ -228,39 +379,44 @@ class AttachedRun:
     def _work(self) -> None:
         try:
             while not self._closing.is_set():
-                alive = self._is_alive()  # checked before reading, so that its last events are read
+                alive = self.connected or self._is_alive()  # before reading, so that the last events are read
                 self._lived |= alive
-                if alive and not is_held(self.run):  # a launcher is about to start its processes
-                    self._patient_until = time.monotonic() + PATIENCE_S
-                if alive and self._connect():
-                    self._follow()
-                    continue
-                self._read(None)
+                if alive and not self.connected:
+                    self._connect()
+                self._read()
                 with self._lock:
                     self._send_pending()
                 if not alive:
                     self._end()
                     return
-                self._closing.wait(LOOK_S)
+                self._await_more()
         finally:
+            self._disconnect()
             self._ended.set()
 
-    def _connect(self) -> bool:
+    def _connect(self) -> None:
+        if not is_held(self.run):  # a launcher is about to start its processes
+            self._patient_until = time.monotonic() + PATIENCE_S
         if time.monotonic() < self._next_try:
-            return False
+            return
         try:
             connection = Connection(self.run)
         except TimeoutError:
             self._next_try = time.monotonic() + HELLO_S
-            return False
+            return
         except OSError:
-            return False
+            return
         connection.set_timeout(LOOK_S)
         self.profiles, self.given = (_names(connection.hello.get(key)) for key in ("presets", "given"))
         with self._lock:
             self._connection = connection
-            self._send_pending()
-        return True
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+                self._patient_until = time.monotonic() + PATIENCE_S
 
     def _send_pending(self) -> None:
         """Send pending commands; without a connection they wait for a while."""
@@ -275,64 +431,44 @@ class AttachedRun:
             except OSError:
                 self._refuse(command, f"no connection to the run; use mptui stop {shell_word(self.run)}")
 
-    def _follow(self) -> None:
-        """Read the journal up to the socket's position, then the socket until it is lost."""
-        assert self._connection is not None
+    def _await_more(self) -> None:
+        """Wait until the run says that there is more to read, or for `LOOK_S`; handle its answers."""
+        if self._connection is None:
+            self._closing.wait(LOOK_S)
+            return
         try:
-            end = self._connection.hello.get("journal")
-            self._read(end if isinstance(end, int) else None)
-            while not self._closing.is_set():
-                for document in self._connection.documents():
-                    self._handle(document)
+            for document in self._connection.documents():
+                self._handle(document)
         except OSError:
-            pass
-        finally:
-            with self._lock:
-                self._connection.close()
-                self._connection = None
-                self._patient_until = time.monotonic() + PATIENCE_S
+            self._disconnect()
 
     def _handle(self, document: dict[str, Any]) -> None:
         with self._lock:  # an answer may be read before `_send_pending` has noted its id
             command = self._asked.pop(str(document.get("answer")), "")
         if "error" in document and command:
             self._refuse(command, clean(str(document["error"]), 200))
-        record, at = document.get("event"), document.get("at")
-        event = event_of(record) if isinstance(record, dict) else None
-        if isinstance(at, int):
-            self._position = max(self._position, at)
-        if event is not None:
-            self._append([event])
+        if isinstance(disk := document.get("disk"), str) and document.get("written") is False:
+            self._feed.add(Warned(step=self._step, code="disk", message=clean(disk, 4096)))
 
-    def _read(self, end: int | None) -> None:
-        """Read the journal further, up to byte `end`; an unreadable one has no new events."""
+    def _read(self) -> None:
+        """Read the journal on; an unreadable one has no new events."""
         with contextlib.suppress(OSError):
-            for position, events in read_events(self.run / journal.NAME, self._position, end):
-                self._position = position
-                self._append(events)
-                if self._closing.is_set():
-                    return
-
-    def _append(self, events: list[Event]) -> None:
-        while len(self._events) > WAITING_LIMIT and not self._closing.is_set():
-            self._closing.wait(LOOK_S)
-        if events:
-            latest = events[-1]
-            self._finished = latest if isinstance(latest, RunFinished) else None
-            self._step = latest.step
-            self._time = latest.time
-            self._events.extend(events)
+            latest = self._feed.read()
+            if latest is not None:
+                self._finished = latest if isinstance(latest, RunFinished) else None
+                self._step = latest.step
+                self._time = latest.time
 
     def _end(self) -> None:
         """Handle the end of the training process: the run has ended or crashed."""
         finished = self._finished
         if finished is None:
             finished = _how_it_ended(self.run, self._step, self._time or time.time())
-            self._append([finished])
+            self._feed.add(finished)
         self.exit_code = finished.exit_code if self._lived else 0
 
     def _refuse(self, command: str, why: str) -> None:
-        self._events.append(CommandAnswered(step=self._step, command=command, state="refused", detail=why))
+        self._feed.add(CommandAnswered(step=self._step, command=command, state="refused", detail=why))
 
 
 def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
@@ -368,66 +504,6 @@ def _document(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
-
-
-# A bounded buffer of events between the run and a reader, which may be slow
-# --------------------------------------------------------------------------
-
-CAPACITY = 10_000
-
-
-class EventBuffer:
-    """A ring buffer of events; when it is full, the oldest event is dropped, and read from the journal later.
-
-    The writer never waits for the reader, so a stalled terminal doesn't delay the run.
-
-    Args:
-        reread: Returns the events between two positions of the journal; may raise an OSError.
-        at: Position in the journal at which the reader begins.
-        capacity: Largest number of events in memory.
-    """
-
-    def __init__(
-        self, reread: Callable[[int, int], list[Event]], at: int = 0, capacity: int = CAPACITY
-    ) -> None:
-        self._reread = reread
-        self._at = at
-        self._capacity = capacity
-        self._events: deque[tuple[int, Event]] = deque(maxlen=capacity)
-        self._dropped = 0
-        self._lock = threading.Lock()
-        self._arrived = threading.Event()
-
-    def handle(self, event: Event, at: int) -> None:
-        """Add an event, after which the journal ends `at` this position; safe from any thread."""
-        with self._lock:
-            self._dropped += len(self._events) == self._capacity
-            self._events.append((at, event))
-        self._arrived.set()
-
-    def drain(self) -> list[Event]:
-        """Return the events since the last call, oldest first; much that is read again is thinned."""
-        self._arrived.clear()
-        with self._lock:
-            kept, self._events = self._events, deque(maxlen=self._capacity)
-            dropped, self._dropped = self._dropped, 0
-        if not kept:
-            return []
-        start, self._at = self._at, kept[-1][0]
-        events = [event for _, event in kept]
-        if not dropped:
-            return events
-        try:
-            # events of one position: the first ended there, and the others wait for the disk
-            unwritten = sum(at == self._at for at, _ in kept) - 1
-            return self._reread(start, self._at) + events[len(events) - unwritten :]
-        except OSError as error:
-            told = f"{dropped:,} events are missing here, as the journal can't be read: {error}"
-            return [Warned(step=events[0].step, code="journal", message=told), *events]
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for an event; return whether there is one."""
-        return self._arrived.wait(timeout)
 
 
 def _names(value: object) -> list[str]:

@@ -25,7 +25,7 @@ from mptui.runs.planning.auto import Decider
 from mptui.runs.planning.build import PreparedRun, run_started
 from mptui.runs.planning.plan import Plan, workers_under
 from mptui.runs.remote.control import ControlServer, preset_names
-from mptui.runs.remote.feed import EventBuffer
+from mptui.runs.remote.feed import OwnFeed
 from mptui.runs.session.ending import (
     RunResult,
     cause_of,
@@ -54,7 +54,7 @@ from mptui.runs.session.member import (
 )
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Absence, RankReports, Watchdog, pulse
-from mptui.runs.store import directory, journal
+from mptui.runs.store import directory
 from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read_json, write_json, write_text
 from mptui.runs.store.files import (
     Records,
@@ -65,15 +65,14 @@ from mptui.runs.store.files import (
     seconds_before,
     write_environment,
 )
-from mptui.runs.store.journal import events_between
 from mptui.runs.trackers.feeder import RunTrackers
 from mptui.runs.view.specs import EVENTS
 from mptui.text import clean
 
 # A session hosts one run: the training thread, listeners for its events, and commands
 # ------------------------------------------------------------------------------------
-# The training thread and the rest of the process share only a mailbox of commands and a bounded buffer of
-# events per listener. Closing a screen doesn't end the thread.
+# The training thread and the rest of the process share only a mailbox of commands and a feed of events per
+# listener. Closing a screen doesn't end the thread.
 
 
 class Session(RankTraining):
@@ -104,7 +103,7 @@ class Session(RankTraining):
         super().__init__(self._changes.onto(plan), ranks, force_compile=force_compile)
         self.run = run
         self._resume = resume
-        self._listeners: list[EventBuffer] = []
+        self._listeners: list[OwnFeed] = []
         self._lock = threading.Lock()
         self._step = 0
         self._phase = ""
@@ -125,11 +124,11 @@ class Session(RankTraining):
 
     # -- interface of screens and consoles
 
-    def listen(self) -> EventBuffer:
-        """Return a buffer that receives all events from now on; there can be several."""
-        buffer = EventBuffer(partial(events_between, self.run / journal.NAME), journal.length(self.run))
-        self._listeners.append(buffer)
-        return buffer
+    def listen(self) -> OwnFeed:
+        """Return a feed of all events from now on; there can be several."""
+        feed = OwnFeed(self.run)
+        self._listeners.append(feed)
+        return feed
 
     def start(self) -> None:
         """Start the session's thread.
@@ -149,6 +148,8 @@ class Session(RankTraining):
         except DiskError:
             self._ownership.release()
             raise
+        for feed in self._listeners:  # a torn line is cut from the journal as it is opened
+            feed.position = self._records.reach[0]
         self._watchdog = Watchdog(self.run, lambda: 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
             self._control.open()
@@ -342,9 +343,7 @@ class Session(RankTraining):
                 if result.is_final():
                     for event in ending_events(self.run, finished, self._former):
                         self._records.handle(event)
-            self._pass_on(finished)
-            if result.is_final():
-                self._control.handle(finished)
+            self._pass_on(finished, to_others=result.is_final())
 
     # -- events
 
@@ -377,12 +376,14 @@ class Session(RankTraining):
         self._records.handle(event)
         self._watchdog.handle(event)
         self._pass_on(event)
-        self._control.handle(event)
 
-    def _pass_on(self, event: Event) -> None:
-        at = journal.length(self.run)
-        for listener in self._listeners:
-            listener.handle(event, at)
+    def _pass_on(self, event: Event, *, to_others: bool = True) -> None:
+        """Tell the listeners of an event that the journal was given, and other processes to read it there."""
+        position, written = self._records.reach
+        for feed in self._listeners:
+            feed.handle(event, position, written)
+        if to_others:
+            self._control.handle(event, written=position == written)
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))

@@ -9,12 +9,12 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.events import SCHEMA_VERSION, finite_json
+from mptui.events import SCHEMA_VERSION, Event, finite_json
 from mptui.io.files import Guard, is_partial, read_regular, replace_file
 from mptui.io.own_files import is_run, make_run
 from mptui.io.written_files import disk_hint
@@ -22,6 +22,9 @@ from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import PRIVATE, Claim, is_held
 from mptui.runs.view.words import cleaned_json
 from mptui.text import clean, shell_word, some
+
+if TYPE_CHECKING:
+    from mptui.runs.view.specs import EventSpec
 
 # The run directory: its name and its files
 # -----------------------------------------
@@ -48,6 +51,8 @@ _OF_A_RUN = (CONFIG, f"{RANKS}/{LOCK}")
 _FOLDERS = frozenset({CHECKPOINTS, RANKS, "predictions", "samples", "tensorboard"})
 LARGEST = 64 << 20
 """Largest size of a file of a run, except for its journal."""
+_TAIL = 1 << 16
+"""Bytes of the journal in which the last step of a run is: some hundred events."""
 _SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log", ".csv"})
 CRASHED = "crashed"
 """Status of a run that no process trains and that has no recorded end."""
@@ -333,10 +338,70 @@ def _version(path: Path, loads: Callable[[str], object]) -> int | None:
 
 def status_of(run: Path) -> dict[str, Any]:
     """Read the summary with the actual status: `running` only while a process trains it, else `crashed`."""
-    summary = {"run": run.name, **read_summary(run), "directory": str(run)}
+    summary = {"run": run.name, **summary_of(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
         summary["status"] = "running" if is_trained(run) else CRASHED
+        if summary["status"] == CRASHED:  # its process had no time to write the latest
+            for spec, event in _events(run, -_TAIL):
+                if spec.moves_step and event.step:
+                    summary["optimizer_steps"] = event.step
     return summary
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """Read the summary; from the journal if the process was killed before it could write what the run is."""
+    summary = read_summary(run)
+    if summary.get("model"):
+        return summary
+    by_clock: dict[str, Any] = {name: summary[name] for name in ("time", "memory") if name in summary}
+    document: dict[str, Any] = {**summary, **blank_summary(), **by_clock}
+    for spec, event in _events(run, 0):
+        spec.summarize(document, event)
+    return document if document["model"] else summary
+
+
+def _events(run: Path, start: int) -> Iterator[tuple["EventSpec[Any]", Event]]:
+    """Yield the events of the journal from byte `start`, if negative from its end; none if unreadable."""
+    from mptui.runs.store import journal  # imports numpy, which the list of runs does without
+    from mptui.runs.view.specs import EVENTS
+
+    with contextlib.suppress(OSError):
+        start = start if start >= 0 else max(0, journal.length(run) + start)
+        for _, events in journal.read_events(run / journal.NAME, start):
+            yield from ((EVENTS[event.kind], event) for event in events)
+
+
+def blank_summary() -> dict[str, Any]:
+    """Return the summary of a run before its first event, without its names and times."""
+    return {
+        "task": None,
+        "model": None,
+        "dataset": {"name": None, "train_samples": None, "val_samples": None, "classes": None},
+        "device": None,
+        "ranks": 1,
+        "nodes": 1,
+        "precision": {"requested": None, "used": None, "reason": None},
+        "epochs": 0,
+        "optimizer_steps": 0,
+        "total_steps": None,
+        "samples_seen": 0,
+        "skipped_steps": 0,
+        "final": {},
+        "loss_terms": [],
+        "best": {"epoch": None, "metric": None, "value": None},
+        "samples_per_second": None,
+        "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},
+        "price_per_hour": None,
+        "cost": None,
+        "time": {"total_s": 0.0, "session_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
+        "memory": {
+            "peak_allocated_bytes": None,
+            "peak_reserved_bytes": None,
+            "host_peak_bytes": None,
+        },
+        "recoveries": [],
+        "warnings": [],
+    }
 
 
 def is_trained(run: Path) -> bool:

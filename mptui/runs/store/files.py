@@ -56,6 +56,7 @@ from mptui.runs.store.directory import (
     ENVIRONMENT,
     LARGEST,
     VERSION,
+    blank_summary,
     read_summary,
     time_of,
     write_json,
@@ -124,6 +125,11 @@ class Records:
             self._log.handle(event)
             self._samples.handle(event)
             self._disk.handle(event)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The positions of the journal after all events, and after those on disk."""
+        return self._journal.position, self._journal.written
 
     def untouched(self) -> bool:
         """Whether no other process has written to the run's journal."""
@@ -650,33 +656,7 @@ class Summary:
             "directory": directory,
             "status": "running",
             "started": time.time(),
-            "task": None,
-            "model": None,
-            "dataset": {"name": None, "train_samples": None, "val_samples": None, "classes": None},
-            "device": None,
-            "ranks": 1,
-            "nodes": 1,
-            "precision": {"requested": None, "used": None, "reason": None},
-            "epochs": 0,
-            "optimizer_steps": 0,
-            "total_steps": None,
-            "samples_seen": 0,
-            "skipped_steps": 0,
-            "final": {},
-            "loss_terms": [],
-            "best": {"epoch": None, "metric": None, "value": None},
-            "samples_per_second": None,
-            "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},
-            "price_per_hour": None,
-            "cost": None,
-            "time": {"total_s": 0.0, "session_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
-            "memory": {
-                "peak_allocated_bytes": None,
-                "peak_reserved_bytes": None,
-                "host_peak_bytes": None,
-            },
-            "recoveries": [],
-            "warnings": [],
+            **blank_summary(),
         }
         self._bests = _Bests(self.document)
 

@@ -115,6 +115,16 @@ def read_run(run: Path) -> RunView:
     return view
 
 
+def view_to_resume(run: Path) -> tuple[RunView, int]:
+    """Return the view of a run that is about to be resumed, and the position of all of its journal so far."""
+    view, position = read_index(run)
+    with contextlib.suppress(OSError):  # it has no journal yet
+        for after in fold_on(run, view, position):
+            position = after
+    view.finished = None
+    return view, position
+
+
 def fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
     """Handle the events of the journal from byte `position`, some at a time; yield the position after them.
 

@@ -59,6 +59,7 @@ class Journal:
         trouble: The error while events are kept in memory; None if there is none.
         lost: Number of events dropped from memory.
         changed: What another program has changed in the file, until `take_changed`; "" if nothing.
+        position: Length of the file in bytes once all events are in it, also those kept in memory.
 
     Raises:
         DiskError: It can't be opened or repaired.
@@ -78,8 +79,14 @@ class Journal:
             self._end = cut_torn_line(self._file)
         except OSError as error:
             raise _disk_error(self._path, error, "choose another disk with --runs-dir") from error
+        self.position = self._end
         if not self._end:
             self._append(_header())
+
+    @property
+    def written(self) -> int:
+        """Length of the file in bytes without the kept events."""
+        return self._end
 
     def write(self, event: Event) -> None:
         """Append an event, or keep it until the disk is writable; after `close` it is dropped."""
@@ -90,8 +97,9 @@ class Journal:
             if self._closed:
                 return
             self._waiting.append(line)
+            self.position += len(line)
             if len(self._waiting) > MOST_WAITING:
-                self._waiting.popleft()
+                self.position -= len(self._waiting.popleft())
                 self.lost += 1
             if self.trouble is None:
                 self._write_waiting()
@@ -125,6 +133,7 @@ class Journal:
         """Drop kept events, as another process owns the file."""
         with self._lock:
             self._waiting.clear()
+            self.position = self._end
             self.trouble = None
 
     @property
@@ -206,6 +215,7 @@ class Journal:
                 return False
             if not self._end:
                 self._waiting.appendleft(_header())
+            self.position = self._end + sum(map(len, self._waiting))
             self._write_waiting()
             return self.trouble is None
 
@@ -352,11 +362,14 @@ _STEP = _word('step","t')
 _LOWEST, _HIGHEST, _NONFINITE = _word("loss_min"), _word("loss_max"), _word("nonfinit")
 
 
-def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tuple[int, list[Event]]]:
+def read_events(
+    path: Path, start: int, end: int | None = None, *, whole: int | None = None
+) -> Iterator[tuple[int, list[Event]]]:
     """Yield the events between two byte positions of a journal, oldest first, some at a time.
 
     `start` is the beginning of a line; without `end` all complete lines are read. The position after the
-    events is yielded with them. A long range is thinned as described above; invalid lines are skipped.
+    events is yielded with them. Of a range longer than `whole` bytes, or `WHOLE`, all but the end is thinned
+    as described above; invalid lines are skipped.
 
     Raises:
         OSError: The file can't be read.
@@ -364,20 +377,12 @@ def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tupl
     with io.FileIO(open_regular(path)) as file:
         if end is None:
             end = file.seek(0, io.SEEK_END)
-        if end - start > WHOLE:
-            for position, events in _in_blocks(file, start, end - WHOLE):
+        whole = whole or WHOLE
+        if end - start > whole:
+            for position, events in _in_blocks(file, start, end - whole):
                 start = position
                 yield position, events
         yield from _line_by_line(file, start, end)
-
-
-def events_between(path: Path, start: int, end: int) -> list[Event]:
-    """Return what `read_events` yields.
-
-    Raises:
-        OSError: The file can't be read.
-    """
-    return [event for _, events in read_events(path, start, end) for event in events]
 
 
 def _line_by_line(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, list[Event]]]:

@@ -55,7 +55,7 @@ def test_a_disk_that_holds_no_sockets_has_one_elsewhere(begin, short, monkeypatc
 
     monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {"bind": bind}))
     run = begin(short / "run")
-    assert connect(run).line()["hello"] == 1
+    assert connect(run).line()["protocol"] == control.VERSION
 
 
 def test_another_user_is_refused(run, monkeypatch):
@@ -80,7 +80,7 @@ def test_what_a_killed_run_left_is_taken_over(begin, short, connect):
     subprocess.run([sys.executable, "-c", code, str(path / "control.sock")], check=False)
     with pytest.raises(ConnectionRefusedError):
         control.connect(path, DEADLINE_S)
-    assert connect(begin(path)).line()["hello"] == 1
+    assert connect(begin(path)).line()["protocol"] == control.VERSION
 
 
 def test_nothing_is_left_of_the_socket(run):

@@ -69,7 +69,7 @@ def hold_up(tmp_path, monkeypatch):
     holders: list[Holder] = []
 
     def begin(stopped):
-        def watch(event, at):
+        def watch(event, *_):
             seen.append(event)
             if isinstance(event, Step) and event.step >= 2 and not holders:
                 holders.append(Holder(run))
