@@ -72,7 +72,7 @@ def line(event: Event) -> str:
 def seconds(folder: Path, last: str) -> float:
     """Returns the seconds from the start of the process to the complete frame."""
     began = time.monotonic()
-    terminal = Terminal(folder.parent, size=(120, 36), arguments=("attach", str(folder)))
+    terminal = Terminal(folder.parent, size=(120, 36), arguments=("attach", str(folder)), forked=False)
     try:
         while not (last in terminal.text and "✓ completed" in terminal.text and "best" in terminal.text):
             terminal.read(0.01)

@@ -40,7 +40,7 @@ def main() -> None:
 def seconds(folder: Path, last: str, rounds: int) -> dict[str, list[float]]:
     """Returns the seconds from each key to its frame, by key."""
     figures: dict[str, list[float]] = {"home": [], **{key: [] for key in KEYS}}
-    terminal = Terminal(folder.parent, size=(120, 36), arguments=("attach", str(folder)))
+    terminal = Terminal(folder.parent, size=(120, 36), arguments=("attach", str(folder)), forked=False)
     try:
         terminal.until(lambda: last in terminal.text and "✓ completed" in terminal.text, "the end of the run")
         until_still(terminal)
