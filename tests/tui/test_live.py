@@ -1,4 +1,5 @@
 from itertools import combinations
+from random import Random
 
 import pytest
 
@@ -346,3 +347,29 @@ async def test_hostile_names_neither_act_nor_break_the_frame(stage, ascii_only, 
     for each in frames:
         assert not hostile.acts(each)
         assert not hostile.overflows(each, 120)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_an_ended_run_says_what_came_of_it_and_what_to_do_next(stage, size):
+    undone = PresetSwitched(time=START + 2000, step=13_000, profile="stable", previous="fast", undone=True)
+    ended = RunFinished(
+        time=START + 3000,
+        step=13_100,
+        status="stopped",
+        exit_code=0,
+        directory="runs/a run",
+        seconds=600.0,
+        total_s=3000.0,
+    )
+    async with stage.live(demo_source(), size) as (app, pilot):
+        assert "end of the run" not in frame(app)
+        await put(app, pilot, undone, step_event(13_100, START + 2100, Random(0)), ended)
+        text = frame(app)
+    for words in (
+        "end of the run",
+        "stopped       13,100 of 126,700 steps, 2 skipped, 1 undo",
+        "time          50 min 0 s, 10 min 0 s of it in the last session",
+        "best          top-1 76.6 % at step 12,670",
+        "resume        mptui resume 'runs/a run'",
+    ):
+        assert words in text

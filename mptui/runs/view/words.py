@@ -108,10 +108,11 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
         else ""
     )
     doubts = "".join(f", doubtful: {words}" for words in summary.get("concerns") or [])
-    return clean(f"{run}: {status}{after}{best_text}{doubts}; {_next_command(run, status)}", limit=4096)
+    return clean(f"{run}: {status}{after}{best_text}{doubts}; {next_command(run, status)}", limit=4096)
 
 
-def _next_command(run: Path, status: str) -> str:
+def next_command(run: Path, status: str) -> str:
+    """Return what to do next with a run of this status, as a phrase and a command."""
     word = shell_word(run)
     if status == "running":
         return f"watch it: mptui attach {word}"

@@ -41,7 +41,7 @@ from mptui.tui.screens.ranks import RanksScreen
 from mptui.tui.widgets.basics import Column, Failure, KeyBar, Panel
 from mptui.tui.widgets.chart import Chart, ChartSet, charts_of
 from mptui.tui.widgets.header import OFFERS, AlertBar, Header
-from mptui.tui.widgets.panels import Folded, LogPanel, build_panels
+from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panels
 from mptui.tui.widgets.plot import Mode
 from mptui.tui.widgets.ribbon import Ribbon
 from mptui.tui.work import Budget, in_background
@@ -291,6 +291,7 @@ class LiveScreen(RunPage):
                 with Vertical(id="charts"):
                     yield from (self._chart_widgets[number] for number in LEFT_CHARTS)
                 yield Folded(ascii_only=self._ascii_only, id="folded")
+                yield ClosingPanel(id="closing")
                 yield LogPanel(id="log")
             with Column(id="right"):
                 yield from build_panels(self._ascii_only)
@@ -334,6 +335,12 @@ class LiveScreen(RunPage):
             self._show()
         if self._has_ended():
             self._close_questions()
+
+    @override
+    def show_panels(self) -> None:
+        """Show the end of the run in place of what it does, once it has ended."""
+        self.set_class(self.shown.finished is not None, "-ended")
+        super().show_panels()
 
     def _close_questions(self) -> None:
         """Close the question that the end of the run has answered; quit if the user was quitting."""

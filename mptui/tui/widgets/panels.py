@@ -1,6 +1,7 @@
 """The panels of the live screen, and the table that says what each needs."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,8 @@ from mptui import text as fmt
 from mptui.events import DeviceSample, ImagesGenerated
 from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.words import GRADIENT_NORM, LogLine
+from mptui.runs.view.words import GRADIENT_NORM, LogLine, next_command, steps_words, time_words
+from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.terminal.graphics import Graphics, graphics_of, half_blocks, on_whole_cells
 from mptui.tui.widgets.basics import (
@@ -239,6 +241,50 @@ class Folded(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Return the line of each panel."""
         return [joined(folded(view, self._ascii_only), width) for folded in self._folded]
+
+
+# The closing panel: how a run ended, over all its sessions
+# ---------------------------------------------------------
+
+
+_ENDING = 14
+
+
+class ClosingPanel(Panel):
+    """The end of a run, over all its sessions: steps and time, the best, what went wrong, what to do next."""
+
+    DEFAULT_CSS = "ClosingPanel { height: 6; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("end of the run", id=id)
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out the panel; empty while the run goes on."""
+        ended = view.finished
+        if ended is None:
+            return []
+        *_, best = view.branch().words
+        steps = f"{steps_words(view.step, view.total_steps)} steps"
+        action, _, command = next_command(Path(ended.directory), ended.status).partition(": ")
+        return [
+            _said(
+                ended.status.replace("_", " "),
+                ", ".join([steps, f"{view.skipped_steps:,} skipped", *_returns(view)]),
+            ),
+            _said("time", time_words(ended.seconds, ended.total_s)),
+            _said("best", best),
+            _said("next", ended.hint.partition("\n")[0]) if ended.hint else _said(action, command),
+        ]
+
+
+def _said(label: str, words: str) -> Content:
+    return Content.assemble((f"{clean(label):<{_ENDING}}", "$quiet"), clean(words))
+
+
+def _returns(view: RunView) -> list[str]:
+    """Return how often the run has gone back, by the reason."""
+    counts = Counter(branch.ended for branch in view.branches)
+    return [fmt.counted(count, reason) for reason, count in counts.items()]
 
 
 # The log panel, with the newest lines at the bottom
