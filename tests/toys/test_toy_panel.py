@@ -36,11 +36,13 @@ def samples_line(view):
 
 @pytest.fixture
 def source(monkeypatch, tmp_path):
-    """A real run of 16 samples, which the live screen shows."""
+    """A real run, which pauses after its first batch until a test has looked."""
     spec = PanelSpec(build=lambda _: SamplesPanel(), folded=lambda view, _: samples_line(view))
     monkeypatch.setitem(PANELS, "samples", spec)
     source = SessionSource(Request("debug", {}, TINY, {}), tmp_path / "runs").start()
+    source.send("pause")
     yield source
+    source.send("stop")
     source.wait()
 
 
@@ -54,14 +56,14 @@ async def shown(app, pilot, words):
 
 async def test_it_stands_in_the_column_of_a_wide_screen(source):
     async with live(source, (120, 40)) as (app, pilot):
-        text = await shown(app, pilot, "16 samples seen")
+        text = await shown(app, pilot, "8 samples seen")
     assert "╭─ samples ─" in text
     assert text.index("time per step") < text.index("╭─ samples ─")
 
 
 async def test_it_is_a_line_on_a_narrow_screen_and_whole_on_its_page(source):
     async with live(source, (80, 24)) as (app, pilot):
-        folded = await shown(app, pilot, "16 samples seen")
+        folded = await shown(app, pilot, "8 samples seen")
         await pilot.press("tab", "tab")
         whole = frame(app)
         await pilot.resize_terminal(80, 20)
