@@ -200,6 +200,8 @@ def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
 # --------------------------------------------------------------------------------------------------
 # Later ones win, and the source of each value is recorded.
 
+_RECORDED_SETTINGS = 40
+"""A run of any version records more settings, and no profile of a person or of a command has so many."""
 _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
@@ -276,7 +278,7 @@ def resolve(
         files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
     if task and not (file and _records_run(file)):  # which leaves out what was unset
         files.insert(0, _defaults_of(task, [*files, *given]))
-    if file and _records_run(file) and _SPLIT_SEED not in file.values:
+    if file and _records_run(file) and _SPLIT_SEED not in file.values:  # then the seed picked the split, too
         files.insert(0, {_SPLIT_SEED: (None, f"profile {name}, of an earlier version")})
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
     for key, value, source in in_order(files, given):
@@ -319,8 +321,8 @@ def check_profile(profile: str, environ: Mapping[str, str]) -> None:
 
 
 def _records_run(file: Profile) -> bool:
-    """Whether a file records all settings of a run; of an earlier version, the seed picked the split too."""
-    return {"training.seed", "data.val_fraction"} <= file.values.keys()
+    """Whether a file records all settings of a run, but for those that are unset."""
+    return len(file.values) >= _RECORDED_SETTINGS
 
 
 def _layer(values: Mapping[str, Any], source: str) -> Layer:

@@ -48,7 +48,7 @@ from mptui.text import clean, clean_name, shell_word
 
 SMALL = 64
 """Images with a shorter side of up to so many pixels are small: they are whole objects, cut out already."""
-_LOOKED_AT = (32, 4)
+_LOOKED_AT = (16, 2)
 """Class folders, and images in each, whose size is looked at before a scan."""
 
 
@@ -92,9 +92,11 @@ def small_side(data: DataConfig) -> int | None:
         for path in first_images(folder, *_LOOKED_AT):
             with opened(path) as image:
                 largest = max(largest, min(image.size))
+            if largest > SMALL:
+                return None
     except (BadSampleError, DataError):  # that which opens the data tells
         return None
-    return largest if 0 < largest <= SMALL else None
+    return largest or None
 
 
 def open_dataset(

@@ -15,7 +15,7 @@ from mptui.config.schema import RunConfig
 from mptui.events import EpochFinished, Event, Step, Validated, Warned
 from mptui.registry.trackers import TrackerSpec
 from mptui.runs.store.journal import Journal, read_journal
-from mptui.runs.trackers.feeder import Feed, TrackerState, scalars_of
+from mptui.runs.trackers.feeder import Feeder, TrackerState, scalars_of
 
 BEGAN = 1_790_000_000.0
 """Seconds since the epoch at which the runs of these tests begin."""
@@ -75,7 +75,7 @@ def feed(run: Path, trackers: Mapping[str, TrackerSpec], document: Mapping[str, 
     ended, state = threading.Event(), TrackerState(run)
     ended.set()
     for name, spec in trackers.items():
-        Feed(
+        Feeder(
             name,
             spec,
             run,

@@ -170,6 +170,13 @@ def test_a_profile_and_a_record_keep_what_differs_from_the_defaults_of_a_task(pl
         assert {key: getattr(training, key) for key in values} == values
 
 
+def test_a_persons_file_with_seed_and_split_is_no_record_of_a_run(places, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[training]\nseed = 1\n[data]\nval_fraction = 0.1\n")
+    resolved = resolve(str(path), task="segmentation", flags={}, sets=(), environ=places)
+    assert (resolved.config.training.optimizer, resolved.config.data.split_seed) == ("adamw", 0)
+
+
 @pytest.mark.parametrize("name", ["vit_b_16", "swin_t", "convnext_tiny", "timm/deit3_small_patch16_224"])
 def test_a_transformer_learns_by_adamw_unless_another_optimizer_is_named(places, name):
     pytest.importorskip("timm") if name.startswith("timm/") else None

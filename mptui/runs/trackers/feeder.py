@@ -367,7 +367,7 @@ def scalars_of(event: Event) -> dict[str, float]:
     return {name: value for name, value in EVENTS[event.kind].scalars(event) if value is not None}
 
 
-class Feed(threading.Thread):
+class Feeder(threading.Thread):
     """Feeds one tracker.
 
     Args:
@@ -543,7 +543,7 @@ def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report
         ending.set()
     chosen = chosen_trackers(config["logging"])
     feeds = [
-        Feed(name, spec, run, config, state=state, ending=ending, report=report)
+        Feeder(name, spec, run, config, state=state, ending=ending, report=report)
         for name, spec in chosen.items()
     ]
     for feed in feeds:

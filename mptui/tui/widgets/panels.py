@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from textual.content import Content
 
 from mptui import text as fmt
-from mptui.events import DeviceSample, ImagesGenerated
+from mptui.events import DeviceSample, ImagesGenerated, RunFinished
 from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import GRADIENT_NORM, LogLine, next_command, steps_words, time_words
@@ -265,7 +265,6 @@ class ClosingPanel(Panel):
             return []
         *_, best = view.branch().words
         steps = f"{steps_words(view.step, view.total_steps)} steps"
-        action, _, command = next_command(Path(ended.directory), ended.status).partition(": ")
         return [
             _said(
                 ended.status.replace("_", " "),
@@ -273,8 +272,16 @@ class ClosingPanel(Panel):
             ),
             _said("time", time_words(ended.seconds, ended.total_s)),
             _said("best", best),
-            _said("next", ended.hint.partition("\n")[0]) if ended.hint else _said(action, command),
+            _next(ended),
         ]
+
+
+def _next(ended: RunFinished) -> Content:
+    """Return what to do next; empty if neither that nor the directory of the run is known."""
+    if ended.hint or not ended.directory:
+        return _said("next", ended.hint.partition("\n")[0]) if ended.hint else Content("")
+    action, _, command = next_command(Path(ended.directory), ended.status).partition(": ")
+    return _said(action, command)
 
 
 def _said(label: str, words: str) -> Content:
