@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mptui.events import Event, Warned, to_record
@@ -90,8 +90,16 @@ def full(*_):
     raise OSError(28, "No space left on device")
 
 
+def acts_of(*names):
+    return [(name, 20, 1.0) for name in names]
+
+
 @settings(max_examples=12)
 @given(acts=ACTS)
+@example(
+    acts_of(*["step"] * 4, "full", *["step"] * 8, "undone", "poll", "step", "free", "rolled back", "look")
+)
+@example(acts_of(*["step"] * 9, "torn", "step", "resumed", *["step"] * 9, "renew", "undone", "validated"))
 def test_all_who_look_at_a_run_know_the_same_of_it(acts):
     with tempfile.TemporaryDirectory() as name:
         run = Looked(Path(name))
