@@ -59,7 +59,7 @@ def trained(path, tmp_path, **changed):
 
 def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, tmp_path):
     final, kept = trained(data, tmp_path, **{"data.cache": "off"})
-    assert (kept["resize"], kept["crop_scale"]) == (64, [0.35, 1.0])
+    assert kept["resize"] == 64  # by default more is kept than a view shows
     assert trained(data, tmp_path, **{"data.cache": "device"})[0] == final
     out = tmp_path / "ready"
     asked = ["prepare", str(data), "--image-size", "32", "--lossless", "--out", str(out)]
