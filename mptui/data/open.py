@@ -30,7 +30,7 @@ from mptui.data.layouts.rivals import refuse_rivals, refused_by_kind
 from mptui.data.layouts.split_lists import split_by_lists
 from mptui.data.masks import MaskCoding
 from mptui.data.own import kind_of_own, open_own
-from mptui.data.prepared import PreparedSet
+from mptui.data.prepared import LAYOUT, PreparedSet, small_side_of_prepared
 from mptui.data.scan import OnProgress, ScanCancelledError, ShouldStop
 from mptui.data.types import BadSampleError, Dataset, Decoded, Mask, Pixels
 from mptui.errors import ConfigError, DataError, DiskError
@@ -87,7 +87,10 @@ def small_side(data: DataConfig) -> int | None:
     folder = str(expanded(data.path))
     largest = 0
     try:
-        if layout_of(recognize_kinds(folder)[0]) != "class folders":
+        layout = layout_of(recognize_kinds(folder)[0])
+        if layout == LAYOUT:
+            return small_side_of_prepared(folder)
+        if layout != "class folders":
             return None
         for path in first_images(folder, *_LOOKED_AT):
             with opened(path) as image:

@@ -365,6 +365,8 @@ class ConversionRequest:
     """JPEG quality, 1 to 100; 0: PNG, lossless."""
     data: DataConfig
     """The budget of unusable files, and the ignored mask value."""
+    small_side: int | None = None
+    """The shorter side in pixels of small images; see `mptui.data.open.small_side`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,6 +587,7 @@ def _finish(plan: _Plan, tars: list[Tar]) -> None:
         warnings=list(order.found.warnings),
         samples=write_file(out / SAMPLES, array.getbuffer()),
         tars=[tar.file for tar in tars],
+        small_side=order.small_side and min(order.small_side, settings.side),
     )
     write_file(out / INDEX, json.dumps(asdict(about), indent=1).encode())
     _tidy(plan)

@@ -89,6 +89,8 @@ class SetDescription:
     warnings: list[str]
     samples: SetFile
     tars: list[SetFile]
+    small_side: int | None = None
+    """`small_side` of the files that it was prepared from; a set of an earlier version has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,15 @@ def kind_of_prepared(path: str) -> SampleKind | None:
     return _kind(_description(Path(path))) if is_prepared(path) else None
 
 
+def small_side_of_prepared(path: str) -> int | None:
+    """Return the shorter side in pixels of a set of small images; None: a set of large ones, or of masks.
+
+    Raises:
+        DataError: It is of another version, or damaged.
+    """
+    return _description(Path(path)).small_side
+
+
 def ignored_value(classes: int) -> int:
     """Return the value of ignored mask pixels: the highest of 8 bits, or of 16 for many classes."""
     return 255 if classes <= 255 else 65_535
@@ -234,6 +245,7 @@ def _description(folder: Path) -> SetDescription:
         if facts["format"] != FORMAT:
             raise ValueError(facts["format"])
         _check_version(path, facts)
+        facts.setdefault("small_side", None)
         about: SetDescription = reader_of(SetDescription)(facts)
     except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise _damaged(path, "not the index of a prepared set") from error
@@ -264,6 +276,7 @@ def _is_sound(about: SetDescription) -> bool:
     return (
         0 < about.count <= 1 << 31
         and (train is None or 0 < train < about.count)
+        and (about.small_side is None or 0 < about.small_side <= about.side)
         and least <= len(about.classes) <= most
         and all(0 < side <= 1 << 16 for side in (about.side, about.image_size))
         and all(len(pair) == 2 for pair in about.left_out)

@@ -24,11 +24,11 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Real images of clothes if they are next to the repository, else two kinds of photos."""
+@pytest.fixture(scope="module", params=[90, 30])
+def data(request, tmp_path_factory):
+    """Three kinds of photos of a height, the small ones real if they are next to the repository."""
     root = tmp_path_factory.mktemp("set")
-    if FASHION.is_dir():
+    if request.param == 30 and FASHION.is_dir():
         for half, count in (("train", 16), ("val", 6)):
             for folder in sorted((FASHION / half).iterdir())[:3]:
                 (root / half / folder.name).mkdir(parents=True)
@@ -38,7 +38,8 @@ def data(tmp_path_factory):
     for number in range(60):
         folder = root / f"kind-{number % 3}"
         folder.mkdir(exist_ok=True)
-        photo(200 - 50 * (number % 3), 90, number % 3).rotate(number % 20 - 10).save(folder / f"{number}.png")
+        image = photo(200 - 50 * (number % 3), request.param, number % 3)
+        image.rotate(number % 20 - 10).save(folder / f"{number}.png")
     return root
 
 
@@ -57,9 +58,10 @@ def trained(path, tmp_path, **changed):
     return read_summary(run)["final"], tomli.loads((run / "run.toml").read_text())["data"]
 
 
-def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, tmp_path):
+@pytest.mark.parametrize(("data", "crop_scale"), [(90, [0.35, 1.0]), (30, [0.6, 1.0])], indirect=["data"])
+def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, crop_scale, tmp_path):
     final, kept = trained(data, tmp_path, **{"data.cache": "off"})
-    assert kept["resize"] == 64  # by default more is kept than a view shows
+    assert (kept["resize"], kept["crop_scale"]) == (64, crop_scale)
     assert trained(data, tmp_path, **{"data.cache": "device"})[0] == final
     out = tmp_path / "ready"
     asked = ["prepare", str(data), "--image-size", "32", "--lossless", "--out", str(out)]
@@ -67,6 +69,7 @@ def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, 
     assert trained(out, tmp_path, **{"data.cache": "ram"})[0] == final
 
 
+@pytest.mark.parametrize("data", [90], indirect=True)
 def test_less_is_kept_where_that_is_asked_for_and_then_in_every_mode(data, tmp_path):
     settings = {"training.epochs": 1, "data.resize": 32, "data.crop_scale": [0.9, 1.0]}
     final, kept = trained(data, tmp_path, **settings, **{"data.cache": "off"})

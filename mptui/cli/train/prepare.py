@@ -57,7 +57,7 @@ def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> i
     signals = Signals()
     from mptui.config.resolve import data_flags
     from mptui.config.schema import DataConfig
-    from mptui.data.open import files_of
+    from mptui.data.open import files_of, small_side
     from mptui.data.prepare import ConversionRequest, prepare_set
     from mptui.data.prepared import is_prepared
     from mptui.data.scan import ScanCancelledError
@@ -91,6 +91,7 @@ def prepare(options: Annotated[PrepareOptions, _OPTIONS], output: o.Output) -> i
             resize=options.resize or default_resize(side),
             quality=0 if options.lossless else options.quality,
             data=config,
+            small_side=small_side(config),
         )
         with file_progress() as on_progress:
             prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_requested)
