@@ -407,7 +407,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
     def action_help(self) -> None:
         """Show all keys of this screen."""
         where = self.screen.where if isinstance(self.screen, Page) else "app"
-        self.push_screen(HelpScreen(where, self.keymap.keys))
+        self.push_screen(HelpScreen(where, self.keymap.keys, ascii_only=self._ascii_filter is not None))
 
     def action_next_theme(self) -> None:
         """Switch to the next theme, and keep it for the next start."""

@@ -10,6 +10,7 @@ from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.tui.dialogs.questions import SwitchProfileDialog
 from mptui.tui.keys import heard_on
 from mptui.tui.screens.live import PAGES
+from mptui.tui.widgets.ribbon import signs
 from tests.tui.cockpits import until
 from tests.tui.events import MemorySource, demo, demo_source
 from tests.tui.frames import DEADLINE_S, frame, live, seen
@@ -19,7 +20,7 @@ WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step"
 
 
 SIZES = [(80, 24), (60, 16)]
-MORE_SIZES = [(60, 20), (100, 30), (60, 24), (100, 24), (140, 45)]
+MORE_SIZES = [(60, 20), (100, 30), (100, 33), (120, 35), (60, 24), (100, 24), (140, 45)]
 
 
 @pytest.mark.parametrize("sizes", [SIZES, pytest.param(MORE_SIZES, marks=pytest.mark.slow)])
@@ -70,7 +71,8 @@ async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal(stage):
         (lines,) = app.screen.query("Static")
         places = len({key.where for key in heard_on("live")})
         titles_and_gaps = 2 * (places - 1)
-        assert lines.size.height == len(heard_on("live")) + titles_and_gaps
+        legend = 2 + len(signs(ascii_only=False))
+        assert lines.size.height == len(heard_on("live")) + titles_and_gaps + legend
 
 
 async def test_panels_without_room_scroll_by_keys(stage):
@@ -138,9 +140,9 @@ async def test_the_panels_are_whole_under_an_alert_where_there_is_room(stage):
     async with stage.live(demo_source(), (100, 30)) as (app, pilot):
         assert app.screen.has_class("-alert")
         step = app.screen.query_one("#step")
-        assert step.content_size.height == 5
+        assert step.content_size.height == 6
         await pilot.resize_terminal(100, 25)
-        while step.content_size.height == 5:
+        while step.content_size.height == 6:
             await pilot.pause(0.03)
         assert "bound by compute" in frame(app)
 
@@ -152,8 +154,8 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
         text = frame(app)
     assert "┏━ loss" in text
     assert "╭─ accuracy" in text
-    assert "█ forward 31.0 ▒ backward 46.0 ms" in text
-    assert "█▒" in text
+    assert "forward    31.0 ms 36.8 % ██████─" in text
+    assert "backward   46.0 ms 54.6 % ▒▒▒▒▒▒▒▒▒─" in text
 
 
 @pytest.mark.slow

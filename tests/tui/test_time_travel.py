@@ -1,14 +1,15 @@
 """The timeline of the live screen, and the way back in time."""
 
 import json
+import random
 import re
 from dataclasses import replace
 
 import pytest
 
-from mptui.events import Paused, Resumed, to_record
+from mptui.events import CheckpointSaved, Paused, Resumed, to_record
 from mptui.runs.store.journal import NAME
-from mptui.tui.widgets.ribbon import LANES, Ribbon
+from mptui.tui.widgets.ribbon import FEWER_LANES, LANES, Ribbon, signs
 from tests.tui.events import MemorySource, beginning, demo, demo_source, finished, step_event
 from tests.tui.frames import frame, put, seen
 
@@ -32,12 +33,11 @@ def source(run):
     return made
 
 
-LANES_BY_SIZE = [((60, 16), 0), ((80, 24), 1), ((100, 24), 0), ((100, 30), 1), ((140, 45), LANES)]
+LANES_BY_SIZE = [((80, 24), 1), ((120, 35), FEWER_LANES), ((140, 45), LANES)]
+MORE_SIZES = [((60, 16), 0), ((100, 24), 0), ((100, 30), 1), *LANES_BY_SIZE]
 
 
-@pytest.mark.parametrize(
-    "lanes", [[((80, 24), 1), ((140, 45), LANES)], pytest.param(LANES_BY_SIZE, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("lanes", [LANES_BY_SIZE, pytest.param(MORE_SIZES, marks=pytest.mark.slow)])
 async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source, lanes):
     async with stage.live(source, (60, 16)) as (app, pilot):
         for size, height in lanes:
@@ -47,7 +47,9 @@ async def test_the_timeline_has_the_lanes_that_there_is_room_for(stage, source, 
             lines = frame(app).splitlines()
             if height:
                 assert "━━━" in lines[1]
-                assert "▼" in "".join(lines[1 : 1 + height])
+                assert "▼" in lines[height]
+            if height == FEWER_LANES:
+                assert [line.split()[0] for line in lines[1:4]] == ["state", "precision", "events"]
     assert [line.split()[0] for line in lines[1:5]] == ["state", "precision", "scale", "busy"]
     assert "fp16" in lines[2]
     assert "x" in lines[3]
@@ -134,16 +136,38 @@ async def test_before_the_first_step_there_is_a_timeline_and_nothing_to_go_back_
 async def test_each_state_has_a_sign_of_its_own_without_colours(stage):
     paused = Paused(time=demo()[-1].time + 1, step=14_297)
     source = demo_source(paused, Resumed(time=paused.time + 600, step=14_297))
-    async with stage.live(source, (140, 45)) as (app, _):
-        line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
-        assert {"░", "▒", "━", "║"} <= set(line)
-        assert "║ pause" in frame(app)
+    async with stage.live(source, (140, 45)) as (app, pilot):
+        assert {"░", "▒", "━", "║"} <= set(_line_of(app, "state"))
+        await pilot.resize_terminal(140, 90)
+        await pilot.press("question_mark")
+        assert await seen(app, pilot, "║  paused")
+        assert all(words in frame(app) for _, words in signs(ascii_only=False))
 
 
 async def test_in_ascii_each_state_has_a_letter_which_is_explained(stage):
-    async with stage.live(demo_source(), (140, 45), ascii_only=True) as (app, _):
-        line = frame(app).splitlines()[app.screen.query_one(Ribbon).region.y]
+    async with stage.live(demo_source(), (140, 90), ascii_only=True) as (app, pilot):
+        line = _line_of(app, "state")
         assert line.isascii()
         assert {"-", "#", "="} <= set(line)
-        for words in ("= train", "v validate", "# compile", "w wait", "p pause", "c checkpoint"):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        for words in ("=  training", "v  validating", "#  compiling", "w  waiting", "p  paused"):
             assert words in frame(app)
+
+
+async def test_of_the_saves_only_those_that_were_asked_for_are_events(stage):
+    """A run of eleven epochs has saved at the end of each; all have the best validation so far."""
+    last = demo()[-1]
+    asked = CheckpointSaved(
+        time=last.time + 60, step=last.step, path="p", reason="asked", seconds=0.1, size_bytes=1
+    )
+    async with stage.live(demo_source(), (120, 35)) as (app, pilot):
+        events = _line_of(app, "events").removeprefix(" events")
+        assert "c" not in events
+        assert events.count("●") == 1
+        await put(app, pilot, asked, step_event(last.step + 12, last.time + 200, random.Random(0)))
+        assert "c" in _line_of(app, "events").removeprefix(" events")
+
+
+def _line_of(app, label):
+    return next(line for line in frame(app).splitlines() if line.startswith(f" {label} "))

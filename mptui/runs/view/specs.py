@@ -319,11 +319,16 @@ def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
     yield from ((f"epoch/train_{name}", value) for name, value in event.train_metrics.items())
 
 
+ROUTINE_SAVES = {"epoch", "best", "time", "steps", "compile"}
+"""Reasons of checkpoints that a run writes by itself: the timeline leaves them out."""
+
+
 def _save(view: ViewState, event: CheckpointSaved) -> None:
     """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
     if event.reason == "left":
         view.left_step = event.step
-    view.timeline.happen("checkpoint")
+    if event.reason not in ROUTINE_SAVES:
+        view.timeline.happen("checkpoint")
     follows_epoch = bool(view.log) and view.log[-1].text.startswith("epoch ")
     if follows_epoch and event.reason in {"epoch", "best"}:
         last = view.log[-1]

@@ -1,4 +1,4 @@
-"""The help screen: all keys of a screen."""
+"""The help screen: all keys of a screen, and the signs of the timeline."""
 
 from collections.abc import Mapping
 
@@ -47,10 +47,11 @@ class HelpScreen(Dialog[None]):
     }
     """
 
-    def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
+    def __init__(self, where: str, keymap: Mapping[str, str], *, ascii_only: bool) -> None:
         super().__init__()
         self._where = where
         self._keymap = keymap
+        self._ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         """Lay out one block for each screen or widget with keys."""
@@ -83,7 +84,19 @@ class HelpScreen(Dialog[None]):
                 title = _TITLES.get(place, "this screen")
                 lines += [Content(""), Content.styled(title, "$quiet")] if lines else [Content("")][1:]
             lines.append(self._line(key, column))
-        return lines
+        return [*lines, *self._signs(column)]
+
+    def _signs(self, column: int) -> list[Content]:
+        """Return what explains the signs of the timeline, where there is one."""
+        if self._where != "live":
+            return []
+        from mptui.tui.widgets.ribbon import signs  # needs NumPy, and the first screen does not
+
+        legend = [
+            Content.assemble((f"{sign:>{column}}", "bold"), f"  {words}")
+            for sign, words in signs(self._ascii_only)
+        ]
+        return [Content(""), Content.styled("signs of the timeline", "$quiet"), *legend]
 
     def _line(self, key: BoundKey, column: int) -> Content:
         keys = display(key, self._keymap)

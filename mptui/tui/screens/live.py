@@ -35,7 +35,7 @@ from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.memory import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
-from mptui.tui.screens.page import WIDTHS, Page, TooSmall
+from mptui.tui.screens.page import HEIGHTS, WIDTHS, Page, TooSmall
 from mptui.tui.screens.pictures import PicturesScreen
 from mptui.tui.screens.ranks import RanksScreen
 from mptui.tui.widgets.basics import Column, Failure, KeyBar, Panel
@@ -231,12 +231,15 @@ PAGES = 3
 """Pages of a small screen: first chart, second chart, panels; the panels take two pages if space is short."""
 
 LEFT_CHARTS, RIGHT_CHARTS = (0, 1, 4, 5), (2, 3)
-"""Places of the charts, in the order of importance: 2 is shown from 31 rows, 3 from `MORE_ROWS`, 4 and 5 if
+"""Places of the charts, in the order of importance: 2 is shown from 33 rows, 3 from `MORE_ROWS`, 4 and 5 if
 there are `MOST_COLUMNS`, too."""
 
-MORE_ROWS, MOST_COLUMNS = 42, 160
+HIGH = [*HEIGHTS[:-1], (33, HEIGHTS[-1][1])]
+"""Breakpoints of the screen: `-high` has room for a chart below the panels."""
 
-ALL_PANELS, WHOLE_PANELS = 24, 27
+LANE_ROWS, MORE_ROWS, MOST_COLUMNS = 35, 43, 160
+
+ALL_PANELS, WHOLE_PANELS = 24, 28
 """Screen heights from which all panels fit below each other: narrowed, and in full."""
 
 
@@ -253,6 +256,7 @@ class LiveScreen(RunPage):
     where = "live"
     BINDINGS = bindings("live")
     CSS_PATH = "live.tcss"
+    VERTICAL_BREAKPOINTS = HIGH
 
     class ResumeRequested(Message):
         """The ended run in this directory is to be resumed."""
@@ -312,6 +316,7 @@ class LiveScreen(RunPage):
             "-split": height < ALL_PANELS,
             "-close": height < WHOLE_PANELS,
             "-ribbon": height > ALL_PANELS or width < WIDTHS[-1][0],
+            "-lanes": height >= LANE_ROWS and width >= WIDTHS[-1][0],
             "-more": height >= MORE_ROWS,
             "-most": width >= MOST_COLUMNS and height >= MORE_ROWS,
         }

@@ -14,6 +14,7 @@ from mptui import text as fmt
 from mptui.events import DeviceSample, ImagesGenerated, RunFinished
 from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
+from mptui.runs.view.specs import BOUND
 from mptui.runs.view.words import GRADIENT_NORM, LogLine, next_command, steps_words, time_words
 from mptui.text import clean
 from mptui.tui.keys import bindings
@@ -360,8 +361,9 @@ _BARS = {
 """Shown parts in the order of the bar -> their colours, and their signs where there are no colours."""
 
 _REST = ("copy", "wait", "logging", "saving", "other")
-_WHOLE = 5
+_WHOLE = 6
 """Number of lines of the complete panel."""
+_NAME, _MS, _SHARE = 10, 8, 7
 
 _HOURS = 1e6
 """Seconds from which the time of a part is invalid."""
@@ -378,28 +380,47 @@ _VERDICTS = {
 
 
 class StepPanel(Panel):
-    """Shows the time per step, its parts, and the bottleneck."""
+    """Shows what a step is bound by, what may help, and its parts."""
 
-    DEFAULT_CSS = "StepPanel { height: 7; }"
+    DEFAULT_CSS = "StepPanel { height: 8; }"
 
     def __init__(self) -> None:
         super().__init__("time per step")
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Lay out the panel, in four lines if five don't fit."""
-        parts = _parts(view)
-        speed = _steps_speed(view) + _speed(view)
-        time = Content(_time(view) + speed.rjust(width - len(_time(view))))
-        signed = self.app.no_color
-        bar, legend = _bar(parts, width, signed), _legend(parts, tuple(_BARS), signed)
-        rows = ("forward", "backward"), ("optimizer", "data", "rest")
-        legends = [_legend(parts, names, signed) for names in rows]
+        """Lay out the verdict and a row for each part; parts side by side where rows don't fit."""
+        parts, signed = _parts(view), self.app.no_color
+        time, speed = _time(view), (_steps_speed(view) + _speed(view)).strip()
         verdict = Content("; ").join(_verdict(view))
         if self.content_size.height >= _WHOLE:
-            return [time, bar, *legends, verdict]
+            self.retitle(f"time per step · {time}")
+            self.border_subtitle = Content(speed)
+            return [verdict, *(_part(name, parts, width, signed) for name in _BARS)]
+        self.retitle("time per step")
+        self.border_subtitle = None
+        legend = _legend(parts, tuple(_BARS), signed)
+        rows = ("forward", "backward"), ("optimizer", "data", "rest")
+        first = Content(time + speed.rjust(width - len(time)))
         if legend.cell_length <= width:
-            return [time, bar, legend, verdict]
-        return [time, *legends, verdict]
+            return [verdict, first, _bar(parts, width, signed), legend]
+        return [verdict, first, *(_legend(parts, names, signed) for names in rows)]
+
+
+def _part(name: str, parts: dict[str, float], width: int, signed: bool) -> Content:
+    """Return the row of a part: its milliseconds, its share of the step, and a bar."""
+    seconds, (tone, sign) = parts.get(name), _BARS[name]
+    share = None if seconds is None else seconds / (sum(parts.values()) or 1.0)
+    room = max(0, width - _NAME - _MS - _SHARE - 1)
+    filled = round(room * (share or 0.0))
+    figures = f"{_part_ms(seconds):>{_MS - 3}} ms{fmt.percent(share):>{_SHARE}} "
+    track = ("─" * (room - filled), "$frame")
+    return Content.assemble(
+        (f"{name:<{_NAME}}", "$quiet"), figures, ((sign if signed else "━") * filled, tone), track
+    )
+
+
+def _part_ms(seconds: float | None) -> str:
+    return fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
 
 
 def step_line(view: RunView) -> list[Content]:
@@ -460,21 +481,23 @@ def _bar(parts: dict[str, float], width: int, signed: bool) -> Content:
 def _legend(parts: dict[str, float], names: tuple[str, ...], signed: bool) -> Content:
     told: list[tuple[str, str]] = []
     for name in names:
-        seconds = parts.get(name)
-        figure = fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
         tone, sign = _BARS[name]
-        told += [(sign if signed else "━", tone), (f" {name} {figure:>4} ", "$quiet")]
+        told += [(sign if signed else "━", tone), (f" {name} {_part_ms(parts.get(name)):>4} ", "$quiet")]
     return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
 
 
 def _verdict(view: RunView) -> list[Content]:
-    """Describe the bottleneck, and the rate that is possible without it."""
+    """Describe the bottleneck, what is advised against it, and the rate that is possible without it."""
     latest = view.latest
     if latest is None or latest.bound_by not in _VERDICTS:
         return [Content(fmt.UNKNOWN)]
     total = sum(latest.split.values())
     share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
     words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]
+    code = f"{latest.bound_by}{BOUND}"
+    words += [
+        f"try {clean(alert.setting, 30)}" for alert in view.alerts if alert.code == code and alert.setting
+    ]
     other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
     if (rate := latest.ceilings.get(other)) is not None:
         words.append(f"{other} could {fmt.count(rate)}/s")

@@ -1,7 +1,6 @@
 """The timeline of a run: a column for each slice of its time, with a cursor that goes back in time."""
 
 from itertools import groupby
-from typing import Literal
 
 import numpy as np
 from rich.segment import Segment
@@ -26,10 +25,10 @@ Cell = tuple[str, str]
 
 LANES = 5
 """Height with all lanes: state, precision, loss scale, device busy, and what happened."""
+FEWER_LANES = 3
+"""Height with those of state, precision, and what happened."""
 
-_LABEL, _LEGEND = 11, 25
-_LEGEND_FROM = 120
-"""Width from which the signs are explained at the right."""
+_LABEL = 11
 
 _STATE_CELLS: dict[State, Cell] = {
     "preparing": ("░", "quiet"),
@@ -64,19 +63,49 @@ _STYLES = {
     "cursor": "bold $background on $accent",
 }
 _BARS = "▁▂▃▄▅▆▇█"
-_LABELS = (" state", " precision", " scale", " busy", "")
 _SKIPPED: Cell = ("x", "warn")
-_LEGENDS: tuple[tuple[tuple[State | Happening | Literal["skipped"], str], ...], ...] = (
-    (("training", "train"), ("validating", "validate")),
-    (("compiling", "compile"), ("waiting", "wait"), ("suspended", "lost")),
-    (("skipped", "skip"), ("paused", "pause"), ("alert", "alert")),
-    (("switch", "switch"), ("recovery", "recovery")),
-    (("best", "best"), ("checkpoint", "checkpoint")),
-)
+_NOTHING: Cell = (" ", "quiet")
+_EARLIER: Cell = ("·", "quiet")
+"""A best value that was surpassed later."""
+
+_STATE_WORDS: dict[State, str] = {
+    "preparing": "preparing",
+    "compiling": "compiling",
+    "training": "training",
+    "waiting": "waiting for data, a quarter or more",
+    "validating": "validating",
+    "saving": "saving",
+    "paused": "paused",
+    "suspended": "nothing ran: asleep, or stopped",
+}
+_HAPPENED_WORDS: dict[Happening, str] = {
+    "checkpoint": "checkpoint, but for routine ones",
+    "restart": "resumed in another process",
+    "best": "best validation; · surpassed since",
+    "switch": "another profile or setting",
+    "recovery": "went back to a checkpoint",
+    "alert": "alert",
+}
+
+
+def signs(ascii_only: bool) -> list[tuple[str, str]]:
+    """Return the signs of the timeline and what each means."""
+    states = [(sign, _STATE_WORDS[state]) for state, (sign, _) in _state_cells(ascii_only).items()]
+    happened = [(sign, _HAPPENED_WORDS[what]) for what, (sign, _) in _HAPPENED.items()]
+    return [*states, *happened, (_SKIPPED[0], "skipped steps, in the lane of scale")]
+
+
+def _state_cells(ascii_only: bool) -> dict[State, Cell]:
+    if not ascii_only:
+        return _STATE_CELLS
+    return {state: (sign, _STATE_CELLS[state][1]) for state, sign in zip(STATES, _ASCII_STATES, strict=True)}
 
 
 class Ribbon(Widget):
-    """One lane with the state and what happened, or all lanes if it is `LANES` high."""
+    """The timeline in as many lanes as its height allows: one, `FEWER_LANES` or `LANES`.
+
+    One lane has the state, and over it what happened.
+    """
 
     DEFAULT_CSS = "Ribbon { height: 1; }"
 
@@ -140,13 +169,12 @@ class Ribbon(Widget):
 
     @property
     def _margin(self) -> int:
-        return _LABEL if self.size.height >= LANES else 1
+        return _LABEL if self.size.height >= FEWER_LANES else 1
 
     @property
     def _columns(self) -> int:
         """Number of columns for the time."""
-        right = _LEGEND if self.size.height >= LANES and self.size.width >= _LEGEND_FROM else 0
-        return max(1, self.size.width - self._margin - right - 1)
+        return max(1, self.size.width - self._margin - 1)
 
     def render_line(self, y: int) -> Strip:
         """Return line `y`."""
@@ -161,49 +189,35 @@ class Ribbon(Widget):
     def _laid_out(self) -> list[list[Cell]]:
         """Return all rows, with the cursor."""
         columns = self._timeline.columns(self._columns)
-        states, happened = self._states(columns), _happened(columns)
-        if self.size.height < LANES:
-            both = zip(states, happened, strict=True)
-            lanes = [[state if sign[0] == " " else sign for state, sign in both]]
-        else:
-            lanes = [states, _numbers(columns), _scales(columns), _busy(columns), happened]
-        if self._moment is not None and states:
+        lanes = self._lanes(columns)
+        if self._moment is not None and columns.skipped.size:
             at = self._timeline.column_of(self._moment, self._columns)
-            for lane in lanes:
+            for lane in lanes.values():
                 lane[at] = (lane[at][0], "cursor")
-        if len(lanes) == 1:
-            return [[(" ", "quiet"), *lanes[0]]]
-        room = self._columns
-        return [
-            [(label.ljust(_LABEL), "quiet"), *lane, (" " * (room - len(lane) + 1), "quiet"), *legend]
-            for label, lane, legend in zip(_LABELS, lanes, self._legends(), strict=True)
-        ]
+        return [[(f" {label}".ljust(self._margin), "quiet"), *lane] for label, lane in lanes.items()]
 
-    def _legends(self) -> list[list[Cell]]:
-        """Return what explains the signs, beside each lane."""
-        known = [*self._state_signs().items(), *_HAPPENED.items(), ("skipped", _SKIPPED)]
-        signs = dict[str, Cell](known)
-        return [
-            [cell for what, word in lane for cell in (signs[what], (f" {word}  ", "quiet"))]
-            for lane in _LEGENDS
-        ]
-
-    def _state_signs(self) -> dict[State, Cell]:
-        if not self._ascii_only:
-            return _STATE_CELLS
-        return {
-            state: (sign, _STATE_CELLS[state][1]) for state, sign in zip(STATES, _ASCII_STATES, strict=True)
-        }
-
-    def _states(self, columns: TimeColumns) -> list[Cell]:
-        """Return the sign of the state that took most of each column."""
-        signs = self._state_signs()
-        return [signs[state] if state else (" ", "quiet") for state in columns.main_states()]
+    def _lanes(self, columns: TimeColumns) -> dict[str, list[Cell]]:
+        """Return the lanes that there is room for, by their labels."""
+        signs = _state_cells(self._ascii_only)
+        states = [signs[state] if state else (" ", "quiet") for state in columns.main_states()]
+        happened = _happened(columns)
+        if self.size.height < FEWER_LANES:
+            seen = zip(states, happened, strict=True)
+            return {"": [state if sign in (_NOTHING, _EARLIER) else sign for state, sign in seen]}
+        lanes = {"state": states, "precision": _numbers(columns)}
+        if self.size.height >= LANES:
+            lanes |= {"scale": _scales(columns), "busy": _busy(columns)}
+        return lanes | {"events": happened}
 
 
 def _happened(columns: TimeColumns) -> list[Cell]:
-    """Return the sign of the most important happening in each column."""
-    return [_HAPPENED[what] if what else (" ", "quiet") for what in columns.most_important()]
+    """Return the sign of the most important happening in each column; of the best, the newest stands out."""
+    found = columns.most_important()
+    cells = [_HAPPENED[what] if what else _NOTHING for what in found]
+    best = [column for column, what in enumerate(found) if what == "best"]
+    for column in best[:-1]:
+        cells[column] = _EARLIER
+    return cells
 
 
 def _numbers(columns: TimeColumns) -> list[Cell]:
