@@ -495,9 +495,8 @@ def _verdict(view: RunView) -> list[Content]:
     share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
     words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]
     code = f"{latest.bound_by}{BOUND}"
-    words += [
-        f"try {clean(alert.setting, 30)}" for alert in view.alerts if alert.code == code and alert.setting
-    ]
+    advised = (alert.setting for alert in view.alerts if alert.code == code)
+    words[0] += "".join(f": try {clean(setting, 40)}" for setting in advised if setting)
     other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
     if (rate := latest.ceilings.get(other)) is not None:
         words.append(f"{other} could {fmt.count(rate)}/s")
