@@ -29,7 +29,7 @@ MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete",
 
 PARTS_OF = {
     "live": ("chart", "log", "column"),
-    "picker": ("list",),
+    "picker": ("field", "list"),
     "settings": ("list",),
     "runs": ("list",),
     "compare": ("list", "chart"),
@@ -46,7 +46,8 @@ class BoundKey:
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
     `when` is the state of the run in which the bottom line shows the key; several: it has several ranks, or
-    the machine several devices; spare: in any, where the keys of the screen leave room.
+    the machine several devices; typing: a text field has the focus, which takes letters for itself; spare: in
+    any, where the keys of the screen leave room.
     """
 
     id: str
@@ -56,7 +57,7 @@ class BoundKey:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended", "several", "switched", "spare"] = "always"
+    when: Literal["always", "going", "ended", "several", "switched", "spare", "typing"] = "always"
 
     @property
     def where(self) -> str:
@@ -90,12 +91,14 @@ KEYS: tuple[BoundKey, ...] = (
         palette=False,
     ),
     BoundKey("picker.edit", "e", "edit", "edit the value under the cursor", "edit"),
-    BoundKey("picker.next", "tab", "app.focus_next", "settings, then model, data, epochs", "model, data"),
-    BoundKey("picker.previous", "shift+tab", "app.focus_previous", "previous field", palette=False),
+    BoundKey("picker.next", "tab", "next(1)", "data, model, epochs, then settings", "data, model"),
+    BoundKey("picker.previous", "shift+tab", "next(-1)", "previous field", palette=False),
     BoundKey("picker.filter", "slash", "filter", "only settings with these words", "search"),
     BoundKey("picker.fill", "f", "fill", "the batch that fills free memory", "fill"),
     BoundKey("picker.save", "w", "save", "save as a profile", "save"),
+    BoundKey("picker.all", "a", "all", "all settings, or the usual ones", "all"),
     BoundKey("picker.changed", "c", "changed", "only changed settings, or all", "changed"),
+    BoundKey("field.done", "enter", "submit", "take the text", "take the text", palette=False, when="typing"),
     BoundKey("list.up", "up", "cursor_up", "previous line", palette=False),
     BoundKey("list.down", "down", "cursor_down", "next line", palette=False),
     BoundKey("list.page_up", "pageup", "page_up", "previous page", palette=False),

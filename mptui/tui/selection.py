@@ -162,10 +162,14 @@ class Fit:
     @property
     def words(self) -> str:
         """Describe whether it fits, and up to which batch."""
-        return self._fitting + (f", if there are {ASSUMED_CLASSES} classes" if self.classes is None else "")
+        return self.words_of_set(None)
 
-    @property
-    def _fitting(self) -> str:
+    def words_of_set(self, samples: int | None) -> str:
+        """Describe whether it fits a set of this many training samples, and up to which batch."""
+        assumed = f", if there are {ASSUMED_CLASSES} classes" if self.classes is None else ""
+        return self._fitting(samples) + assumed
+
+    def _fitting(self, samples: int | None) -> str:
         if self.free is None:
             return "free memory unknown"
         best = self.largest
@@ -173,6 +177,8 @@ class Fit:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
         if self.footprint.total > self.free * USABLE:
             return "✓ fits, but tightly"
+        if samples is not None and samples <= best:
+            return f"✓ fits, up to the whole set of {samples:,}"
         return f"✓ fits, up to batch {best:,}"
 
     @property
@@ -320,10 +326,17 @@ class Picked:
             flags["model.name"] = (PICKED, self.model)
         if self.data:
             flags |= data_flags(self.data, PICKED)
-        if self.epochs:
+        if self.epochs and not self.fault_of_epochs:
             value, _ = read_value(SETTINGS["training.epochs"], self.epochs)
             flags["training.epochs"] = (PICKED, value)
         return flags | {key: (EDITED, value) for key, value in self.edits.items()}
+
+    @property
+    def fault_of_epochs(self) -> str:
+        """What is wrong with the text of the epochs; "": nothing."""
+        if not self.epochs:
+            return ""
+        return read_value(SETTINGS["training.epochs"], self.epochs)[1] or ""
 
     @property
     def description(self) -> str:
@@ -469,6 +482,9 @@ def _in_order(config: RunConfig, task: str | None) -> list[Value]:
         for key in keys
     ]
 
+
+USUAL = ("training.batch_size", "training.epochs", "training.max_steps", "training.lr", "precision.mode")
+"""What people change most often besides the data and the model, in this order."""
 
 _FIRST = ("precision", "training", "speed", "data")
 _ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}

@@ -37,6 +37,8 @@ def resnet18_footprint(config):
 async def go_to(pilot, screen, key):
     """Move the cursor of the values to `key`."""
     values = screen.query_one("#values")
+    if key not in [option.id for option in values.options]:
+        screen.action_all()
     values.focus()
     values.highlighted = [option.id for option in values.options].index(key)
     await pilot.pause()

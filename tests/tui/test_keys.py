@@ -34,6 +34,7 @@ from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import Column, KeyedList
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.panels import LogPanel
+from mptui.tui.widgets.settings import Field
 
 OWNERS = {
     "live": LiveScreen,
@@ -61,6 +62,7 @@ OWNERS = {
     "detection": DetectionScreen,
     "picker": PickerScreen,
     "list": KeyedList,
+    "field": Field,
     "edit": AskDialog,
     "metrics": ChooseMetricsDialog,
 }

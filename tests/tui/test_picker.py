@@ -213,9 +213,9 @@ async def test_what_was_picked_is_what_is_asked_for(environ):
         await go_to(pilot, app.screen, "training.seed")
         await pilot.press("e")
         await write(pilot, "3")
-        await pilot.press("enter", "tab")
+        await pilot.press("enter", "shift+tab", *"2", "shift+tab")  # the last field before the settings
         await write(pilot, "resnet18")
-        await pilot.press("tab", *"shapes", "tab", *"2", "enter")
+        await pilot.press("shift+tab", *"shapes", "enter")
         await pilot.pause()
         await pilot.press("enter")
         await until(app, pilot, "space pause")

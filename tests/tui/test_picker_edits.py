@@ -28,12 +28,12 @@ async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(picker, envir
         assert screen.picked.edits == {}
         await write(pilot, "0.05")
         await pilot.press("enter")
-        await until(app, pilot, "lr                      0.05         edited (0.1)")
+        await until(app, pilot, "training.lr             0.05         edited (0.1)")
         assert screen.picked.edits == {"training.lr": 0.05}
 
         for key in ("e", "ctrl+u", *"0.07", "enter"):  # typed in one go
             app.post_message(Key(key, key if len(key) == 1 else None))
-        await until(app, pilot, "lr                      0.07         edited (0.1)")
+        await until(app, pilot, "training.lr             0.07         edited (0.1)")
         assert screen.picked.edits == {"training.lr": 0.07}
 
         await go_to(pilot, screen, "precision.fp32_layers")
@@ -133,3 +133,30 @@ async def test_edits_are_lost_only_after_a_question(environ, key):
         await pilot.press(key, "q")
         await pilot.pause()
         assert app.return_code == 0 if key == "q" else screen not in app.screen_stack
+
+
+async def test_what_was_typed_is_there_again_after_going_back(environ):
+    async with cockpit(environ=environ) as (app, pilot, _runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("tab", *"cifar10", "escape", "4", "escape", "enter")
+        await until(app, pilot, "enter start")
+        assert app.screen.query_one("#data", Input).value == "cifar10"
+        assert app.screen.picked.profile == "debug"
+
+
+async def test_a_wrong_word_is_told_with_its_field_and_empties_nothing(picker, environ):
+    async with picker(environ) as (app, pilot, screen):
+        listed = [option.id for option in screen.query_one("#values").options]
+        await pilot.press("tab", "tab", "tab", *"many")
+        await until(app, pilot, "✗ epochs: must be a whole number")
+        assert "╭─ ✗ epochs" in frame(app)
+        assert "enter take the text" in frame(app)
+        assert "enter start" not in frame(app)
+        assert [option.id for option in screen.query_one("#values").options] == listed
+        await pilot.press("enter")
+        assert screen.query_one("#profiles").has_focus
+        await pilot.press("enter")
+        await until(app, pilot, "can't be started")
+        assert screen.query_one("#epochs").has_focus

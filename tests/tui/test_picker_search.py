@@ -20,7 +20,13 @@ def listed(screen):
 @pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_settings_are_searched_by_name_and_by_meaning(picker, environ, at_once):
     async with picker(environ) as (app, pilot, screen):
+        usual = listed(screen)
+        assert usual[:2] == ["training.batch_size", "training.epochs"]
+        assert {"training.lr", "precision.mode", "speed.compile"} <= set(usual)  # the last is the profile's
+        assert len(usual) < 20
+        await pilot.press("a")
         everything = listed(screen)
+        assert set(usual) < set(everything)
         if at_once:
             for key in ("slash", *"warm", "enter"):
                 app.post_message(Key(key, "/" if key == "slash" else key if len(key) == 1 else None))

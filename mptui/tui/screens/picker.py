@@ -1,4 +1,4 @@
-"""The second screen: the profile with its settings, the model, the data and the epochs."""
+"""The second screen: the data, the model and the epochs, the profile with its settings."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ from mptui.tui.selection import (
     values,
 )
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
-from mptui.tui.widgets.settings import Fields, Outline, SampleStrip, SettingsPanel, profile_options
+from mptui.tui.widgets.settings import NAMES, Fields, Outline, SampleStrip, SettingsPanel, profile_options
 from mptui.tui.work import in_background
 
 # Base class of the picker: the selection of a run, and what is known of its memory and its data
@@ -144,7 +144,12 @@ class SelectionPage(Page):
 
     def faults(self) -> dict[str, str]:
         """Return known reasons that the run can't start, by field, or "" for none of them."""
-        faults = {"data": self._data_fault, "": self._fault}
+        wrong_epochs = self.picked.fault_of_epochs
+        faults = {
+            "data": self._data_fault,
+            "epochs": f"epochs: {wrong_epochs}" if wrong_epochs else "",
+            "": self._fault,
+        }
         fit = self._fits.get(self.picked.profile)
         if isinstance(fit, str):
             faults["model" if fit.startswith("model.name") else ""] = fit
@@ -259,13 +264,14 @@ class PickerScreen(SelectionPage):
     def compose(self) -> ComposeResult:
         """Lay out the lists, and the three fields below them."""
         yield TopLine()
+        yield Fields(self.picked, DataSuggester(), ModelSuggester())
+        yield Static(id="about", markup=False)
         with Horizontal(id="body"):
             yield KeyedList(id="profiles")
             with Vertical(id="right"):
                 yield Outline(id="words")
-                yield SettingsPanel()
+                yield SettingsPanel(brief=True)
                 yield SampleStrip(ascii_only=self._ascii_only, id="pictures")
-        yield Fields(self.picked, ModelSuggester(), DataSuggester())
         yield Static(id="note", markup=False)
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
@@ -273,6 +279,7 @@ class PickerScreen(SelectionPage):
     def on_mount(self) -> None:
         """Show the selection, and start slow work."""
         self.query_one("#profiles", KeyedList).border_title = "profiles"
+        self.query_one("#profiles", KeyedList).focus()
         self._show_another()
         self._say_device()
         self.look_at_data()
@@ -324,6 +331,8 @@ class PickerScreen(SelectionPage):
         edited = " · edited" if self.picked.edits else ""
         title = f"{clean(self.picked.profile, 40)}{edited}"
         self.query_one(SettingsPanel).show(title, [] if self._resolved is None else values(self._resolved))
+        if self._resolved is not None and not self.picked.epochs:
+            self.query_one(Fields).show_default(self._resolved.config.training.epochs)
         self._show_texts()
 
     def _show_texts(self) -> None:
@@ -350,17 +359,16 @@ class PickerScreen(SelectionPage):
     @on(SettingsPanel.Moved)
     def _show_note(self) -> None:
         faults = self.faults()
-        self.query_one(Fields).show_faults(faults.keys() & {"model", "data"})
+        self.query_one(Fields).show_faults(faults.keys() & set(NAMES))
         setting = self.query_one(SettingsPanel).chosen
-        note = self._data_words()
-        if self.has_class("-settings"):
-            note = in_a_paragraph(setting.key) if setting is not None else "no such setting"
-        elif isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
-            note = f"✗ {fault}"
+        meaning = in_a_paragraph(setting.key) if setting is not None else "no such setting"
+        self.query_one("#note", Static).update(Content.styled(clean(meaning, 600), "$quiet"))
+        wrong = sorted(faults.keys() & set(NAMES), key=lambda name: name != getattr(self.focused, "id", ""))
+        note = f"✗ {faults[wrong[0]]}" if wrong else self._data_words()
         style = "$text-warning" if note.startswith(("✗", "!")) else "$quiet"
-        lines = [note] if self.has_class("-settings") or note.startswith("✗") else self._all_of_data(note)
+        lines = [note] if wrong else self._all_of_data(note)
         text = "\n".join(clean(line, 600) for line in lines)
-        self.query_one("#note", Static).update(Content.styled(text, style))
+        self.query_one("#about", Static).update(Content.styled(text, style))
 
     def _data_words(self) -> str:
         """Describe the data in a line: without a name that has no room, which is in its field."""
@@ -401,7 +409,14 @@ class PickerScreen(SelectionPage):
             self.set_class(within, "-settings")
             self.call_after_refresh(self._show_words)
         self.set_class(self.focused is self.query_one("#data"), "-data")
+        self.query_one(KeyBar).offer("typing" if isinstance(self.focused, Input) else "always")
         self._show_note()
+
+    def action_next(self, by: int) -> None:
+        """Go to the next field in the order in which people fill them in."""
+        stops = [self.query_one(f"#{name}") for name in ("profiles", *NAMES, "values")]
+        now = stops.index(self.focused) if self.focused in stops else -1
+        stops[(now + by) % len(stops)].focus()
 
     def action_profile(self, digit: int) -> None:
         """Choose the profile at this digit."""
@@ -434,6 +449,10 @@ class PickerScreen(SelectionPage):
     def action_filter(self) -> None:
         """Ask for words of a setting."""
         self.query_one(SettingsPanel).search()
+
+    def action_all(self) -> None:
+        """Show all settings, or the usual and the changed ones."""
+        self.query_one(SettingsPanel).toggle_all()
 
     def action_changed(self) -> None:
         """Show only changed settings, or all."""
@@ -530,14 +549,19 @@ class PickerScreen(SelectionPage):
         picked, resolution = self.picked, self._resolved
         assert resolution is not None, "else there are faults"
         self._picks.use()
-        save_last(
-            {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
-            self._environ,
-        )
+        self._keep_typed()
         numbers = ",".join(str(device.index) for device in self._devices)
         group = ("--device", numbers) if len(self._devices) > 1 else ()
         self.rest()
         self.post_message(self.Started(picked.request(resolution, self._environ), group))
+
+    def _keep_typed(self) -> None:
+        """Keep the selection for whoever comes back, or starts the program again."""
+        picked = self.picked
+        save_last(
+            {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
+            self._environ,
+        )
 
     def _complain(self, title: str, fault: str) -> None:
         self.notify(clean_lines(fault, 300), title=title, severity="error", markup=False)
@@ -555,13 +579,19 @@ class PickerScreen(SelectionPage):
 
     def _unless_edits_are_lost(self, go: Callable[[], None]) -> None:
         """Continue at once if all edits are in a file or a run, else ask first."""
-        if not self._picks.has_unused:
+
+        def leave() -> None:
+            self._note_fields()
+            self._keep_typed()
             go()
+
+        if not self._picks.has_unused:
+            leave()
             return
 
         def answered(answer: Answer | None) -> None:
             if answer == "discard":
-                go()
+                leave()
 
         words = f"Unsaved edits (w: save): {', '.join(self.picked.edits)}"
         self.app.push_screen(DiscardDialog(self._keymap, "discard edits?", words), answered)

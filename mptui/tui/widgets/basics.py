@@ -307,15 +307,19 @@ class KeyBar(Static):
         self._when = {"always", "going"}
 
     def offer(self, *when: str) -> None:
-        """Show the keys of these states of a run, and the global ones."""
+        """Show the keys of these states of a run, and the global ones unless letters are typed."""
         if self._when != set(when):
             self._when = set(when)
             self.on_resize()
 
     def on_resize(self) -> None:
         """Choose the keys that fit."""
-        when = {*self._when, "spare"}
-        always = [item for item in self._items if item[0].where == "app" and item[0].when == "always"]
+        when = self._when if "typing" in self._when else {*self._when, "spare"}
+        always = [
+            item
+            for item in self._items
+            if item[0].where == "app" and item[0].when == "always" and "typing" not in when
+        ]
         own = [item for item in self._items if item not in always and item[0].when in when]
         while (
             own

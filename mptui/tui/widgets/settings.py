@@ -19,7 +19,8 @@ from mptui.config.keys import SETTINGS
 from mptui.config.resolve import Resolved
 from mptui.hardware.devices import Device
 from mptui.text import clean
-from mptui.tui.selection import Fit, Picked, Value, in_words
+from mptui.tui.keys import bindings
+from mptui.tui.selection import USUAL, Fit, Picked, Value, in_words
 from mptui.tui.terminal.graphics import half_blocks
 from mptui.tui.widgets.basics import KeyedList, bar, fit, share
 
@@ -54,10 +55,17 @@ def profile_options(
     return options
 
 
-def value_options(values: Sequence[Value], room: int) -> list[Option]:
-    """Return one line per setting, under a heading for each table; non-default values are highlighted.
+def usual_first(values: Sequence[Value]) -> list[tuple[str, Value]]:
+    """Return the usual settings and then the changed ones, each with its heading; the others are left out."""
+    by_key = {value.key: value for value in values}
+    usual = [("usual", by_key[key]) for key in USUAL if key in by_key]
+    return usual + [("changed", value) for value in values if value.changed and value.key not in USUAL]
 
-    Those that can't be edited are greyed out.
+
+def value_options(values: Sequence[tuple[str, Value]], room: int) -> list[Option]:
+    """Return one line per setting, under its heading; non-default values are highlighted.
+
+    Those that can't be edited are greyed out. Under the heading of its table, a setting has its short name.
 
     Each line shows as much as fits into `room` cells: the value, its source, the meaning of the setting.
     """
@@ -66,20 +74,23 @@ def value_options(values: Sequence[Value], room: int) -> list[Option]:
     names = next(name for name, more in zip(_NAMES, needed, strict=True) if room - 1 - name >= more)
     origin = "" if names == _NAMES[-1] else "from (default)"
     options: list[Option] = []
-    for value in values:
-        if not options or value.table != str(options[-1].id).partition(".")[0]:
+    under = ""
+    for title, value in values:
+        if title != under:
             columns = "" if options else f"{'value':<{_VALUE}}{origin}".rstrip()
-            heading = Content.assemble((value.table.ljust(names + 1), "bold"), columns)
-            options.append(Option(heading, id=f"{value.table}.", disabled=True))
-        options.append(Option(_line(value, names, room), id=value.key))
+            heading = Content.assemble((title.ljust(names + 1), "bold"), columns)
+            options.append(Option(heading, id=f"{title}.", disabled=True))
+            under = title
+        name = value.name if title == value.table else value.key
+        options.append(Option(_line(value, name, names, room), id=value.key))
     return options
 
 
 @lru_cache(maxsize=512)  # most lines stay as another profile is chosen, and as a search is typed
-def _line(value: Value, names: int, room: int) -> Content:
+def _line(value: Value, called: str, names: int, room: int) -> Content:
     other = value.default is not None
     style = "bold $text-accent" if value.edited else "bold" if other else "$quiet"
-    name, shown = fit(clean(value.name), names - 1), fit(clean(value.shown), _VALUE - 1)
+    name, shown = fit(clean(called), names - 1), fit(clean(value.shown), _VALUE - 1)
     line = Content.assemble(" ", name.stylize("" if other else "$quiet"), " ", shown.stylize(style), " ")
     if value.fixed:
         line = Content.styled(line.plain, "$text-disabled")
@@ -139,7 +150,7 @@ class Outline(Static):
             brief: Show only what settings decide, a line each.
         """
         width = self.content_size.width
-        words, memory = in_words(run, device, ranks, samples), _memory(fit, width)
+        words, memory = in_words(run, device, ranks, samples), _memory(fit, width, samples)
         if brief:
             lines = [_outline_line(*each) for each in words if each[0] in _BRIEF]
             short = [line.truncate(width, ellipsis=True) for line in (*lines, memory[0])]
@@ -174,7 +185,7 @@ def _network(fit: Fit) -> tuple[str, str]:
     return fit.network, f"{weights} weights, images of {fit.side} px"
 
 
-def _memory(fit: Fit | str | None, width: int) -> list[Content]:
+def _memory(fit: Fit | str | None, width: int, samples: int | None) -> list[Content]:
     label = ("memory".ljust(_LABEL), "$quiet")
     if fit is None:
         return [Content.assemble(label, ("counting …", "$quiet")), Content("")]
@@ -185,7 +196,7 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
     if width >= _WIDE:
         gauge = Content.assemble(bar(share(total, fit.free), _BAR, style), "  ")
     return [
-        Content.assemble(label, gauge, (fit.figure, "bold"), "  ", (fit.words, style)),
+        Content.assemble(label, gauge, (fit.figure, "bold"), "  ", (fit.words_of_set(samples), style)),
         Content.styled(" " * _LABEL + _parts(fit, width - _LABEL), "$quiet"),
     ]
 
@@ -246,7 +257,11 @@ def _square(picture: "Image", side: int, ascii_only: bool) -> list[Content]:
 
 
 class SettingsPanel(Vertical):
-    """Settings under the headings of their tables: all, those with some words, or only changed ones."""
+    """Settings: all under their tables, those with some words, or only changed ones.
+
+    Args:
+        brief: Begin with the usual and the changed ones; a search and `toggle_all` show the others.
+    """
 
     DEFAULT_CSS = """
     SettingsPanel {
@@ -259,10 +274,11 @@ class SettingsPanel(Vertical):
     class Moved(Message):
         """Another setting is under the cursor."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, brief: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._title = ""
         self._values: Sequence[Value] = ()
+        self._brief = brief
         self._only_changed = False
         self._drawn: tuple[object, ...] = ()
 
@@ -298,6 +314,12 @@ class SettingsPanel(Vertical):
         self._to_list()
         return True
 
+    def toggle_all(self) -> None:
+        """Show all settings, or the usual and the changed ones."""
+        self._brief = not self._brief
+        self._only_changed = False
+        self._draw()
+
     def toggle_changed(self) -> None:
         """Show only settings that are not the default, or all."""
         self._only_changed = not self._only_changed
@@ -328,60 +350,70 @@ class SettingsPanel(Vertical):
 
     def _draw(self) -> None:
         listed, field = self.query_one(KeyedList), self.query_one(Input)
-        now = self._title, self._values, field.value, self._only_changed, self.size.width
+        now = self._title, self._values, field.value, self._only_changed, self._brief, self.size.width
         if now == self._drawn:
             return
         self._drawn = now
         words = field.value.lower().split()
-        values = [value for value in self._values if value.changed or not self._only_changed]
-        shown = [value for value in values if value.has(words)]
+        if self._brief and not words and not self._only_changed:
+            shown = usual_first(self._values)
+        else:
+            kept = [value for value in self._values if value.changed or not self._only_changed]
+            shown = [(value.table, value) for value in kept if value.has(words)]
         # minus the frame, the padding of each line and the scroll bar
         listed.replace(value_options(shown, self.size.width - 5))
         listed.border_title = Content(self._title)
         parts = [f"/{clean(field.value, 40)}"] if words else []
         parts += ["changed only"] if self._only_changed else []
         if len(shown) < len(self._values):
-            parts.append(f"{len(shown)} of {len(self._values)}")
+            more = " · a: all" if self._brief and not parts else ""
+            parts.append(f"{len(shown)} of {len(self._values)}{more}")
         listed.border_subtitle = Content(" · ".join(parts))
         self.post_message(self.Moved())
 
 
-# The three text fields of the picker: model, data and epochs
+# The three text fields of the picker: data, model and epochs
 # -----------------------------------------------------------
 
-NAMES = ("model", "data", "epochs")
+NAMES = ("data", "model", "epochs")
+
+
+class Field(Input):
+    """A text field with its keys in the table of keys."""
+
+    BINDINGS = bindings("field")
 
 
 class Fields(Horizontal):
-    """Model, data and epochs; each can be empty.
+    """Data, model and epochs; each can be empty.
 
     Args:
         picked: Initial values.
-        models: Completes names of networks.
         data: Completes names of sets and folders.
+        models: Completes names of networks.
     """
 
-    def __init__(self, picked: Picked, models: Suggester, data: Suggester) -> None:
+    def __init__(self, picked: Picked, data: Suggester, models: Suggester) -> None:
         super().__init__()
         self._picked = picked
-        self._models = models
         self._data = data
+        self._models = models
 
     def compose(self) -> ComposeResult:
         """Lay out the fields."""
         picked = self._picked
-        hints = "by the data", "shapes, set, folder", "profile's"
-        texts = picked.model, picked.data, picked.epochs
+        hints = "(else built-in shapes)", "(else by the data)", ""
+        texts = picked.data, picked.model, picked.epochs
         for name, text, hint, suggester in zip(
-            NAMES, texts, hints, (self._models, self._data, None), strict=True
+            NAMES, texts, hints, (self._data, self._models, None), strict=True
         ):
-            field = Input(text, placeholder=hint, id=name, compact=True, suggester=suggester)
+            field = Field(text, placeholder=hint, id=name, compact=True, suggester=suggester)
             field.border_title = name
             yield field
 
     def taken_in(self, picked: Picked) -> Picked:
         """Return the selection with the values of the fields."""
-        model, data, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in NAMES)
+        data, model, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in NAMES)
         return replace(picked, model=model, data=data, epochs=epochs)
 
     def show_epochs(self, text: str) -> None:
@@ -389,6 +421,10 @@ class Fields(Horizontal):
         field = self.query_one("#epochs", Input)
         with field.prevent(Input.Changed):
             field.value = text
+
+    def show_default(self, epochs: int) -> None:
+        """Show the epochs that an empty field means."""
+        self.query_one("#epochs", Input).placeholder = f"(else {epochs})"
 
     def show_faults(self, faulty: set[str]) -> None:
         """Mark the fields with a fault, and no others."""
