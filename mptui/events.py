@@ -127,12 +127,14 @@ class PhaseChanged(Event):
 
     `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known,
     `expected_s` the seconds that it is expected to take, `known_from` what this is known from, in words.
+    `found` is what came of the work before it: the size of the data, a choice with its measurement.
     """
 
     kind: ClassVar[str] = "phase"
 
     phase: str
     detail: str = ""
+    found: str = ""
     total: int | None = None
     expected_s: float | None = None
     known_from: str = ""
@@ -287,10 +289,11 @@ class Validated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesGenerated(Event):
-    """Images of a validation were written: those that the network has made, or what it predicts.
+    """Images were written: of a validation those that the network has made, or what it predicts.
 
     `path` is their file in the run directory, "" if it could not be written. `what` is samples, which the
-    network has made, or predictions of validation images, in whose file `.json` replaces `.png`.
+    network has made, predictions of validation images, in whose file `.json` replaces `.png`, or data:
+    training images as the network gets them, side by side, with the `labels` of those in classes.
     """
 
     kind: ClassVar[str] = "images_generated"
@@ -300,6 +303,7 @@ class ImagesGenerated(Event):
     images: int
     seconds: float
     what: str = "samples"
+    labels: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,11 @@ class _Measurement:
 
         cached = CachedResult(kind, {**self._facts, **facts})
         check_stop = self._decider.check_stop
-        return choose(candidates, cached, started, steps=self._steps, check_stop=check_stop)
+        choice = choose(candidates, cached, started, steps=self._steps, check_stop=check_stop)
+        if choice.reason and kind != "precision":  # which is told of however it is chosen
+            found = f"{kind}: {candidates.words[choice.name]}, {choice.reason}"
+            self._decider.emit(PhaseChanged(phase="preparing", found=clean(found)))
+        return choice
 
 
 def _choose_precision(plan: Plan, trial: StepTimer, measure: _Measurement, *, costs: bool) -> Plan:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mptui import text as fmt
 from mptui.config.keys import value_of, with_values
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.cache_policy import choose_cache, memory_room, sides_of
@@ -128,7 +129,7 @@ def prepare(
     if learned is not None:
         dataset = in_learned_order(dataset, learned)
         LearnedData.of(dataset, plan.task).check(learned)
-    emit(PhaseChanged(phase="preparing"))
+    emit(PhaseChanged(phase="preparing", found=_data_found(dataset)))
     bands = dataset.pixels.bands
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
     check_outputs(plan, model, len(dataset.classes))
@@ -137,6 +138,8 @@ def prepare(
         for message in _load_weights(model, weights, config, dataset):
             emit(Warned(code="weights", message=message))
     mailbox.poll()
+    size = f"{config.model.name}, {fmt.short(parameter_count(model))} parameters"
+    emit(PhaseChanged(phase="preparing", found=size))
     _check_layers(model, config)  # report faults before the first step
     are_random = config.model.weights is None and not goes_on
     if config.training.freeze and are_random:
@@ -144,11 +147,20 @@ def prepare(
         emit(Warned(code="freeze", message=message))
     cached = _with_cache(plan, dataset, emit, ranks)
     plan = _decided(cached, len(dataset.classes), ranks.world_size, lambda plan: decide(plan, model, dataset))
+    precision = plan.precision
+    emit(PhaseChanged(phase="preparing", found=f"precision: {precision.used}, {precision.reason}"))
     if config.training.sync_batch_norm and not ranks.is_alone:  # rank 0 has measured without the others
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
+
+
+def _data_found(dataset: Dataset) -> str:
+    """Describe the size of a set: `1,000 + 200 images, 10 classes`."""
+    images = f"{len(dataset.train):,} + {len(dataset.val):,} images"
+    has_classes = dataset.kind is not SampleKind.IMAGE
+    return f"{images}, {len(dataset.classes):,} classes" if has_classes else images
 
 
 def _check_not_moved(data: DataConfig) -> None:
@@ -297,8 +309,8 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     frozen_parameters(model, frozen_in(config.training, epoch=0))
 
 
-def build_transforms(plan: Plan, *, train: bool) -> Transforms:
-    """Return what becomes of the samples of the training or validation set of `plan`."""
+def build_transforms(plan: Plan, *, train: bool, mixes: bool = True) -> Transforms:
+    """Return what becomes of the samples of the training or validation set of `plan`; `mixes`: with mixup."""
     data, kind = plan.config.data, TASKS[plan.task].sample
     side, has_targets = int(data.image_size or 0), kind is not SampleKind.IMAGE
     names = transforms_of(data.augment, kind) if train else ()
@@ -317,8 +329,8 @@ def build_transforms(plan: Plan, *, train: bool) -> Transforms:
         geometry,
         _normalization(data) or default_normalization(kind),
         names=tuple(names),
-        mixup_alpha=data.mixup_alpha if train and has_targets else 0.0,
-        cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
+        mixup_alpha=data.mixup_alpha if train and has_targets and mixes else 0.0,
+        cutmix_alpha=data.cutmix_alpha if train and has_targets and mixes else 0.0,
         channels_last=plan.channels_last,
     )
 

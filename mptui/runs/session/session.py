@@ -9,20 +9,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mptui.config.resolve import resolve, to_toml, values_of
+from mptui.data.types import Dataset
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.reporting.observers import observers
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError, DiskError, MptuiError, RunDirectoryError, cleaned_up_by
-from mptui.events import CommandAnswered, DeviceSample, Diagnosed, Event, PhaseChanged, Suspended, Warned
+from mptui.events import (
+    CommandAnswered,
+    DeviceSample,
+    Diagnosed,
+    Event,
+    ImagesGenerated,
+    PhaseChanged,
+    Suspended,
+    Warned,
+)
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.sampler import DeviceSampler
 from mptui.io.files import Guard
 from mptui.processes.rank_place import is_restart
 from mptui.runs.planning.auto import Decider
 from mptui.runs.planning.build import PreparedRun, run_started
+from mptui.runs.planning.data_pictures import data_pictures
 from mptui.runs.planning.plan import Plan, workers_under
 from mptui.runs.remote.control import ControlServer, preset_names
 from mptui.runs.remote.feed import OwnFeed
@@ -241,9 +254,28 @@ class Session(RankTraining):
         with pulse(sampler, self._beat, self._absence):
             check_stop, costs = self._agreed.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
-            self._train_from(
-                begun, decider.decide, on_bad=lambda problem: self._records.bad_samples.add([problem])
+
+            def decide(plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
+                self._picture_data(plan, dataset)  # to be looked at while the choices are measured
+                return decider.decide(plan, model, dataset)
+
+            self._train_from(begun, decide, on_bad=lambda problem: self._records.bad_samples.add([problem]))
+
+    def _picture_data(self, plan: Plan, dataset: Dataset) -> None:
+        """Write some training images as the network gets them, if pictures are wanted."""
+        began = time.monotonic()
+        if not plan.config.logging.pictures or (found := data_pictures(plan, dataset)) is None:
+            return
+        self._emit(
+            ImagesGenerated(
+                epoch=0,
+                path=self._records.write_data_pictures(found.tiles),
+                images=len(found.tiles),
+                seconds=time.monotonic() - began,
+                what="data",
+                labels=found.labels,
             )
+        )
 
     def _note_prepared(self, prepared: PreparedRun) -> None:
         if self.plan.precision.warning is not None:  # includes the factor if it was measured

@@ -206,6 +206,10 @@ class Records:
             return ""
         return f"{IMAGES}/{path.name}"
 
+    def write_data_pictures(self, tiles: Sequence[Pixels]) -> str:
+        """Write training images, each [H, W, C], side by side; returns their file as `write_images`."""
+        return store_pictures.write_data(self._run, tiles, self._guard)
+
     def write_pictures(self, pictures: ValidationPictures) -> str:
         """Write the pictures of a validation; returns their file as `write_images`."""
         return store_pictures.write(self._run, pictures, self._guard)

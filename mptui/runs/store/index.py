@@ -28,12 +28,14 @@ from mptui.runs.view.state import (
     METRICS,
     OPEN_ALERTS,
     OPEN_COMMANDS,
+    PREPARATION_STEPS,
     Branch,
     LatestEvents,
     Mark,
     OpenAlert,
     Pace,
     PlainState,
+    PreparationStep,
 )
 from mptui.runs.view.words import LogLine, Tone, cleaned
 from mptui.text import clean
@@ -48,7 +50,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 5
+VERSION = 6
 
 LARGEST = 64 << 20
 """Largest size of an index."""
@@ -221,6 +223,7 @@ class _Saved:
     best: list[_Best]
     earlier_bests: list[list[_Best]]
     branches: list[Branch]
+    preparation: list[PreparationStep]
     alerts: list[OpenAlert]
     marks: list[Mark]
     lines: list[_Line]
@@ -241,6 +244,7 @@ def to_document(view: RunView) -> dict[str, Any]:
         best=_bests(view.best),
         earlier_bests=[_bests(each) for each in view.earlier_bests],
         branches=view.branches,
+        preparation=view.preparation,
         alerts=view.alerts,
         marks=list(view.marks),
         lines=_lines(view),
@@ -285,7 +289,12 @@ def from_document(document: dict[str, Any]) -> RunView:
     """
     saved: _Saved = _read(document)
     curves = max(len(saved.curves), len(saved.by_epoch))
-    limits = {"marks": MARKS, "alerts": OPEN_ALERTS, "branches": BRANCHES}
+    limits = {
+        "marks": MARKS,
+        "alerts": OPEN_ALERTS,
+        "branches": BRANCHES,
+        "preparation": PREPARATION_STEPS,
+    }
     is_too_much = curves > METRICS or any(len(getattr(saved, name)) > n for name, n in limits.items())
     if is_too_much or len(saved.pace.ends) > ENDS_KEPT:
         raise ValueError("too much for a view")
@@ -301,6 +310,9 @@ def from_document(document: dict[str, Any]) -> RunView:
     view.earlier_bests.extend(map(_read_bests, saved.earlier_bests))
     view.branches = [_branch(each) for each in saved.branches]
     view.alerts = [_alert(alert) for alert in saved.alerts]
+    view.preparation = [
+        replace(each, words=clean(each.words), found=clean(each.found)) for each in saved.preparation
+    ]
     view.marks.extend(Mark(mark.step, clean(mark.label, 32), mark.tone) for mark in saved.marks)
     _put_lines(view, saved.lines)
     view.skips = History.loaded(saved.skips)

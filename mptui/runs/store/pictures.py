@@ -2,6 +2,7 @@
 
 predictions/epoch-0012-step-34500.png    the samples, in groups, with what is predicted of them
 predictions/epoch-0012-step-34500.json   where each one is in it, and the confusion matrix
+predictions/data.png                     training images as the network gets them
 
 The newest ones are kept, and those of the best validation.
 """
@@ -10,10 +11,11 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mptui.data.pictures import SamplePrediction, ValidationPictures
+from mptui.data.pictures import Pixels, SamplePrediction, ValidationPictures
 from mptui.errors import MptuiError
 from mptui.events import finite_json
 from mptui.io.files import Guard, read_regular, replace_file
@@ -21,7 +23,7 @@ from mptui.io.own_files import make_folder
 from mptui.io.records import reader_of
 from mptui.text import clean, clean_name
 
-FOLDER = "predictions"
+FOLDER, DATA = "predictions", "data.png"
 VERSION = 1
 
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.png")
@@ -100,6 +102,29 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
     except (OSError, MptuiError):
         return ""
     return f"{FOLDER}/{name}"
+
+
+def write_data(run: Path, tiles: Sequence[Pixels], guard: Guard = contextlib.nullcontext) -> str:
+    """Write images of the training set, each [H, W, C], side by side.
+
+    Returns:
+        The file in the run directory; "" if it can't be written.
+    """
+    import numpy as np
+    from PIL import Image
+
+    from mptui.data.pictures import grid, is_own_png, png_bytes
+
+    path = run / FOLDER / DATA
+    try:
+        make_folder(path.parent)
+        if os.path.lexists(path) and not is_own_png(path):
+            return ""
+        sheet = grid(np.stack(tiles), columns=len(tiles))
+        replace_file(path, png_bytes(Image.fromarray(sheet)), guard)
+    except (OSError, MptuiError):
+        return ""
+    return f"{FOLDER}/{DATA}"
 
 
 def counted(pictures: ValidationPictures) -> list[list[int]]:

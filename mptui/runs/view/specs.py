@@ -252,12 +252,16 @@ def _generate(view: ViewState, event: ImagesGenerated) -> None:
     view.pace.interrupted()
     if event.what == "predictions":
         view.pictures = event
+    elif event.what == "data":
+        view.data_pictures = event
     else:
         view.images = event
 
 
 def _image_words(event: ImagesGenerated) -> list[str]:
     """Describe images that the network has made; pictures of predictions are usual, unless they are lost."""
+    if event.what == "data":
+        return []
     if event.what == "predictions":
         return [] if event.path else ["the pictures of the validation could not be written"]
     return [f"{event.images:,} images made in {event.seconds:.1f} s: {event.path or 'not written'}"]
@@ -739,15 +743,18 @@ def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
     view.is_beating &= event.phase not in {"starting", "restarting"}
     if event.phase == "starting":  # it says what is ahead once it has begun
         view.pace.restart()
+    if view.is_preparing:
+        view.note_preparation(event)
     view.enter(event, event.phase, event.detail)
     view.phase_expected_s = event.expected_s
 
 
 def _phase_log(event: PhaseChanged) -> list[tuple[str, Tone]]:
-    if event.phase not in _LOGGED_PHASES:
-        return []
+    found: list[tuple[str, Tone]] = [(event.found, "quiet")] if event.found else []
+    if event.phase not in _LOGGED_PHASES or (event.found and not event.detail):
+        return found
     word = PHASE_WORDS.get(event.phase, event.phase)
-    return [(f"{word} {event.detail}".rstrip() + expected_time(event), "quiet")]
+    return [*found, (f"{word} {event.detail}".rstrip() + expected_time(event), "quiet")]
 
 
 def _phase_lines(event: PhaseChanged) -> list[str]:

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 from mptui import text as fmt
@@ -15,6 +15,7 @@ from mptui.events import (
     LossScale,
     MemorySample,
     Numerics,
+    PhaseChanged,
     Progress,
     RanksSampled,
     RunFinished,
@@ -24,7 +25,7 @@ from mptui.events import (
 )
 from mptui.registry.tasks import VAL_LOSS, metric_spec
 from mptui.runs.view.history import History, Timeline
-from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words
+from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words, preparation_words
 from mptui.text import clean
 
 # Estimates the speed of a run and its end, including validation
@@ -155,6 +156,9 @@ EARLIER_BESTS = 32
 BRANCHES = 64
 """Largest number of branches that a run has left and that are listed; with more, the oldest goes."""
 
+PREPARATION_STEPS = 32
+"""Largest number of steps of a preparation; with more, the oldest goes."""
+
 EPOCHS_KEPT = 1024
 """Largest number of points of a curve by epoch; with more epochs, neighbours share a point."""
 
@@ -166,6 +170,17 @@ class Mark:
     step: int
     label: str
     tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationStep:
+    """What a run does before its first step, from `began` to `ended`, and what came of it."""
+
+    words: str
+    began: float
+    ended: float | None = None
+    found: str = ""
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +304,7 @@ class LatestEvents:
     latest: Step | None = None
     device: DeviceSample | None = None
     images: ImagesGenerated | None = None
+    data_pictures: ImagesGenerated | None = None
     pictures: ImagesGenerated | None = None
     validation: Validated | None = None
     numerics: Numerics | None = None
@@ -318,6 +334,8 @@ class ViewState(PlainState, LatestEvents):
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     pace: Pace = field(default_factory=Pace)
     commands: dict[str, LogLine] = field(default_factory=dict)
+    preparation: list[PreparationStep] = field(default_factory=list)
+    """What it has done before the first point of its charts, the oldest first."""
     timeline: Timeline = field(default_factory=Timeline)
 
     def history(self, chart: str, series: str) -> History | None:
@@ -352,6 +370,28 @@ class ViewState(PlainState, LatestEvents):
         """Take a new best, by chart as (step, value)."""
         self.earlier_bests.append(self.best)
         self.best = best
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether the run goes on and has nothing to draw yet: no point of a loss, no image."""
+        return self.finished is None and LOSS not in self.histories and self.images is None
+
+    def note_preparation(self, event: PhaseChanged) -> None:
+        """End the step of the preparation under way, and begin the next one.
+
+        One that found nothing leaves its place to the next of its kind, as candidates of one choice do.
+        """
+        steps = [] if event.phase == "starting" else self.preparation
+        began = event.time
+        if steps and steps[-1].ended is None:
+            *steps, last = steps
+            if event.found or event.phase != self.phase:
+                steps.append(replace(last, ended=event.time, found=event.found))
+            else:
+                began = last.began
+        words = preparation_words(event)
+        steps = [*steps, PreparationStep(words, began, expected_s=event.expected_s)]
+        self.preparation = steps[-PREPARATION_STEPS:]
 
     def branch(self, ended: str = "") -> Branch:
         """Return the branch in force, with what has ended it."""

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, Literal
 
 from mptui import text as fmt
-from mptui.events import Event, Numerics, RunFinished, Step
+from mptui.events import Event, Numerics, PhaseChanged, RunFinished, Step
 from mptui.registry.tasks import TASKS, metric_spec, metric_word
 from mptui.text import clean, clean_lines, shell_word
 
@@ -146,6 +146,26 @@ BUSY_PHASES = frozenset(
     {"starting", "restarting", "scanning", "preparing", "warming_up", "compiling", "sampling", "saving"}
 )
 """Phases without figures; the screen shows their elapsed seconds instead."""
+
+
+_PREPARATION = {
+    "starting": "start",
+    "restarting": "start again",
+    "scanning": "read",
+    "preparing": "prepare",
+    "warming_up": "first step",
+    "compiling": "compile",
+}
+
+
+def preparation_words(event: PhaseChanged) -> str:
+    """Describe what a run does before its first step: `read ~/data/flowers`, `measuring channels last`."""
+    word = _PREPARATION.get(event.phase, event.phase)
+    if event.phase == "preparing" and event.detail:
+        return clean(event.detail)
+    if event.phase == "compiling" and event.detail:
+        return clean(f"{word} ({event.detail})")
+    return clean(f"{word} {event.detail}".rstrip())
 
 
 def ranks_words(ranks: int, nodes: int) -> str:

@@ -43,6 +43,7 @@ from mptui.tui.widgets.chart import Chart, ChartSet, charts_of
 from mptui.tui.widgets.header import OFFERS, AlertBar, Header
 from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panels
 from mptui.tui.widgets.plot import Mode
+from mptui.tui.widgets.preparing import Preparing
 from mptui.tui.widgets.ribbon import Ribbon
 from mptui.tui.work import Budget, in_background
 
@@ -334,6 +335,8 @@ class LiveScreen(RunPage):
         self.show_header()
         self._undrawn |= bool(events) or not self.view.version
         at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
+        for preparing in self.query(Preparing):
+            preparing.show_time()
         is_due = self._undrawn and (at_once or self._budget.allows())
         if is_due:
             self._undrawn = False
@@ -362,8 +365,18 @@ class LiveScreen(RunPage):
         if failed_to_start(self.view):
             self._show_failure()
         self.set_class(self.view.images is not None, "-images")
+        self._show_preparation()
         self.show_panels()
         self.charts.show(self.view, charts_of(self.view, self._chosen_metrics))
+
+    def _show_preparation(self) -> None:
+        """Show what a run does before the first point of its charts in their place; it is gone afterwards."""
+        preparing, found = self.view.is_preparing, self.query(Preparing)
+        self.set_class(preparing, "-preparing")
+        if not preparing:
+            found.remove()
+        elif not found:
+            self.mount(Preparing(self.source, ascii_only=self._ascii_only), before="#body")
 
     def _offer_keys(self) -> None:
         going = self.view.finished is None
@@ -437,6 +450,7 @@ class LiveScreen(RunPage):
         self.go_to(None)
         self.source = source
         self.view = source.view
+        self.query(Preparing).remove()
         self.query(Failure).remove()
         self.remove_class("-failed")
         self._undrawn = True

@@ -160,7 +160,8 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     if view.total_steps:
         parts["step"] = Content(f"step {view.step:>{len(f'{view.total_steps:,}')},}")
         parts["bar"] = bar(view.fraction_done, 12)
-    if goes_on and view.started is not None:
+    prepares = view.is_preparing and view.phase in BUSY_PHASES
+    if goes_on and view.started is not None and not prepares:
         left = view.remaining_s()
         parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
         parts["end"] = Content.styled(
