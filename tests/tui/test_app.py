@@ -52,7 +52,7 @@ async def test_a_journal_is_played_back(tmp_path):
             app.screen.poll()
         await pilot.pause()
         assert "✓ completed" in frame(app)
-        assert "best 1.22" in frame(app)
+        assert "lowest 1.22" in frame(app)
 
 
 async def test_a_notification_that_ends_as_it_is_shown_stops_nothing(monkeypatch):

@@ -23,7 +23,7 @@ async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage, si
             await pilot.press("enter", "escape")
             await pilot.pause()
             assert "╭─ loss scale" in frame(app)
-            assert size[0] < 100 or "╭─ loss ─" in frame(app)
+            assert size[0] < 100 or "╭─ loss  train" in frame(app)
             await pilot.press("slash", *"loss scale", "enter", "escape")
             await pilot.pause()
             assert "╭─ loss scale" not in frame(app)
@@ -39,7 +39,7 @@ async def test_the_chart_of_the_loss_says_what_is_in_it(stage):
         for event in demo()
     ]
     async with stage.live(MemorySource(events)) as (app, _):
-        assert "╭─ loss with label smoothing 0.1 ─" in frame(app)
+        assert "╭─ loss with label smoothing 0.1  train " in frame(app)
 
 
 async def test_axis_smoothing_and_cursor(stage):
@@ -90,12 +90,12 @@ async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run(stage):
 
 @pytest.mark.slow
 async def test_a_larger_screen_has_more_charts(stage):
-    names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]
+    names = ["loss", "top-1", "learning rate", "gradient norm", "speed", "device"]
     async with stage.live(demo_source()) as (app, pilot):
         for size, charts in (((120, 36), 3), ((140, 45), 4), ((200, 60), 6)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
-            shown = [name for name in names if f"╭─ {name} ─" in frame(app)]
+            shown = [name for name in names if f"╭─ {name}  " in frame(app)]
             assert shown == names[:charts]
 
 

@@ -131,8 +131,8 @@ def test_labels_are_round_and_right_aligned():
 def test_marks_and_the_best_are_told_on_the_curve():
     values = history([5.0 - i / 250 for i in range(1000)])
     marks = [Mark(300, "stable → fast"), Mark(600, "rolled back", "warn")]
-    text = "\n".join(drawn(values, marks=marks, best=(900, 1.4)))
-    for words in ("▼ stable → fast", "▼ rolled back", "●", "best 1.40"):
+    text = "\n".join(drawn(values, marks=marks, best=("lowest", 900, 1.4)))
+    for words in ("▼ stable → fast", "▼ rolled back", "●", "lowest 1.40"):
         assert words in text
 
 
@@ -220,7 +220,7 @@ def test_a_window_shows_its_steps_and_follows_the_run():
     followed = drawn(values, window=StepWindow(100))
     assert {"920", "980"} <= set(followed[-1].split())
     assert {"900", "980"} & {row[:GUTTER].strip() for row in followed}
-    apart = drawn(values, window=StepWindow(100, 300), best=(900, 1.0), cursor=900)
+    apart = drawn(values, window=StepWindow(100, 300), best=("lowest", 900, 1.0), cursor=900)
     assert {"220", "280"} <= set(apart[-1].split())
     assert "best" not in "".join(apart)
     assert "┊" not in "".join(apart)

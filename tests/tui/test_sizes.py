@@ -93,7 +93,7 @@ async def test_panels_without_room_scroll_by_keys(stage):
 async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal(stage):
     async with stage.live(demo_source(), (60, 16)) as (app, _):
         lines = str(app.screen.query_one("#folded").render()).splitlines()
-        assert [line.split()[0] for line in lines] == ["mp:", "busy", "step"]
+        assert [line.split()[0] for line in lines] == ["top-1", "busy", "step"]
         assert not any("…" in line for line in lines)
 
 
@@ -153,7 +153,7 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
     async with live(MemorySource(demo()), (140, 45)) as (app, _):
         text = frame(app)
     assert "┏━ loss" in text
-    assert "╭─ accuracy" in text
+    assert "╭─ top-1" in text
     assert "forward    31.0 ms 36.8 % ██████─" in text
     assert "backward   46.0 ms 54.6 % ▒▒▒▒▒▒▒▒▒─" in text
 

@@ -7,7 +7,8 @@ import pytest
 
 from mptui.events import Advice, Step
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.panels import precision_line, precision_words, step_line
+from mptui.tui.widgets.basics import precision_words
+from mptui.tui.widgets.panels import step_line
 from tests.tui.events import START, demo, demo_source, run_started, step_event
 from tests.tui.frames import put
 
@@ -76,6 +77,6 @@ async def test_what_a_step_waits_for_comes_first_with_what_is_advised(stage):
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_before_the_precision_is_decided_it_is_unknown(ascii_only):
     view = RunView()
-    assert precision_words(view, ascii_only).plain == precision_line(view, ascii_only)[0].plain == "mp: –"
+    assert precision_words(view.precision, ascii_only).plain == "mp: –"
     view.handle(run_started())
-    assert precision_words(view, ascii_only).plain.endswith("fp16")
+    assert precision_words(view.precision, ascii_only).plain.endswith("fp16")

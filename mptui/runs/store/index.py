@@ -29,6 +29,7 @@ from mptui.runs.view.state import (
     OPEN_ALERTS,
     OPEN_COMMANDS,
     PREPARATION_STEPS,
+    Best,
     Branch,
     LatestEvents,
     Mark,
@@ -50,7 +51,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 6
+VERSION = 7
 
 LARGEST = 64 << 20
 """Largest size of an index."""
@@ -214,6 +215,7 @@ class _Best:
     chart: str
     step: int
     value: float
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +275,12 @@ def _history(curve: _Curve, *capacity: int) -> History:
     return history
 
 
-def _bests(best: dict[str, tuple[int, float]]) -> list[_Best]:
-    return [_Best(chart, step, value) for chart, (step, value) in best.items()]
+def _bests(best: dict[str, Best]) -> list[_Best]:
+    return [_Best(chart, *each) for chart, each in best.items()]
 
 
-def _read_bests(bests: list[_Best]) -> dict[str, tuple[int, float]]:
-    return {clean(best.chart, 24): (best.step, best.value) for best in bests}
+def _read_bests(bests: list[_Best]) -> dict[str, Best]:
+    return {clean(best.chart, 24): Best(best.step, best.value, best.epoch) for best in bests}
 
 
 def from_document(document: dict[str, Any]) -> RunView:

@@ -42,7 +42,7 @@ from mptui.events import (
 )
 from mptui.registry.names import SIXTEEN_BIT, SampleKind
 from mptui.registry.tasks import TASKS, VAL_LOSS, metric_spec, metric_word
-from mptui.runs.view.state import OPEN_COMMANDS, OpenAlert, ViewState
+from mptui.runs.view.state import OPEN_COMMANDS, Best, OpenAlert, ViewState
 from mptui.runs.view.words import (
     DEVICE,
     GRADIENT_NORM,
@@ -220,13 +220,25 @@ def _validate(view: ViewState, event: Validated) -> None:
     if event.best:
         view.timeline.happen("best")
         view.end_alerts("plateau")
-        best = {LOSS: (event.step, event.loss)}
-        for name in sorted(event.metrics, key=lambda name: name != event.primary):
-            best.setdefault(metric_spec(name).chart, (event.step, event.metrics[name]))
+    if (best := _bests(view.best, event)) != view.best:
         view.improve(best)
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
         words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
         view.write_log(event, [("  ".join(words), "good" if event.best else "plain")])
+
+
+def _bests(known: dict[str, Best], event: Validated) -> dict[str, Best]:
+    """Return the best of each chart after a validation: the lowest loss, the metrics of the best epoch."""
+    best = dict(known)
+    if event.best:
+        best = {LOSS: known[LOSS]} if LOSS in known else {}
+        for name in sorted(event.metrics, key=lambda name: name != event.primary):
+            value = event.metrics[name]
+            best.setdefault(metric_spec(name).chart, Best(event.step, value, event.epoch))
+    lowest = known.get(LOSS)
+    if math.isfinite(event.loss) and (lowest is None or event.loss < lowest.value):
+        best[LOSS] = Best(event.step, event.loss, event.epoch)
+    return best
 
 
 def _summarize_validation(document: dict[str, Any], event: Validated) -> None:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from statistics import median_low
+from typing import NamedTuple
 
 from mptui import text as fmt
 from mptui.events import (
@@ -150,7 +151,7 @@ OPEN_COMMANDS = 16
 OPEN_ALERTS = 16
 """Largest number of alerts; with more, the oldest goes."""
 
-EARLIER_BESTS = 32
+EARLIER_BESTS = 64
 """Largest number of earlier bests that a run can go back to."""
 
 BRANCHES = 64
@@ -170,6 +171,14 @@ class Mark:
     step: int
     label: str
     tone: Tone = "plain"
+
+
+class Best(NamedTuple):
+    """The best value of a chart: its step, itself, and the epoch of its validation."""
+
+    step: int
+    value: float
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +326,11 @@ class LatestEvents:
 class ViewState(PlainState, LatestEvents):
     """The complete state of a run on screens."""
 
-    best: dict[str, tuple[int, float]] = field(default_factory=dict)
-    earlier_bests: deque[dict[str, tuple[int, float]]] = field(
-        default_factory=lambda: deque(maxlen=EARLIER_BESTS)
-    )
+    best: dict[str, Best] = field(default_factory=dict)
+    """By chart: of the loss the lowest, of the others that of the best validation."""
+    earlier_bests: deque[dict[str, Best]] = field(default_factory=lambda: deque(maxlen=EARLIER_BESTS))
     """The bests before `best`, to one of which a run goes back."""
-    best_left: dict[str, tuple[int, float]] = field(default_factory=dict)
+    best_left: dict[str, Best] = field(default_factory=dict)
     """The best of the branch that was left last."""
     branches: list[Branch] = field(default_factory=list)
     """Those that the run has left, the oldest first."""
@@ -366,8 +374,8 @@ class ViewState(PlainState, LatestEvents):
         if history is not None:
             history.append(epoch, value)
 
-    def improve(self, best: dict[str, tuple[int, float]]) -> None:
-        """Take a new best, by chart as (step, value)."""
+    def improve(self, best: dict[str, Best]) -> None:
+        """Take a new best of each chart."""
         self.earlier_bests.append(self.best)
         self.best = best
 
@@ -399,7 +407,7 @@ class ViewState(PlainState, LatestEvents):
         if self.validation is not None:
             metric = self.validation.primary or next(iter(self.validation.metrics), VAL_LOSS)
             best = self.best.get(LOSS if metric == VAL_LOSS else metric_spec(metric).chart)
-        at, value = best or (0, None)
+        at, value = (best.step, best.value) if best else (0, None)
         return Branch(self.branch_start, self.last_step, self.branch_began, ended, metric, at, value)
 
     def leave_branch(self, event: Event, ended: str) -> None:
@@ -446,7 +454,7 @@ class ViewState(PlainState, LatestEvents):
 
     def _forget_bests(self, step: int) -> None:
         """Go back to the best of the validations up to `step`."""
-        while any(at > step for at, _ in self.best.values()):
+        while any(each.step > step for each in self.best.values()):
             self.best = self.earlier_bests.pop() if self.earlier_bests else {}
 
     def enter(self, event: Event, phase: str, detail: str = "") -> None:

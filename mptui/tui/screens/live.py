@@ -288,7 +288,7 @@ class LiveScreen(RunPage):
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
-        yield Header()
+        yield Header(has_precision=True, ascii_only=self._ascii_only)
         yield AlertBar(self._keymap)
         yield Ribbon(ascii_only=self._ascii_only)
         with Horizontal(id="body"):
@@ -325,6 +325,11 @@ class LiveScreen(RunPage):
     def on_resize(self, event: Resize) -> None:
         """Let keys scroll the panels where they don't fit."""
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
+        has_numbers = event.size.width >= WIDTHS[-1][0]  # else they have a line of their own
+        if has_numbers != self.charts.has_numbers:
+            self.charts.has_numbers = has_numbers
+            self._undrawn = True
+            self.poll()
 
     def poll(self, *, at_once: bool = True) -> None:
         """Show new events; those that only change figures can wait for the next drawing."""

@@ -16,10 +16,12 @@ from textual.widgets.option_list import Option
 
 from mptui import text as fmt
 from mptui.events import DeviceSample, RunFinished
+from mptui.registry.names import SIXTEEN_BIT
 from mptui.text import clean, clean_lines
 from mptui.tui.keys import BoundKey, bindings, display, heard_on
 
 if TYPE_CHECKING:
+    from mptui.runs.view.numbers import Number
     from mptui.runs.view.run_view import RunView
 
 # Base class of panels: frame, title, and repaint only after a change
@@ -96,6 +98,25 @@ def row(
     return Content.assemble(
         (label.ljust(label_width), "$quiet"), value.rjust(width), "  " if str(rest) else "", rest
     )
+
+
+_ON, _OFF = "🚀", "📊"
+
+
+def precision_words(precision: str, ascii_only: bool, on: str = "") -> Content:
+    """Format whether mixed precision is on: an icon in its own cell, and text; `on` says so in words, too."""
+    if not precision:
+        return Content(f"mp: {fmt.UNKNOWN}")
+    mixed = precision in SIXTEEN_BIT
+    if ascii_only:
+        return Content.styled(f"mp:on  {precision}" if mixed else "mp:fp32", "bold")
+    return Content.assemble("mp: ", _ON if mixed else _OFF, (f"{on if mixed else ''} {precision}", "bold"))
+
+
+def words_of_numbers(numbers: Iterable["Number"]) -> Content:
+    """Return numbers of now as a text."""
+    parts = [((each.before, "$quiet"), (each.words, "$foreground")) for each in numbers]
+    return Content.assemble(*(part for pair in parts for part in pair))
 
 
 # A thin horizontal bar

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.content import Content
@@ -14,9 +15,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.listing.difference import Curves
 from mptui.runs.view.history import History
+from mptui.runs.view.numbers import Number, best_word, fitted, named, numbers_of, primary_chart
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import Mark
 from mptui.runs.view.words import (
@@ -32,6 +33,7 @@ from mptui.runs.view.words import (
 )
 from mptui.tui.keys import bindings
 from mptui.tui.themes import style_on
+from mptui.tui.widgets.basics import words_of_numbers
 from mptui.tui.widgets.plot import (
     ABANDONED,
     GUTTER,
@@ -101,17 +103,23 @@ class Chart(Widget, can_focus=True):
         self._plot = Plot((), mode=mode)
         self._pinned: float | None = None
         self._fingerprint: object = None
-        self._title = ""
+        self._title: tuple[str, Sequence[Number]] = ("", ())
         self._rows: list[list[Run]] = []
         self._strips: dict[int, Strip] = {}
         self.drawn = 0
         """Number of frames drawn so far."""
 
-    def entitle(self, name: str) -> None:
-        """Set the title, if it differs."""
-        if name != self._title:
-            self._title = name
-            self.border_title = Content(name)
+    def entitle(self, name: str, numbers: Sequence[Number] = ()) -> None:
+        """Set the title, with as many of the numbers of now as fit, if it differs."""
+        if (name, numbers) != self._title:
+            self._title = name, numbers
+            self._write_title()
+
+    def _write_title(self) -> None:
+        name, numbers = self._title
+        room = self.size.width - cell_len(name)
+        first = [replace(number, before="  ") for number in numbers[:1]]
+        self.border_title = Content.assemble(name, words_of_numbers(fitted([*first, *numbers[1:]], room)))
 
     def show(
         self,
@@ -119,12 +127,12 @@ class Chart(Widget, can_focus=True):
         *,
         marks: Sequence[Mark] = (),
         skips: History | None = None,
-        best: tuple[int, float] | None = None,
+        best: tuple[str, int, float] | None = None,
         percent: bool = False,
         from_zero: bool = False,
         planned: Planned = (),
     ) -> None:
-        """Draw series with marks and `best` as (step, value); `percent` is for fractions of 1."""
+        """Draw series with marks and `best` as (word, step, value); `percent` is for fractions of 1."""
         self._change(
             series=tuple(series),
             marks=tuple(marks),
@@ -206,6 +214,7 @@ class Chart(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         """Draw at the new size."""
+        self._write_title()
         self._redraw()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -293,9 +302,7 @@ def _window_words(window: StepWindow | None) -> str:
 
 def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
     """Return the charts to draw: the chosen ones first, then the default ones."""
-    name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
-    primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
-    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, GRADIENT_NORM, "speed", DEVICE]))
+    return list(dict.fromkeys([*chosen, LOSS, primary_chart(view), LR, GRADIENT_NORM, "speed", DEVICE]))
 
 
 class ChartSet:
@@ -311,12 +318,16 @@ class ChartSet:
         self._pinned: float | None = None
         self._behind: Curves = {}
         self._shown: tuple[RunView, Sequence[str]] | None = None
+        self.has_numbers = True
+        """Whether the titles have the numbers of now."""
 
     def show(self, view: RunView, names: Sequence[str]) -> None:
         """Show the metrics of these names, as far as there are charts."""
         self._shown = view, names
         for number, chart in enumerate(self._charts):
             name = names[number] if number < len(names) else ""
+            numbers = numbers_of(view, name) if self.has_numbers else ()
+            chart.entitle(named(view, name), numbers)
             _show(chart, view, name, self._behind.get(name, {}), is_first=number == 0)
 
     def put_behind(self, curves: Curves) -> None:
@@ -370,7 +381,7 @@ class ChartSet:
 def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
     histories = view.histories.get(name, {})
     both = any(label.endswith(TRAIN) for label in histories)
-    chart.entitle(view.title_of(name))
+    best = view.best.get(name)
     chart.show(
         [
             Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
@@ -387,7 +398,7 @@ def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History],
         ],
         marks=tuple(view.marks) if is_first else (),
         skips=view.skips if is_first else None,
-        best=view.best.get(name),
+        best=None if best is None else (best_word(view, name), best.step, best.value),
         percent=is_percent(name),
         from_zero=name in FROM_ZERO,
         planned=[(step, rate) for step, rate in view.planned_lr] if name == LR else (),

@@ -19,7 +19,7 @@ from mptui.runs.view.state import OpenAlert
 from mptui.runs.view.words import BUSY_PHASES, PHASE_WORDS, Tone, profile_words, ranks_words
 from mptui.tui.keys import KEYS, display
 from mptui.tui.terminal.process import call_person
-from mptui.tui.widgets.basics import bar
+from mptui.tui.widgets.basics import bar, precision_words
 
 # The first line: names, phase, progress and time left
 # ----------------------------------------------------
@@ -35,11 +35,13 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (2, _WIDE, frozenset({"lasted", "bar"})),
     (2, _CLOSE, frozenset({"lasted", "bar"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end"})),
+    (3, _CLOSE, frozenset({"lasted", "bar", "end"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step", "ranks"})),
     (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step", "ranks", "since"})),
+    (2, _WIDE, frozenset({"lasted", "bar", "end", "epoch", "left", "step", "ranks", "since", "precision"})),
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
@@ -47,19 +49,28 @@ _FORK, _SHORT = "fork", "fork, short"
 _ALL_WORDS = 7
 _FORK_FITS = (
     *((short, gap, left_out | {_SHORT}) for short, gap, left_out in _FITS[:_ALL_WORDS]),
-    *((short, _CLOSE, left_out | {_FORK}) for short, _, left_out in _FITS[_ALL_WORDS - 1 :]),
+    *((short, _CLOSE, left_out | {_FORK}) for short, _, left_out in _FITS[_ALL_WORDS - 1 :] if short < 3),
     (2, _CLOSE, _FITS[-1][2] | {_FORK, _SHORT}),
 )
 """The same for a fork. What differs from its parent is abbreviated before the epoch goes, and goes last."""
 
 
 class Header(Static):
-    """One line with values at fixed positions; the least important ones are omitted if it is too narrow."""
+    """One line with values at fixed positions; the least important ones are omitted if it is too narrow.
+
+    Args:
+        has_precision: Whether it has the precision where the screen has no room for its panel.
+        ascii_only: Draw in ASCII.
+        id: The id of the widget.
+    """
 
     DEFAULT_CSS = "Header { height: 1; padding: 0 1; }"
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(
+        self, *, has_precision: bool = False, ascii_only: bool = False, id: str | None = None
+    ) -> None:
         super().__init__(markup=False, id=id)
+        self._has_precision, self._ascii_only = has_precision, ascii_only
         self._shown: Content | None = None
         self._given: tuple[RunView, float, RunMoment | None, ForkWords | None] | None = None
         self._of: RunView | None = None
@@ -75,7 +86,9 @@ class Header(Static):
         self._given = view, now, moment, fork
         silent_s = 0.0 if moment is not None else self._silence(view)
         width = self.content_size.width
-        content = headline(view, now, width, moment, fork=fork, silent_s=silent_s)
+        has_no_panel = self._has_precision and view.precision and self.screen.has_class("-narrow")
+        precision = precision_words(view.precision, self._ascii_only) if has_no_panel else None
+        content = headline(view, now, width, moment, fork=fork, silent_s=silent_s, precision=precision)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
@@ -103,6 +116,7 @@ def headline(
     *,
     fork: ForkWords | None = None,
     silent_s: float = 0.0,
+    precision: Content | None = None,
 ) -> Content:
     """Compose the line of `width` cells.
 
@@ -113,6 +127,7 @@ def headline(
         moment: The earlier moment that is shown.
         fork: What a fork says of its parent.
         silent_s: Seconds since the last sign of the run.
+        precision: The precision of the run; None: a panel has it.
     """
     names, parts = _names(view), _parts(view, now if moment is None else moment.time, silent_s)
     if moment is not None:
@@ -122,6 +137,8 @@ def headline(
     elif fork is not None:
         style = "$text-accent" if fork.compares else "$quiet"
         parts |= {_FORK: Content.styled(fork.long, style), _SHORT: Content.styled(fork.short, style)}
+    elif precision is not None:
+        parts = {"state": parts.pop("state"), "precision": precision, **parts}
     for short, gap, left_out in _FITS if _FORK not in parts else _FORK_FITS:
         line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
         if names[short].cell_length + 2 + line.cell_length <= width:
@@ -132,7 +149,7 @@ def headline(
 
 
 def _names(view: RunView) -> list[Content]:
-    """Return the run's names, from all of them to the profile alone."""
+    """Return the run's names, from all of them to the profile alone, without that of the program."""
     known = view.started or view.forked
     program = Content.styled("mptui", "bold $text-accent")
     short = f"{view.profile} +{len(view.changed)}" if view.changed else view.profile
@@ -141,7 +158,7 @@ def _names(view: RunView) -> list[Content]:
     for each in (known.model, known.dataset) if known else ("", ""):
         name = name.append_text(f" · {each}" if each else "", "$quiet")
         names.insert(0, name)
-    return names
+    return [*names, Content(short)]
 
 
 def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:

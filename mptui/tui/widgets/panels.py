@@ -12,7 +12,8 @@ from textual.content import Content
 
 from mptui import text as fmt
 from mptui.events import DeviceSample, ImagesGenerated, RunFinished
-from mptui.registry.names import LOSS_SCALED, SIXTEEN_BIT
+from mptui.registry.names import LOSS_SCALED
+from mptui.runs.view.numbers import line_of_numbers
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.specs import BOUND
 from mptui.runs.view.words import GRADIENT_NORM, LogLine, next_command, steps_words, time_words
@@ -32,9 +33,11 @@ from mptui.tui.widgets.basics import (
     heat,
     joined,
     power,
+    precision_words,
     row,
     share,
     throttle,
+    words_of_numbers,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 # The mixed-precision panel: number format and loss scaling
 # ---------------------------------------------------------
 
-_ON, _OFF = "🚀", "📊"
 _MUCH = 0.01
 """Fraction of lost gradients from which it is shown as a warning."""
 _SCALE_TOP = 24
@@ -66,7 +68,9 @@ class PrecisionPanel(Panel):
         norm = view.histories.get(GRADIENT_NORM, {}).get("norm")
         trend = fmt.sparkline(norm.tail(width - 22).tolist()) if norm else ""
         return [
-            Content.assemble(precision_words(view, self._ascii_only), "   ", _tf32(view)),
+            Content.assemble(
+                precision_words(view.precision, self._ascii_only, on=" on  "), "   ", _tf32(view)
+            ),
             Content.styled(_speed_settings(view), "$quiet"),
             row("loss scale", *_loss_scale(view, width)),
             row("skipped", fmt.count(view.skipped_steps if latest else None), _skip_rate(view)),
@@ -78,29 +82,6 @@ class PrecisionPanel(Panel):
             row("lr", fmt.figure(latest.lr if latest else None)),
             Content.assemble(("health      ", "$quiet"), _health(view)),
         ]
-
-
-def precision_words(view: RunView, ascii_only: bool) -> Content:
-    """Format whether mixed precision is on: an icon in its own cell, and text."""
-    if not view.precision:
-        return Content(f"mp: {fmt.UNKNOWN}")
-    mixed = view.precision in SIXTEEN_BIT
-    if ascii_only:
-        return Content.styled(f"mp:on  {view.precision}" if mixed else "mp:fp32", "bold")
-    return Content.assemble(
-        "mp: ", _ON if mixed else _OFF, (" on   " if mixed else " ", "bold"), (view.precision, "bold")
-    )
-
-
-def precision_line(view: RunView, ascii_only: bool) -> list[Content]:
-    """Return parts of one line for a small screen, the most important first."""
-    latest = view.latest
-    parts = [precision_words(view, ascii_only)]
-    if view.precision in LOSS_SCALED:
-        parts.append(Content(f"scale {fmt.count(latest.loss_scale if latest else None)}"))
-    parts.append(Content(f"skipped {fmt.count(view.skipped_steps if latest else None)}"))
-    parts.append(Content(f"grad norm {fmt.figure(latest.grad_norm if latest else None):>5}"))
-    return [*parts, _tf32(view)]
 
 
 def _tf32(view: RunView) -> Content:
@@ -229,7 +210,7 @@ def _gib(value: int | None) -> str:
 
 
 class Folded(Panel):
-    """Shows one line for each panel that has one, without a frame."""
+    """Shows the numbers of now, and one line for each panel that has one, without a frame."""
 
     DEFAULT_CSS = "Folded { border: none; padding: 0 2; }"
 
@@ -237,11 +218,12 @@ class Folded(Panel):
         super().__init__("", id=id)
         self._ascii_only = ascii_only
         self._folded = [spec.folded for spec in PANELS.values() if spec.folded is not None]
-        self.styles.height = len(self._folded)
+        self.styles.height = 1 + len(self._folded)
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Return the line of each panel."""
-        return [joined(folded(view, self._ascii_only), width) for folded in self._folded]
+        """Return the numbers, and the line of each panel."""
+        numbers = words_of_numbers(line_of_numbers(view, width))
+        return [numbers, *(joined(folded(view, self._ascii_only), width) for folded in self._folded)]
 
 
 # The closing panel: how a run ended, over all its sessions
@@ -631,7 +613,7 @@ class PanelSpec:
 
 
 PANELS: dict[str, PanelSpec] = {
-    "precision": PanelSpec(build=PrecisionPanel, folded=precision_line, page=2),
+    "precision": PanelSpec(build=PrecisionPanel, folded=None, page=2),  # it stands in the header
     "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
     "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
     "images": PanelSpec(build=ImagesPanel, folded=None),

@@ -353,15 +353,15 @@ Planned = Sequence[tuple[float, float]]
 class Plot:
     """All inputs of a drawing except its size.
 
-    `cursor` is a step of the run, `planned` the (step, value) that lie ahead, `window` the steps that are
-    shown; None: all of them. `from_zero` begins the value axis at 0. `signed`: each series but the first
-    has a sign on its line, as there are no colours.
+    `best` is (word, step, value), `cursor` a step of the run, `planned` the (step, value) that lie ahead,
+    `window` the steps that are shown; None: all of them. `from_zero` begins the value axis at 0. `signed`:
+    each series but the first has a sign on its line, as there are no colours.
     """
 
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
     skips: History | None = None
-    best: tuple[int, float] | None = None
+    best: tuple[str, int, float] | None = None
     percent: bool = False
     from_zero: bool = False
     planned: Planned = ()
@@ -597,13 +597,13 @@ class Drawing:
     def _draw_best(self) -> None:
         if self.plot.best is None:
             return
-        step, value = self.plot.best
+        word, step, value = self.plot.best
         has_no_row = self._y.log and value <= 0
         if has_no_row or not self._x0 <= step <= self._x1:
             return
         cell, row = self._cell(step), 1 + self._y.row(value, self._height)
         self._write(row, GUTTER + cell, "●", "best")
-        text = f"best {self._said(value)}"
+        text = f"{word} {self._said(value)}"
         for near in (row, row + 1, row - 1, row + 2, row - 2):
             for column in (GUTTER + cell - len(text) - 1, GUTTER + cell + 2):
                 if self._free(near, column, len(text)):

@@ -174,9 +174,9 @@ def panels(walk):
         walk("column.earlier", up, "╭─ mixed precision", walk.gone("time per step"))
     program.resize(80, 24)
     program.until(walk.gone("╭─ mixed precision"), "the first page")
-    walk("live.page", "tab", "╭─ accuracy")
+    walk("live.page", "tab", "╭─ top-1")
     program.send("tab", "tab", "tab")
-    program.until(lambda: "╭─ accuracy" in program.text, "the same page")
+    program.until(lambda: "╭─ top-1" in program.text, "the same page")
     program.send("tab", "tab")
     program.shows("╭─ loss")
 
