@@ -196,6 +196,22 @@ def clock(moment: float, seconds: bool = False) -> str:
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", local)
 
 
+def clock_on_day(moment: float, now: float) -> str:
+    """Return the local time of `moment`, with its weekday or date where that is not the day of `now`."""
+    try:
+        local, today = time.localtime(moment), time.localtime(now)
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN
+    if local[:3] == today[:3]:
+        return time.strftime("%H:%M", local)
+    is_near = 0 <= moment - now < _WEEK_S
+    return time.strftime("%a %H:%M" if is_near else "%d %b %Y", local)
+
+
+_WEEK_S = 6 * 86400
+"""Seconds for which a weekday alone names one day."""
+
+
 def sparkline(values: Sequence[float], among: Sequence[float] | None = None) -> str:
     """Return values as bars from the smallest to the largest of `among` (or of them); × is no number."""
     finite = [value for value in among or values if abs(value) < _LARGEST]

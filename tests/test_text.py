@@ -1,13 +1,14 @@
 """External text as it is shown on a terminal."""
 
 import shlex
+import time
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.text import cell, clean, clean_name, markdown, shell_word
+from mptui.text import UNKNOWN, cell, clean, clean_name, clock_on_day, markdown, shell_word
 
 DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -102,3 +103,11 @@ def test_a_cell_that_is_no_formula_stays(text):
 
 def test_markdown_shows_the_text_and_does_nothing():
     assert markdown("<b>a|b</b> [x](http://y)\n# c") == r"\<b\>a\|b\</b\> \[x\](http://y) # c"
+
+
+def test_a_time_of_another_day_has_its_day():
+    now = time.mktime((2026, 11, 27, 20, 0, 0, 0, 0, -1))
+    assert clock_on_day(now + 600, now) == "20:10"
+    assert clock_on_day(now + 8 * 3600, now) == "Sat 04:00"
+    assert clock_on_day(now + 30 * 86400, now) == "27 Dec 2026"
+    assert clock_on_day(float("inf"), now) == UNKNOWN

@@ -107,9 +107,9 @@ def test_no_file_is_no_change(tmp_path):
 
 
 def test_remap_is_taken_and_shown(keymap):
-    loaded = keymap('[live]\npause = "p"\npreset = "f1,f2"\n')
+    loaded = keymap('[live]\npause = "p"\npreset = "f2,f3"\n')
     assert loaded.warnings == []
-    assert loaded.bindings() == {"live.pause": "p", "live.preset.1": "f1", "live.preset.2": "f2"}
+    assert loaded.bindings() == {"live.pause": "p", "live.preset.1": "f2", "live.preset.2": "f3"}
     pause = next(key for key in KEYS if key.id == "live.pause")
     assert display(pause, loaded.keys) == "p"
 

@@ -261,12 +261,16 @@ async def test_a_run_that_is_clicked_twice_is_opened_once(shown, three):
 async def test_marked_runs_are_compared_curves_over_each_other(shown, three, size):
     async with shown(three, size) as (app, pilot):
         await pilot.press("c")  # the one under the cursor with the one below
-        await until(app, pilot, "samples_per_second")
+        await until(app, pilot, "images/s  ")
         await until(app, pilot, "1 minute")
         await until(app, pilot, "2 hour")
         await pilot.press("c")
         await until(app, pilot, "3 runs")
-        await pilot.press("space", "down", "space", "c")
+        await pilot.press("space", "j", "c")  # one is marked, and the cursor is on another
+        await until(app, pilot, "2 day")
+        await pilot.press("c")
+        await until(app, pilot, "3 runs")
+        await pilot.press("j", "k", "g", "G", "space", "c")
         await until(app, pilot, "training.lr")
         words = frame(app)
         assert "1 minute" in words
@@ -301,7 +305,7 @@ async def test_a_figure_that_a_run_has_only_now_leaves_the_cursor_of_a_compariso
     monkeypatch.setattr("mptui.tui.screens.compare.RENEW_S", 0.05)
     async with shown(three) as (app, pilot):
         await pilot.press("c")
-        await until(app, pilot, "samples_per_second")
+        await until(app, pilot, "images/s  ")
         await pilot.press("end")
         lines = app.screen.query_one(KeyedList)
         chosen, before = lines.highlighted_id, lines.option_count

@@ -194,6 +194,24 @@ _WITH_NAME = 12
 """Cells of a column from which its heading has the name of the run besides its number."""
 
 
+_WORDS = {
+    "status": "state",
+    "best_metric": "metric of best",
+    "best_value": "best",
+    "best_epoch": "epoch of best",
+    "optimizer_steps": "optimizer steps",
+    "skipped_steps": "skipped steps",
+    "samples_per_second": "images/s",
+    "total_s": "time",
+    "first_step_s": "until the first step",
+    "data_wait_fraction": "waited for data",
+    "peak_allocated_bytes": "device memory, peak",
+    "peak_reserved_bytes": "device memory reserved",
+    "host_peak_bytes": "host memory, peak",
+}
+"""Figures by the words that the other screens have for them."""
+
+
 def _widths(runs: int, width: int) -> tuple[int, int]:
     """Return the cells of the keys and of a column."""
     key = max(_LEAST_KEY, min(_KEY, width - (_WITH_NAME + 1) * runs))
@@ -233,7 +251,7 @@ def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Conte
 
 def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> Content:
     key, column = _widths(len(values), width)
-    words = fit(clean(figure_name(name), 80), key - 1).pad_right(1)
+    words = fit(clean(_WORDS.get(name) or figure_name(name), 80), key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
     shown = values[: (width - key) // column]
     cells = Content("").join(_right(_shown(name, value), column) for value in shown)
@@ -254,6 +272,8 @@ def _shown(name: str, value: object) -> str:
         return fmt.UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if name.endswith("_fraction"):
+        return f"{value:.0%}"
     if name.endswith("_bytes"):
         return fmt.size(value)
     if name.endswith("_s"):

@@ -114,9 +114,10 @@ class RunsScreen(Page):
         table.border_subtitle = Content(clean(f"/{words}", 60) if words else "")
         marked = {run: n for n, run in enumerate(self._marked, 1)}
         table.show(self._shown, marked, self._order.name, keeps_place=keeps_place)
-        told = summary_words(rows) if rows else "no runs yet"
+        told = summary_words(rows) if rows else "no runs yet: esc, then enter, starts one"
         if len(self._shown) < len(rows):
-            told = f"{len(self._shown):,} of {told}"
+            none = "" if self._shown else "no run has these words, esc shows all: "
+            told = f"{none}{len(self._shown):,} of {told}"
         self._top.show_message(Content.assemble(told, (f" in {clean(str(self._list.folder), 60)}", "$quiet")))
         self._read_curves()
 
@@ -180,9 +181,14 @@ class RunsScreen(Page):
         self.query_one(OptionList).action_cursor_down()
 
     def action_compare(self) -> None:
-        """Compare the marked runs, or the one under the cursor with its parent, else with the one below."""
-        runs = list(self._marked)
-        if not runs and (row := self.query_one(RunTable).chosen) is not None:
+        """Compare the marked runs, a single one with that under the cursor.
+
+        Without a mark, the one under the cursor with its parent, else with the one below.
+        """
+        runs, row = list(self._marked), self.query_one(RunTable).chosen
+        if row is not None and len(runs) == 1 and row.path not in runs:
+            runs.append(row.path)
+        elif row is not None and not runs:
             at = self._shown.index(row)
             parent = [row.parent[0], row.path] if row.parent is not None else []
             runs = parent or [each.path for each in self._shown[at : at + 2]]

@@ -182,7 +182,10 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
         left = view.remaining_s()
         parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
         parts["end"] = Content.styled(
-            f"ends {fmt.UNKNOWN:>5}" if left is None else f"ends {fmt.clock(view.time + left)}", "$quiet"
+            f"ends {fmt.UNKNOWN:>5}"
+            if left is None
+            else f"ends {fmt.clock_on_day(view.time + left, view.time)}",
+            "$quiet",
         )
     return parts
 
