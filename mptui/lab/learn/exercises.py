@@ -21,12 +21,14 @@ class Exercise:
         explanation: What to see, in a sentence or two.
         uses_model: Whether it has a network.
         moves: Whether the lesson has something to move by the arrow keys.
+        charts: The titles of its charts.
     """
 
     title: str
     explanation: str
     uses_model: bool = True
     moves: bool = False
+    charts: tuple[str, ...] = ()
 
 
 def choices_of(request: "Request", *, number: str, precision: str | None, rules: str) -> LearnChoices:
@@ -87,6 +89,7 @@ EXERCISES: dict[str, Exercise] = {
     "overflow": Exercise(
         "an overflow",
         "Gradients too large for fp16 are infinite. The scaler skips the step and halves the scale.",
+        charts=("loss", "loss scale, log2"),
     ),
     "autocast": Exercise(
         "autocast",
@@ -99,5 +102,6 @@ EXERCISES: dict[str, Exercise] = {
     "training": Exercise(
         "training in each format",
         "One seed, the same batches: 16 bits change the loss little. What they save depends on the network.",
+        charts=("loss", "loss minus fp32's"),
     ),
 }

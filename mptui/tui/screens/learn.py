@@ -194,10 +194,11 @@ class LearnScreen(Page):
         self._top.show_message(Content.styled(clean(said), "$quiet"))
         self.query_one("#lines", Static).update(attempt.content(max(1, self.size.width - 4)))
         curves = attempt.series()
-        self.set_class(bool(curves), "-curves")
-        for chart, (title, series) in zip(self._charts, curves.items(), strict=False):
+        charts = EXERCISES[self._current].charts if not attempt.error else ()
+        self.set_class(bool(charts), "-curves")  # from the first frame on, to be filled
+        for chart, title in zip(self._charts, charts, strict=False):
             chart.entitle(title)
-            chart.show(series)
+            chart.show(curves.get(title, []))
 
     def action_exercise(self, number: int) -> None:
         """Show an exercise, from 1 on."""

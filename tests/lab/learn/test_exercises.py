@@ -85,6 +85,7 @@ def test_what_a_scale_loses_is_what_a_cast_loses():
 def test_the_scaler_repairs_the_overflow_that_ends_a_constant_scale():
     seen = []
     lesson = learn("overflow", lambda lesson: seen.append(len(lesson.document["steps"])), **SMALL)
+    assert tuple(lesson.curves) == EXERCISES["overflow"].charts
     assert seen == list(range(1, STEPS + 1))
     steps, skipped = lesson.document["steps"], lesson.document["skipped_steps"]
     first = skipped[0]
@@ -143,6 +144,7 @@ def test_16_bits_train_as_32_and_keep_fewer_activations(training):
     assert 0 < half["activations"] < full["activations"]
     apart = training.curves["loss minus fp32's"]
     assert apart["bf16"][0] == brain["losses"][0] - full["losses"][0]
+    assert tuple(training.curves) == EXERCISES["training"].charts
     assert len(texts(training)) == 5
 
 
