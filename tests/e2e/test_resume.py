@@ -42,7 +42,6 @@ def starts(folder):
 def test_it_has_the_live_screen_and_leaves_one_line_in_the_shell(folder):
     before = starts(folder)
     program = resumed(folder)
-    program.shows("resumed at step")
     program.until(lambda: "✓ completed" in program.text.splitlines()[0], "the end of the run")
     assert b"\x1b[?1049h" in program.output
     program.press("q")
