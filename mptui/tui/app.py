@@ -33,7 +33,7 @@ from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
 from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii
 from mptui.tui.terminal.process import SteadyDriver, Terminal, fault_of_choice
-from mptui.tui.themes import DARK, THEMES
+from mptui.tui.themes import DARK, LIGHT, THEMES
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
@@ -436,12 +436,15 @@ def person_keymap() -> Keymap:
 CHOICE = "MPTUI_THEME"
 """Variable that names a theme."""
 
+_LIGHT_GROUNDS = {"7", "15"}
+"""Colours of a light background at the end of COLORFGBG, as rxvt, Konsole and others set it."""
+
 _NAME = "theme"
 _LARGEST = 64
 
 
 def theme_at_start(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the theme to start with: that of MPTUI_THEME, else the last one chosen, else dark.
+    """Return the theme to start with: of MPTUI_THEME, the last one chosen, by COLORFGBG, or dark.
 
     With NO_COLOR, in which a light theme is hard to read on a dark terminal, the last choice is not taken up.
     """
@@ -453,8 +456,10 @@ def theme_at_start(environ: Mapping[str, str] = os.environ) -> str:
     try:
         chosen = read_regular(state_folder(environ) / _NAME, _LARGEST).decode(errors="replace").strip()
     except OSError:
-        return DARK.name
-    return chosen if chosen in known else DARK.name
+        chosen = ""
+    if chosen in known:
+        return chosen
+    return LIGHT.name if environ.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_GROUNDS else DARK.name
 
 
 def keep_theme(name: str, environ: Mapping[str, str] = os.environ) -> None:

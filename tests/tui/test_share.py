@@ -71,6 +71,16 @@ async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(stage, monk
     assert theme_at_start(environ | {"NO_COLOR": "1"}) == "dark"
 
 
+@pytest.mark.parametrize(
+    ("ground", "theme"), [("0;15", "light"), ("0;default;7", "light"), ("15;0", "dark"), ("", "dark")]
+)
+def test_a_terminal_that_tells_of_a_light_ground_is_met_by_the_light_theme(tmp_path, ground, theme):
+    environ = {"XDG_STATE_HOME": str(tmp_path), "COLORFGBG": ground}
+    assert theme_at_start(environ) == theme
+    assert theme_at_start(environ | {"NO_COLOR": "1"}) == "dark"
+    assert theme_at_start(environ | {"MPTUI_THEME": "ansi"}) == "ansi"
+
+
 @pytest.mark.parametrize("text", ["", "no theme", "\x1b[2J", "x" * 1000])
 def test_a_file_that_names_no_theme_is_ignored(tmp_path, text):
     environ = {"XDG_STATE_HOME": str(tmp_path)}
