@@ -12,6 +12,9 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 _SERIES = {
+    "train-curve": "#56b4e9",
+    "validation-curve": "#f2843c",
+    "device-curve": "#2fa37f",
     "series-1": "#56b4e9",
     "series-2": "#e69f00",
     "series-3": "#009e73",
@@ -34,7 +37,7 @@ DARK = Theme(
     secondary="#7a8794",
     accent="#56b4e9",
     success="#3fb68b",
-    warning="#e6a23c",
+    warning="#e8c547",
     error="#f2665b",
     foreground="#d7dde4",
     background="#0f1318",
@@ -49,7 +52,7 @@ LIGHT = Theme(
     secondary="#5c6670",
     accent="#0a5c94",
     success="#0b7a54",
-    warning="#9a6200",
+    warning="#756000",
     error="#b3261e",
     foreground="#1d242c",
     background="#fbfbf9",
@@ -57,6 +60,9 @@ LIGHT = Theme(
     panel="#e8e8e4",
     dark=False,
     variables={
+        "train-curve": "#00679f",
+        "validation-curve": "#ab4300",
+        "device-curve": "#007556",
         "series-1": "#0072b2",
         "series-2": "#a36100",
         "series-3": "#00795a",
@@ -90,6 +96,9 @@ ANSI = Theme(
     boost="ansi_default",
     variables={
         **_ANSI.variables,
+        "train-curve": "ansi_bright_blue",
+        "validation-curve": "ansi_yellow",
+        "device-curve": "ansi_green",
         "series-1": "ansi_bright_blue",
         "series-2": "ansi_yellow",
         "series-3": "ansi_green",

@@ -369,3 +369,13 @@ def test_without_colours_a_sign_tells_each_series_apart():
 def test_the_legend_of_eight_runs_names_them_all_in_a_small_terminal():
     rows = drawn(*(history([1.0, 2.0, 3.0]) for _ in range(8)), width=56)
     assert rows[0].split() == [word for n in range(8) for word in ("──", f"s{n}")]
+
+
+def test_validation_is_a_point_an_epoch_which_shares_no_cell_with_the_line_of_training():
+    train = Series("train", history([5.0 - i / 300 for i in range(1000)]), role="train")
+    validation = Series("validation", history([4.0, 3.0, 2.0], every=300), role="validation", points=True)
+    rows = Drawing(Plot([train, validation]), 80, 20).rows()
+    points = [text for row in rows[1:] for text, part in row if part == "validation"]
+    assert points == ["●"] * 3
+    assert not any("●" in text for row in rows for text, part in row if part == "train")
+    assert "".join(text for text, _ in rows[0]).split() == ["──", "train", "●", "validation"]

@@ -39,6 +39,7 @@ from mptui.tui.widgets.plot import (
     GUTTER,
     PARENT,
     PARTS,
+    ROLES,
     Drawing,
     Mode,
     Planned,
@@ -56,6 +57,7 @@ PAN = 0.2
 
 _STYLES = {
     **{part: f"${part}" for part in PARTS if part.startswith("series-")},
+    **{role: f"${role}-curve" for role in ROLES},
     "raw": "$series-raw",
     "axis": "$quiet",
     "mark": "$text-accent",
@@ -380,11 +382,18 @@ class ChartSet:
 
 def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
     histories = view.histories.get(name, {})
-    both = any(label.endswith(TRAIN) for label in histories)
+    words = list(dict.fromkeys(label.removesuffix(TRAIN).removesuffix(VALIDATION) for label in histories))
     best = view.best.get(name)
     chart.show(
         [
-            Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
+            Series(
+                label,
+                history,
+                words.index(label.removesuffix(TRAIN).removesuffix(VALIDATION)) > 0,
+                is_noisy(name, label),
+                role=DEVICE if name == DEVICE else VALIDATION if label.endswith(VALIDATION) else TRAIN,
+                points=label.endswith(VALIDATION),
+            )
             for label, history in histories.items()
         ]
         + [

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from mptui import text as fmt
 from mptui.runs.view.history import CurveColumns, History, end_of_values
 from mptui.runs.view.state import Mark
-from mptui.runs.view.words import VALIDATION
+from mptui.runs.view.words import DEVICE, TRAIN, VALIDATION
 
 # Axes with round numbers: ticks, labels and ranges
 # -------------------------------------------------
@@ -225,6 +225,8 @@ class Series:
         noisy: Whether its line is the mean of a column, smoothed, with a band of all values behind it;
             otherwise the line covers all values.
         behind: If it is a quiet line behind the others, the word for all such lines in the legend.
+        role: What it is of (`ROLES`), which gives its colour; "": its place gives it.
+        points: Whether it is a point for each value, without a line.
     """
 
     label: str
@@ -232,6 +234,8 @@ class Series:
     dashed: bool = False
     noisy: bool = False
     behind: str = ""
+    role: str = ""
+    points: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +325,11 @@ def first_step(series: Sequence[Series]) -> float:
 # character and a part (`PARTS`), whose colour is set by the theme.
 
 SERIES_COLOURS = 8
+ROLES = (TRAIN, VALIDATION, DEVICE)
+POINTS = "●○◆◇"
+"""Points of the first metric of a chart, and of the next."""
 PARTS = (
+    *ROLES,
     *(f"series-{number}" for number in range(1, SERIES_COLOURS + 1)),
     "raw",
     "axis",
@@ -461,7 +469,9 @@ class Drawing:
         self._curve_top = np.full(self._width, self._height, dtype=np.intp)
         self._draw_line(self._planned, self._planned, "axis", 0)
         series = self.plot.series
-        order = sorted(range(len(series)), key=lambda n: (series[n].behind == "", series[n].dashed, -n))
+        order = sorted(
+            range(len(series)), key=lambda n: (series[n].behind == "", series[n].points, series[n].dashed, -n)
+        )
         for number in order:
             if (band := self._curves[number].band) is not None:
                 self._draw_line(*self._placed(*band), "raw", number)
@@ -489,6 +499,9 @@ class Drawing:
 
     def _draw_series(self, number: int) -> None:
         low, high = self._placed(*self._curves[number].line)
+        if self.plot.series[number].points:
+            self._draw_points(number)
+            return
         if self.plot.series[number].dashed:
             dash = np.arange(low.size) % (2 * self._dots.across + 2) < self._dots.across + 1
             own = np.isfinite(self._seen[number].low)
@@ -500,6 +513,21 @@ class Drawing:
             for cell in np.flatnonzero(there).tolist():
                 row = 1 + self._y.row(float(values[cell]), self._height)
                 self._write(row, GUTTER + cell, sign, self._style_of(number))
+
+    def _draw_points(self, number: int) -> None:
+        """Draw a point for each value, on a cell of its own: it shares no dots with a line."""
+        _, values = self._placed(self._seen[number].mean, self._seen[number].mean)
+        drawn = np.isfinite(values) & ~self._y.above(values)
+        for dot in np.flatnonzero(drawn).tolist():
+            cell, row = dot // self._dots.across, self._y.row(float(values[dot]), self._height)
+            self._write(1 + row, GUTTER + cell, self._point(number), self._style_of(number))
+            self._curve_top[cell] = min(self._curve_top[cell], row)
+
+    def _point(self, number: int) -> str:
+        if self.plot.mode == "ascii":
+            return self._marker("", number)
+        place = [n for n, each in enumerate(self.plot.series) if each.points].index(number)
+        return POINTS[place % len(POINTS)]
 
     def _sign(self, number: int) -> str:
         """Return the sign on the line of a series; "" without one."""
@@ -514,7 +542,8 @@ class Drawing:
 
     def _style_of(self, number: int) -> str:
         """Return the part of a series, which gives its colour."""
-        return "axis" if self.plot.series[number].behind else f"series-{number % SERIES_COLOURS + 1}"
+        series = self.plot.series[number]
+        return "axis" if series.behind else series.role or f"series-{number % SERIES_COLOURS + 1}"
 
     def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
         rows = self._height * self._dots.down
@@ -571,6 +600,8 @@ class Drawing:
             swatch = swatch[0] + (self._sign(number) or swatch[0])
             if ascii_only:
                 swatch = self._marker(part, number)
+            elif self.plot.series[number].points:
+                swatch = self._point(number)
             column -= len(swatch) + 1 + len(labels[number])
             if column < GUTTER:
                 return
@@ -602,7 +633,7 @@ class Drawing:
         if has_no_row or not self._x0 <= step <= self._x1:
             return
         cell, row = self._cell(step), 1 + self._y.row(value, self._height)
-        self._write(row, GUTTER + cell, "●", "best")
+        self._write(row, GUTTER + cell, POINTS[0], "best")
         text = f"{word} {self._said(value)}"
         for near in (row, row + 1, row - 1, row + 2, row - 2):
             for column in (GUTTER + cell - len(text) - 1, GUTTER + cell + 2):
