@@ -27,7 +27,7 @@ from mptui.runs.store.directory import CONFIG, is_trained, status_of
 from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
-from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, heard_on, load_keymap
+from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, display, heard_on, load_keymap
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
@@ -397,12 +397,15 @@ class MptuiApp(RunActions, inherit_bindings=False):
         return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield the commands of the palette from the table of keys."""
+        """Yield the commands of the palette: the table of keys, then what the screen has by name."""
         where = screen.where if isinstance(screen, Page) else "app"
         for key in heard_on(where):
             if key.palette:
                 action = key.action if key.action.startswith("app.") else f"screen.{key.action}"
-                yield SystemCommand(key.help, key.id, lambda action=action: self.run_action(action))
+                shown = f"{display(key, self.keymap.keys)}  {key.id}"
+                yield SystemCommand(key.help, shown, lambda action=action: self.run_action(action))
+        if isinstance(screen, Page):
+            yield from (SystemCommand(*each, discover=False) for each in screen.by_name())
 
     def action_help(self) -> None:
         """Show all keys of this screen."""

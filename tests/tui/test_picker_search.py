@@ -125,3 +125,17 @@ async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(picke
         await pilot.press("escape")
         await pilot.pause()
         assert "/warm" not in frame(app)
+
+
+async def test_the_palette_finds_keys_settings_and_profiles_by_name(picker, environ):
+    async with picker(environ) as (app, pilot, screen):
+        found = {command.title: command for command in app.get_system_commands(screen)}
+        assert found["start the run"].help.startswith("enter ")
+        found["setting training.accumulate"].callback()
+        assert screen.query_one("#values").highlighted_id == "training.accumulate"
+        found["profile debug"].callback()
+        await pilot.pause()
+        assert screen.picked.profile == "debug"
+        await pilot.press("colon")
+        await until(app, pilot, "all keys of this screen")
+        await pilot.press("escape")

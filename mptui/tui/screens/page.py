@@ -1,7 +1,7 @@
 """Base classes of full screens: breakpoints, back, leave; small terminals."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -44,6 +44,10 @@ class Page(Screen[str]):
         widths, heights = self.HORIZONTAL_BREAKPOINTS or [], self.VERTICAL_BREAKPOINTS or []
         held = {_reached(widths, size.width), _reached(heights, size.height)}
         return {name: name in held for _, name in widths + heights}
+
+    def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
+        """Return what can be found by its name in the palette: name, meaning, and how to go there."""
+        return ()
 
     def back(self) -> None:
         """Go to the screen before this one; the first one stays."""

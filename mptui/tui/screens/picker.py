@@ -3,9 +3,10 @@
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from textual import on, work
@@ -483,6 +484,18 @@ class PickerScreen(SelectionPage):
         now = self._resolved.config.training
         words = f"batch {config.training.batch_size:,} → {now.batch_size:,}: {why}"
         self.notify(f"{words}\n{rate_rule(config.training, now)}", title="filled", markup=False)
+
+    def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
+        """Return the profiles and the settings."""
+        for number, info in enumerate(self._profiles, 1):
+            yield (
+                f"profile {clean(info.name, 40)}",
+                clean(info.description),
+                partial(self.action_profile, number),
+            )
+        for value in () if self._resolved is None else values(self._resolved):
+            go = partial(self.query_one(SettingsPanel).go_to, value.key)
+            yield f"setting {value.key}", SETTINGS[value.key].help, go
 
     def action_edit(self) -> None:
         """Edit the value under the cursor."""

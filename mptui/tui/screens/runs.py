@@ -1,7 +1,7 @@
 """The screen of all runs: sorted, filtered, opened, compared, renamed, deleted."""
 
 from asyncio import Lock
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -302,6 +302,11 @@ class RunsScreen(Page):
         if changed:
             self.notify(f"{done}: {_names(runs[:1]) if changed == 1 else f'{changed} runs'}", markup=False)
         self._renew()
+
+    def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
+        """Return the runs that are listed."""
+        choose = self.query_one(RunTable).choose
+        return [(f"run {clean(row.name)}", row.state, partial(choose, row.path)) for row in self._shown]
 
     def back(self) -> None:
         """Close the filter, forget the marks, or close the screen."""

@@ -314,6 +314,16 @@ class SettingsPanel(Vertical):
         self._to_list()
         return True
 
+    def go_to(self, key: str) -> None:
+        """Put the cursor on a setting; show all settings if it is not among those shown."""
+        listed = self.query_one(KeyedList)
+        if key not in [option.id for option in listed.options]:
+            self._brief = self._only_changed = False
+            self.end_search()
+            self._draw()
+        listed.focus()
+        listed.highlighted = listed.get_option_index(key)
+
     def toggle_all(self) -> None:
         """Show all settings, or the usual and the changed ones."""
         self._brief = not self._brief
