@@ -39,6 +39,45 @@ def palette(classes: Sequence[str]) -> Palette:
     return colours_N3
 
 
+_BRIGHTEST = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (240, 228, 66), (204, 121, 167), (213, 94, 0))
+"""Those of Okabe and Ito, told apart with any colour vision."""
+_DARKEST = 96
+"""Least value of a channel of the others."""
+
+
+def bright(classes: Sequence[str]) -> Palette:
+    """Return a colour for each class, [256, 3], that is legible on black: for pictures that are looked at."""
+    first = int(classes[0] == BACKGROUND)
+    colours_N3 = (_DARKEST + palette(classes) * ((255 - _DARKEST) / 255)).astype(np.uint8)
+    colours_N3[first : first + len(_BRIGHTEST)] = _BRIGHTEST
+    colours_N3[:first] = 0
+    return colours_N3
+
+
+MASK_PARTS = ("image", "truth", "prediction", "errors")
+"""The parts of a picture of a sample with a mask, side by side."""
+HIT, MISSED, EXTRA = (0, 114, 178), (230, 159, 0), (255, 255, 255)
+"""Colours of errors on black, apart in light, too."""
+
+
+def errors_of(
+    truth_HW: npt.NDArray[np.integer], predicted_HW: npt.NDArray[np.integer], classes: Sequence[str]
+) -> npt.NDArray[np.uint8]:
+    """Return where a prediction is right and wrong as RGB, [H, W, 3].
+
+    A pixel of a class is hit, or missed where another one is predicted; one of the background for which a
+    class is predicted is extra. Ignored pixels are cream.
+    """
+    background = 0 if classes[0] == BACKGROUND else -1
+    is_wrong = truth_HW != predicted_HW
+    pixels_HW3 = np.zeros((*truth_HW.shape, 3), np.uint8)
+    pixels_HW3[~is_wrong & (truth_HW != background)] = HIT
+    pixels_HW3[is_wrong & (truth_HW != background)] = MISSED
+    pixels_HW3[is_wrong & (truth_HW == background)] = EXTRA
+    pixels_HW3[truth_HW < 0] = VOID
+    return pixels_HW3
+
+
 def coloured(mask_HW: npt.NDArray[np.integer], colours: Palette) -> npt.NDArray[np.uint8]:
     """Return a mask of class numbers as RGB, [H, W, 3]; ignored pixels, below 0, are cream, as VOC's void."""
     pixels_HW3: npt.NDArray[np.uint8] = colours[mask_HW % _COLOURS]
@@ -131,7 +170,7 @@ class SamplePrediction:
 
 @dataclass(frozen=True, slots=True)
 class PicturedSample(SamplePrediction):
-    """A sample with its picture, RGB; with masks the image, the mask and the prediction side by side."""
+    """A sample with its picture, RGB; with masks `MASK_PARTS` side by side."""
 
     pixels_HWC: npt.NDArray[np.uint8]
 
@@ -228,7 +267,7 @@ def _enlarged(pixels_HWC: Pixels) -> Pixels:
 def _words(sample: PicturedSample, classes: Sequence[str]) -> list[tuple[str, Colour]]:
     """Return the two lines below a sample, each with its colour."""
     if sample.truth is None or sample.predicted is None or sample.probability is None:
-        return [("image, mask, prediction", INK), (f"{100 * sample.error:.1f} % of the pixels wrong", INK)]
+        return [(", ".join(MASK_PARTS), INK), (f"{100 * sample.error:.1f} % of the pixels wrong", INK)]
     predicted = f"{100 * sample.probability:.0f}% {clean_name(classes[sample.predicted])}"
     is_right = sample.truth == sample.predicted
     return [(clean_name(classes[sample.truth]), INK), (predicted, _RIGHT if is_right else _WRONG)]
@@ -237,7 +276,7 @@ def _words(sample: PicturedSample, classes: Sequence[str]) -> list[tuple[str, Co
 def legend(classes: Sequence[str], width: int) -> list[tuple[tuple[int, int], str, Colour]]:
     """Return the place, the name and the colour of each class, in lines of `width` pixels."""
     places, left, top = [], GAP, GAP
-    for name, colour in zip(classes[:_MOST_NAMES], palette(classes).tolist(), strict=False):
+    for name, colour in zip(classes[:_MOST_NAMES], bright(classes).tolist(), strict=False):
         shown = drawable(name, 24)
         needed = 24 + (LETTER + 1) * len(shown)
         if left + needed > width and left > GAP:

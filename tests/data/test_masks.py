@@ -6,7 +6,7 @@ from PIL import Image
 
 from mptui.data.mask_classes import find_coding
 from mptui.data.masks import MaskSurvey
-from mptui.data.pictures import legend
+from mptui.data.pictures import EXTRA, HIT, MISSED, bright, legend
 from mptui.data.types import IGNORE, BadSampleError
 from mptui.errors import DataError
 from tests.data.opening import opened_masks
@@ -236,3 +236,17 @@ def test_the_names_of_many_classes_stand_below_each_other():
     assert len(set(places)) == 30
     assert min(min(place) for place in places) > 0
     assert max(left for left, _ in places) < 400
+
+
+def test_colours_of_masks_and_of_errors_are_legible_on_black_and_told_apart_by_their_light():
+    """3:1 is what WCAG 2.2 asks of what is no text."""
+    light = [_luminance(colour) for colour in bright(("background", *"abcdefgh")).tolist()[1:40]]
+    assert min(light) + 0.05 >= 3 * 0.05
+    hit, missed, extra = sorted(map(_luminance, (HIT, MISSED, EXTRA)))
+    assert (missed + 0.05) / (hit + 0.05) > 1.5
+    assert (extra + 0.05) / (missed + 0.05) > 1.5
+
+
+def _luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

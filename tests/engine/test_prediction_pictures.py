@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.pictures import palette
+from mptui.data.pictures import EXTRA, HIT, MISSED, bright
 from mptui.data.types import IGNORE
 from mptui.engine.mailbox import Stopped
 from mptui.engine.reporting import pictures as reporting_pictures
@@ -93,7 +93,7 @@ def test_the_worst_and_the_same_images_with_what_is_predicted(tmp_path, always, 
 def test_masks_stand_beside_their_image_in_the_colours_of_their_classes(tmp_path, always):
     trainer, _, taken = trained(tmp_path, kind=Scene, lr=0.01)
     logits, samples = by_hand(trainer, Scene)
-    colours, predicted = palette(("background", "bright")), logits.argmax(dim=1).numpy()
+    colours, predicted = bright(("background", "bright")), logits.argmax(dim=1).numpy()
     errors = []
     for sample, mask in zip(samples, predicted, strict=True):
         valid = sample.mask_HW != IGNORE
@@ -103,13 +103,18 @@ def test_masks_stand_beside_their_image_in_the_colours_of_their_classes(tmp_path
     for each in [*worst, *taken[-1].groups["random"]]:
         assert each.error == pytest.approx(errors[each.index])
         assert each.truth is None
-        starts = [(SIDE + SEAM) * number for number in range(3)]
-        image, mask, prediction = (each.pixels_HWC[:, start : start + SIDE] for start in starts)
+        starts = [(SIDE + SEAM) * number for number in range(4)]
+        image, mask, prediction, wrong = (each.pixels_HWC[:, start : start + SIDE] for start in starts)
         assert np.abs(image.astype(int) - samples[each.index].image_HWC).max() <= 1
         true = samples[each.index].mask_HW
         assert np.array_equal(mask[true != IGNORE], colours[true[true != IGNORE]])
         assert {tuple(pixel) for pixel in mask[true == IGNORE].tolist()} <= {(224, 224, 192)}
         assert np.array_equal(prediction, colours[predicted[each.index]])
+        is_wrong, is_thing = true != predicted[each.index], true != 0
+        assert (wrong[~is_wrong & is_thing & (true != IGNORE)] == HIT).all()
+        assert (wrong[is_wrong & is_thing & (true != IGNORE)] == MISSED).all()
+        assert (wrong[is_wrong & ~is_thing] == EXTRA).all()
+        assert not wrong[~is_wrong & ~is_thing].any()
     valid = sum((sample.mask_HW != IGNORE).sum() for sample in samples)
     assert taken[-1].confusion.sum() == valid
 

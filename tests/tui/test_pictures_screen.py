@@ -91,10 +91,14 @@ async def test_rows_that_do_not_fit_are_scrolled_to(stage, tmp_path):
 
 
 async def test_masks_have_a_legend(stage, tmp_path):
-    masks = sample(4, RED, (64, 192), truth=None, predicted=None, probability=None, error=0.25)
-    shown = written(tmp_path, groups={"worst": [masks]}, classes=("background", "tissue"))
-    async with stage.live(shown, (120, 36)) as (app, pilot):
+    masks = sample(4, RED, (64, 262), truth=None, predicted=None, probability=None, error=0.25)
+    shown = written(tmp_path, groups={"worst": [masks] * 4}, classes=("background", "tissue"))
+    async with stage.live(shown, (120, 35)) as (app, pilot):
         text = await opened(app, pilot)
+        heading = next(line for line in text.splitlines() if " prediction " in line)
+        assert heading.strip("│ ").split() == ["image", "truth", "prediction", "errors"]
+        assert text.count("25.0 % wrong") == 2
+        assert "██ hit  ██ missed  ██ extra" in text
         assert "25.0 % wrong" in text
         assert "██ tissue" in text
         assert "██ ignored" in text

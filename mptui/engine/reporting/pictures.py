@@ -24,8 +24,9 @@ from mptui.data.pictures import (
     PicturedSample,
     Pixels,
     ValidationPictures,
+    bright,
     coloured,
-    palette,
+    errors_of,
 )
 from mptui.data.rng import RandomStream, generator
 from mptui.data.transforms import HALF, IMAGENET, Normalization
@@ -354,23 +355,40 @@ class PredictionPictures(Hook):
         if rows is None:
             return {}
         job, pixels_NHWC = self._context.job, visible(rows.images_NCHW, self._context.job.config.data)
-        files, colours = job.val_loader.names(rows.indices_N), palette(self._classes)
+        files, colours = job.val_loader.names(rows.indices_N), bright(self._classes)
         return {
-            index: _sample(index, files[row], rows, row, pixels_HWC=pixels_NHWC[row], colours=colours)
+            index: _sample(
+                index,
+                files[row],
+                rows,
+                row,
+                pixels_HWC=pixels_NHWC[row],
+                colours=colours,
+                classes=self._classes,
+            )
             for row, index in enumerate(rows.indices_N.tolist())
             if which is None or index in which
         }
 
 
 def _sample(
-    index: int, file: str, rows: PickedRows, row: int, *, pixels_HWC: Pixels, colours: Palette
+    index: int,
+    file: str,
+    rows: PickedRows,
+    row: int,
+    *,
+    pixels_HWC: Pixels,
+    colours: Palette,
+    classes: Sequence[str],
 ) -> PicturedSample:
     error, truth, predicted, probability = rows.figures_N4[row].tolist()
     masks = rows.masks_N2HW[row]
     if masks.size:
         seam = np.full((len(pixels_HWC), SEAM, 3), _GREY, np.uint8)
-        drawn = (part for mask_HW in masks for part in (seam, coloured(mask_HW, colours)))
-        pixels_HWC = np.concatenate([pixels_HWC, *drawn], axis=1)
+        truth_HW, predicted_HW = masks
+        errors_HW3 = errors_of(truth_HW, predicted_HW, classes)
+        drawn = [coloured(truth_HW, colours), coloured(predicted_HW, colours), errors_HW3]
+        pixels_HWC = np.concatenate([pixels_HWC, *(each for part in drawn for each in (seam, part))], axis=1)
         return PicturedSample(index, file, error, None, None, None, pixels_HWC)
     return PicturedSample(index, file, error, int(truth), int(predicted), probability, pixels_HWC)
 

@@ -24,7 +24,8 @@ from mptui.io.records import reader_of
 from mptui.text import clean, clean_name
 
 FOLDER, DATA = "predictions", "data.png"
-VERSION = 1
+VERSION = 2
+"""Version of a record; before 2, pictures of masks had no errors in them."""
 
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.png")
 _LARGEST = 64 << 20

@@ -1,7 +1,7 @@
 """The screen of pictures: validation samples with their predictions, confusions, generated images."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from textual.css.query import NoMatches
 from textual.widgets import Static
 
 from mptui import text as fmt
-from mptui.data.pictures import CAPTION, VOID, palette
+from mptui.data.pictures import CAPTION, EXTRA, HIT, MASK_PARTS, MISSED, VOID, bright
 from mptui.events import ImagesGenerated
 from mptui.runs.store.pictures import FOLDER, PictureRecord, SampleRecord, read
 from mptui.runs.view.run_view import RunView
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _GAP = 2
 _COLUMN, _WIDE_COLUMN = 34, 60
 """Cells of a column, where there is room: of an image, and of an image with two masks beside it."""
+_LEAST_HALF = 9
+"""Cells of height from which two rows of images with masks are shown in place of one."""
 _FEWEST = 3
 """Columns of a narrow screen."""
 
@@ -124,13 +126,17 @@ class SamplesPanel(PicturePanel):
         """Draw samples in characters, side by side, with words below each."""
         ratio = max(max(1, sample.box[2]) / max(1, sample.box[3]) for sample in samples)
         columns = max(1, width // _WIDE_COLUMN) if ratio > 2 else max(_FEWEST, width // _COLUMN)
+        has_masks = samples[0].truth is None
         words = [_words(sample, loaded.record.classes) for sample in samples]
-        captions, legend = len(words[0]), _legend(loaded.record) if samples[0].truth is None else []
+        captions, legend = len(words[0]), _legend(loaded.record) if has_masks else []
         across = (width + _GAP) // columns - _GAP
         down = min(math.ceil(across / ratio / 2), max(1, rows - captions - len(legend)))
+        if has_masks and (half := (rows - 1 - len(legend)) // 2 - captions) >= _LEAST_HALF:
+            down = min(down, half)
         across = min(across, math.floor(2 * down * ratio))
         columns = (width + _GAP) // (across + _GAP)
-        fits = max(1, (rows - len(legend)) // (down + captions))
+        heading = [_heading(loaded.record, across, columns)] if has_masks else []
+        fits = max(1, (rows - len(legend) - len(heading)) // (down + captions))
         total = -(-len(samples) // columns)
         self._first = max(0, min(self._first, total - fits))
         first = self._first * columns
@@ -143,7 +149,7 @@ class SamplesPanel(PicturePanel):
                 for number in range(start, min(start + columns, last))
             ]
             lines += (Content(" " * _GAP).join(parts) for parts in zip(*tiles, strict=True))
-        return [*lines, *legend]
+        return [*heading, *lines, *legend]
 
     def _tile(self, picture: "Image", words: list[Content], across: int, down: int) -> list[Content]:
         """Return the lines of a sample, each `across` cells wide."""
@@ -167,14 +173,32 @@ def _words(sample: SampleRecord, classes: list[str]) -> list[Content]:
     ]
 
 
+def _parts(record: PictureRecord) -> tuple[str, ...]:
+    return MASK_PARTS if record.version > 1 else MASK_PARTS[:-1]
+
+
+def _heading(record: PictureRecord, across: int, columns: int) -> Content:
+    """Return the names of the parts of a picture, above each of them, over all columns."""
+    parts = _parts(record)
+    ends = [across * number // len(parts) for number in range(len(parts) + 1)]
+    names = "".join(
+        part[: end - start - 1].ljust(end - start)
+        for part, start, end in zip(parts, ends, ends[1:], strict=False)
+    )
+    return Content.styled((" " * _GAP).join([names] * columns), "$quiet")
+
+
 def _legend(record: PictureRecord) -> list[Content]:
-    """Return a line with the colours of the classes."""
-    colours = [VOID, *palette(record.classes).tolist()]
-    parts = [
-        Content.assemble(("██ ", "#{:02x}{:02x}{:02x}".format(*colour)), clean(name, 20))
-        for name, colour in zip(["ignored", *record.classes], colours, strict=False)
-    ]
-    return [Content("  ").join([*parts[1:], parts[0]])]
+    """Return the lines with the colours of the errors and of the classes."""
+    colours = bright(record.classes).tolist()
+    names = [(clean(name, 20), colour) for name, colour in zip(record.classes, colours, strict=False)]
+    errors = [("hit", HIT), ("missed", MISSED), ("extra", EXTRA)] if record.version > 1 else []
+    return [_key(errors), _key([*names, ("ignored", VOID)])][not errors :]
+
+
+def _key(names: Sequence[tuple[str, Sequence[int]]]) -> Content:
+    parts = [Content.assemble(("██ ", "#{:02x}{:02x}{:02x}".format(*colour)), name) for name, colour in names]
+    return Content("  ").join(parts)
 
 
 # The screen of pictures: what the network predicts of validation images, or what it has made

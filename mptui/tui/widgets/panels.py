@@ -373,7 +373,9 @@ class StepPanel(Panel):
         """Lay out the verdict and a row for each part; parts side by side where rows don't fit."""
         parts, signed = _parts(view), self.app.no_color
         time, speed = _time(view), (_steps_speed(view) + _speed(view)).strip()
-        verdict = Content("; ").join(_verdict(view))
+        first, *more = _verdict(view)
+        whole = Content("; ").join([first, *more])
+        verdict = whole if whole.cell_length <= width else first
         if self.content_size.height >= _WHOLE:
             self.retitle(f"time per step · {time}")
             self.border_subtitle = Content(speed)
@@ -382,10 +384,10 @@ class StepPanel(Panel):
         self.border_subtitle = None
         legend = _legend(parts, tuple(_BARS), signed)
         rows = ("forward", "backward"), ("optimizer", "data", "rest")
-        first = Content(time + speed.rjust(width - len(time)))
+        pace = Content(time + speed.rjust(width - len(time)))
         if legend.cell_length <= width:
-            return [verdict, first, _bar(parts, width, signed), legend]
-        return [verdict, first, *(_legend(parts, names, signed) for names in rows)]
+            return [verdict, pace, _bar(parts, width, signed), legend]
+        return [verdict, pace, *(_legend(parts, names, signed) for names in rows)]
 
 
 def _part(name: str, parts: dict[str, float], width: int, signed: bool) -> Content:
