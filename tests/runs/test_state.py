@@ -314,7 +314,7 @@ def test_an_undo_leaves_a_branch_whose_values_are_not_those_of_the_run():
     assert curve(history) == (1, 14, [2.0] * 10 + [3.0] * 4)
     assert curve(history.abandoned) == (10, 30, [2.0] + [1.0] * 20)
     assert view.step == 14
-    assert view.best["loss"] == (10, 2.0)
+    assert view.best["loss"][:2] == (10, 2.0)
     assert [mark.step for mark in view.marks] == [10, 10]
     assert (view.undo_step, view.undo_to) == (30, "fast")
 
@@ -325,7 +325,7 @@ def test_an_undo_of_the_undo_goes_on_with_the_branch_that_was_left():
     history = view.histories["loss"]["train"]
     assert curve(history) == (1, 32, [2.0] * 10 + [1.0] * 20 + [0.5] * 2)
     assert curve(history.abandoned) == (10, 14, [2.0] + [3.0] * 4)
-    assert view.best["loss"] == (20, 1.0)
+    assert view.best["loss"][:2] == (20, 1.0)
     assert (view.undo_step, view.undo_to) == (14, "stable")
 
 
@@ -350,6 +350,33 @@ def test_advice_on_a_plateau_ends_with_the_branch_that_it_is_about():
     plateau = Advice(time=START + 29, step=29, code="plateau", message="no better", setting="training.lr=0.1")
     assert [alert.code for alert in folded(*UNDONE[:-6], plateau).alerts] == ["plateau"]
     assert folded(*UNDONE[:-6], plateau, *UNDONE[-6:]).alerts == []
+
+
+def checked(epoch, loss, accuracy, *, best=False):
+    metrics = {"acc1": accuracy}
+    return Validated(
+        time=START + epoch, step=epoch, epoch=epoch, loss=loss, metrics=metrics, primary="acc1", seconds=1.0,
+        best=best,
+    )  # fmt: skip
+
+
+def test_a_loss_of_validation_that_explodes_is_an_alert_until_it_is_normal_again():
+    good, high, higher = checked(1, 1.5, 0.6, best=True), checked(2, 6.7e10, 0.5), checked(3, 7e10, 0.5)
+    (alert,) = folded(run_started(), good, high, higher).alerts
+    assert alert.message == "its validation loss went from 1.50 up to 6.7e+10: try a lower learning rate"
+    assert alert.time == high.time
+    assert folded(run_started(), good, high, checked(3, 3.0, 0.5)).alerts == []
+
+
+def test_an_accuracy_of_guesses_is_an_alert_from_the_third_epoch_on():
+    started = run_started(classes=["ants", "bees"], val_samples=100)
+    epochs = [checked(1, 0.7, 0.55, best=True), checked(2, 0.7, 0.5), checked(3, 0.7, 0.58, best=True)]
+    assert folded(started, *epochs[:2]).alerts == []
+    (alert,) = folded(started, *epochs).alerts
+    assert alert.message.startswith("its best top-1 accuracy is 58.0 %, where guesses have 50.0 %: try")
+    assert folded(started, *epochs, checked(4, 0.5, 0.75, best=True)).alerts == []
+    (doubt,) = folded(started, *epochs, replace(finished(), concerns=["it is as good as guesses"])).alerts
+    assert doubt.message == "it is as good as guesses"
 
 
 def test_an_undo_to_a_branch_whose_curves_a_rollback_has_replaced_shows_no_others():

@@ -1,7 +1,6 @@
 """The end of a run: its status, exit code and last files; room for checkpoints on the disk."""
 
 import contextlib
-import math
 import os
 import time
 import traceback
@@ -52,6 +51,7 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.store import directory
 from mptui.runs.store.directory import Ownership
 from mptui.runs.store.files import Records, redact
+from mptui.runs.view.doubts import at_chance, exploded
 from mptui.text import clean
 
 # The room on the disk for the checkpoints of a run: whether they fit, and the wait for it
@@ -140,8 +140,6 @@ def _checkpoint_bytes(job: Job) -> int:
 _MOST_SKIPPED = 0.5
 """Share of skipped steps above which a result is doubtful."""
 _MANY_ROLLBACKS = 3
-_EXPLODED = 10.0
-"""Factor of the last validation loss over the lowest above which it has exploded."""
 
 _STATUS: dict[type[BaseException], str] = {
     DivergedError: "diverged",
@@ -396,26 +394,12 @@ def concerns_of(document: Mapping[str, Any]) -> list[str]:
     if rollbacks >= _MANY_ROLLBACKS:
         told.append(f"it diverged and was rolled back {rollbacks} times")
     if (last := document["final"].get("val_loss")) is not None:
-        lowest = document.get("lowest_val_loss")
-        if not math.isfinite(last):
-            told.append("its validation loss is not finite")
-        elif lowest is not None and last > _EXPLODED * lowest > 0:  # unknown of runs of earlier versions
-            told.append(f"its validation loss went from {fmt.figure(lowest)} up to {fmt.figure(last)}")
-    return told + (_at_chance(document) if document["status"] == "completed" else [])
-
-
-def _at_chance(document: Mapping[str, Any]) -> list[str]:
-    """Return a phrase if the best accuracy is one that guesses of equally many classes have, too."""
-    best, data = document["best"], document["dataset"]
-    classes, samples = data["classes"], data["val_samples"]
-    if best["metric"] != "acc1" or not classes or classes < 2 or not samples or best["value"] is None:
-        return []
-    chance = 1 / classes
-    likely = chance + 2 * math.sqrt(chance * (1 - chance) / samples)  # 97.7 % of guesses are below
-    if best["value"] > likely:
-        return []
-    value, guessed = fmt.percent(best["value"]), fmt.percent(chance)
-    return [f"its best top-1 accuracy is {value}, where guesses have {guessed}"]
+        told += filter(None, [exploded(last, document.get("lowest_val_loss"))])
+    if document["status"] == "completed":
+        best, data = document["best"], document["dataset"]
+        known = {"classes": data["classes"] or 0, "samples": data["val_samples"]}
+        told += filter(None, [at_chance(best["metric"], best["value"], **known)])
+    return told
 
 
 def _message(result: RunResult) -> str:

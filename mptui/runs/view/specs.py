@@ -42,6 +42,7 @@ from mptui.events import (
 )
 from mptui.registry.names import SIXTEEN_BIT, SampleKind
 from mptui.registry.tasks import TASKS, VAL_LOSS, metric_spec, metric_word
+from mptui.runs.view import doubts
 from mptui.runs.view.state import OPEN_COMMANDS, Best, OpenAlert, ViewState
 from mptui.runs.view.words import (
     DEVICE,
@@ -222,9 +223,26 @@ def _validate(view: ViewState, event: Validated) -> None:
         view.end_alerts("plateau")
     if (best := _bests(view.best, event)) != view.best:
         view.improve(best)
+    _judge(view, event)
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
         words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
         view.write_log(event, [("  ".join(words), "good" if event.best else "plain")])
+
+
+def _judge(view: ViewState, event: Validated) -> None:
+    """Begin or end the alerts on a loss that has exploded, and on an accuracy at the level of chance."""
+    lowest, best = view.best.get(LOSS), view.best.get(metric_spec(event.primary).chart)
+    phrases = {doubts.VAL_LOSS: doubts.exploded(event.loss, None if lowest is None else lowest.value)}
+    if view.started is not None and event.epoch >= doubts.CHANCE_EPOCHS:
+        value = event.metrics.get(event.primary) if best is None else best.value
+        known = {"classes": len(view.started.classes), "samples": view.started.val_samples}
+        phrases[doubts.CHANCE] = doubts.at_chance(event.primary, value, **known)
+    for code, phrase in phrases.items():
+        is_open = any(alert.code == code for alert in view.alerts)
+        if not phrase:
+            view.end_alerts(code)
+        elif not is_open:
+            view.open_alert(event, code, f"{phrase}: {doubts.REMEDIES[code]}", "warn")
 
 
 def _bests(known: dict[str, Best], event: Validated) -> dict[str, Best]:
@@ -827,6 +845,7 @@ def _finish(view: ViewState, event: RunFinished) -> None:
         message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
         view.open_alert(event, event.status, message, "bad")
     elif event.concerns:
+        view.end_alerts(*doubts.REMEDIES)  # it has them
         view.open_alert(event, "doubtful", "; ".join(event.concerns), "warn")
     view.enter(event, "finished")
 

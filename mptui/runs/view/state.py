@@ -25,6 +25,7 @@ from mptui.events import (
     Validated,
 )
 from mptui.registry.tasks import VAL_LOSS, metric_spec
+from mptui.runs.view.doubts import REMEDIES
 from mptui.runs.view.history import History, Timeline
 from mptui.runs.view.words import LOSS, LogLine, Tone, metric_words, preparation_words
 from mptui.text import clean
@@ -416,7 +417,7 @@ class ViewState(PlainState, LatestEvents):
         del self.branches[:-BRANCHES]
         self.branch_start = self.last_step = event.step
         self.branch_began = event.time
-        self.end_alerts("plateau")  # advice on the validations that were left
+        self.end_alerts("plateau", *REMEDIES)  # advice on the validations that were left
 
     def go_back(self, step: int) -> None:
         """Begin another branch after `step`: curves, marks and bests of later steps are of the one before."""
