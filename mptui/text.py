@@ -170,7 +170,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None, *, aligned: bool = False) -> str:
-    """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s.
+    """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s; `over a year` from one on.
 
     `aligned` pads the second figure to two cells, so that a counting duration keeps its width.
     """
@@ -180,11 +180,17 @@ def duration(seconds: float | None, *, aligned: bool = False) -> str:
     days, hours = divmod(whole // 3600, 24)
     minutes, rest = whole // 60 % 60, whole % 60
     width = 2 if aligned else 1
+    if days >= _YEAR_D:
+        return "over a year"
     if days:
         return f"{days} d {hours:{width}} h"
     if hours:
         return f"{hours} h {minutes:{width}} min"
     return f"{minutes} min {rest:{width}} s" if minutes else f"{rest} s"
+
+
+_YEAR_D = 366
+"""Days from which a duration has no figure: nobody waits so long, and a wrong clock is its usual cause."""
 
 
 def clock(moment: float, seconds: bool = False) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.text import UNKNOWN, cell, clean, clean_name, clock_on_day, markdown, shell_word
+from mptui.text import UNKNOWN, cell, clean, clean_name, clock_on_day, duration, markdown, shell_word
 
 DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -111,3 +111,8 @@ def test_a_time_of_another_day_has_its_day():
     assert clock_on_day(now + 8 * 3600, now) == "Sat 04:00"
     assert clock_on_day(now + 30 * 86400, now) == "27 Dec 2026"
     assert clock_on_day(float("inf"), now) == UNKNOWN
+
+
+def test_a_duration_of_years_has_no_figure():
+    assert duration(30 * 86400) == "30 d 0 h"
+    assert duration(131_260 * 86400) == "over a year"

@@ -48,7 +48,7 @@ from mptui.data.types import (
 from mptui.errors import DataError
 from mptui.registry.names import SampleKind
 from mptui.registry.tasks import task_for
-from mptui.text import clean, clean_name
+from mptui.text import clean
 
 # What a set has that makes a network look better than it is, or never learn a class, with the remedy
 # ---------------------------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ def reason_words(left_out: LeftOut) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """Join the first few names."""
-    shown = ", ".join(clean_name(name, 60) for name in names[:_MOST])
+    """Join the first few names, which are safe since they were read."""
+    shown = ", ".join(clean(name, 60) for name in names[:_MOST])
     return shown if len(names) <= _MOST else f"{shown}, … ({len(names)} in all)"
 
 
@@ -276,14 +276,14 @@ def _classes(dataset: Dataset) -> str:
         return f"{len(names)}: {some(names)}"
     unit = "training pixels" if dataset.kind is SampleKind.MASK else "training images"
     if len(names) <= _MOST:
-        each = (f"{clean_name(name, 60)} {count:,}" for name, count in zip(names, counts, strict=True))
+        each = (f"{clean(name, 60)} {count:,}" for name, count in zip(names, counts, strict=True))
         return f"{len(names)}: {', '.join(each)} {unit}"
     low, high = counts.index(min(counts)), counts.index(max(counts))
     if counts[low] == counts[high]:
         return f"{len(names)}: {some(names[:_MOST])}, …; {counts[low]:,} {unit} each"
     return (
-        f"{len(names)}: {some(names[:_MOST])}, …; {clean_name(names[low], 60)} has the fewest {unit},"
-        f" {counts[low]:,}, {clean_name(names[high], 60)} the most, {counts[high]:,}"
+        f"{len(names)}: {some(names[:_MOST])}, …; {clean(names[low], 60)} has the fewest {unit},"
+        f" {counts[low]:,}, {clean(names[high], 60)} the most, {counts[high]:,}"
     )
 
 

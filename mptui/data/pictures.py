@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from mptui.io.files import open_regular
-from mptui.text import clean, clean_name
+from mptui.text import clean
 
 # Colours of classes in pictures of masks: those of PASCAL VOC
 # ------------------------------------------------------------
@@ -268,9 +268,9 @@ def _words(sample: PicturedSample, classes: Sequence[str]) -> list[tuple[str, Co
     """Return the two lines below a sample, each with its colour."""
     if sample.truth is None or sample.predicted is None or sample.probability is None:
         return [(", ".join(MASK_PARTS), INK), (f"{100 * sample.error:.1f} % of the pixels wrong", INK)]
-    predicted = f"{100 * sample.probability:.0f}% {clean_name(classes[sample.predicted])}"
+    predicted = f"{100 * sample.probability:.0f}% {clean(classes[sample.predicted])}"
     is_right = sample.truth == sample.predicted
-    return [(clean_name(classes[sample.truth]), INK), (predicted, _RIGHT if is_right else _WRONG)]
+    return [(clean(classes[sample.truth]), INK), (predicted, _RIGHT if is_right else _WRONG)]
 
 
 def legend(classes: Sequence[str], width: int) -> list[tuple[tuple[int, int], str, Colour]]:

@@ -170,7 +170,10 @@ def test_no_line_of_a_run_is_wider_than_its_list(tmp_path, width):
     assert heading(width).cell_length == run_line(row, width).cell_length <= width
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(59.7, "59 s"), (3599.0, "59 min"), (86399.0, "23 h")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(59.7, "59 s"), (3599.0, "59 min"), (86399.0, "23 h"), (131_260 * 86400.0, "> 1 y")],
+)
 def test_an_age_is_never_sixty_minutes(seconds, words):
     assert ago(0.0, seconds) == words
 

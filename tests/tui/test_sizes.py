@@ -107,6 +107,7 @@ async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at(stage):
 @pytest.mark.usefixtures("uncounted")
 async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub(picker, environ):
     async with picker(environ, (100, 30)) as (app, pilot, screen):
+        await go_to(pilot, screen, "precision.fp32_layers")
         await until(app, pilot, "fp32_layers")
         await go_to(pilot, screen, "training.early_stopping_patience")
         await until(app, pilot, "early_stopping_patience")

@@ -120,7 +120,7 @@ def _show_classes(dataset: "Dataset") -> None:
     _print_fact("classes", f"{len(dataset.classes):,}, {unit} in training and in validation")
     val_counts = () if dataset.reading is None else dataset.reading.val_counts
     counts = list(dataset.class_counts)
-    shown = [clean_name(name, 40) for name in dataset.classes[:_MOST_CLASSES]]
+    shown = [clean(name, 40) for name in dataset.classes[:_MOST_CLASSES]]
     width = max(map(len, shown), default=0)
     for number, name in enumerate(shown):
         train = f"{counts[number]:>12,}" if number < len(counts) else ""

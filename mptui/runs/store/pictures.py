@@ -77,7 +77,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
             version=VERSION,
             step=pictures.step,
             epoch=pictures.epoch,
-            classes=[clean_name(each, _LONGEST_NAME) for each in pictures.classes],
+            classes=[clean(each, _LONGEST_NAME) for each in pictures.classes],
             groups={
                 group: [
                     SampleRecord(

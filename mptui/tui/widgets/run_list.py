@@ -51,8 +51,10 @@ class _Column:
 
 
 def ago(moment: float, now: float | None = None) -> str:
-    """Return the age of a moment in its largest unit: 3 d, 5 h."""
+    """Return the age of a moment in its largest unit: 3 d, 5 h; `> 1 y` from a year on."""
     seconds = max(0.0, (time.time() if now is None else now) - moment)
+    if seconds > _SECONDS[0][0] * 366:
+        return "> 1 y"
     size, unit = next((each for each in _SECONDS if seconds >= each[0]), _SECONDS[-1])
     return f"{seconds // size:.0f} {unit}"
 

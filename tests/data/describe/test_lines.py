@@ -31,6 +31,11 @@ def test_four_lines_say_what_a_set_is(tmp_path):
     assert lines[3].startswith("Left out: ")
 
 
+def test_a_name_that_is_not_plain_is_escaped_once(tmp_path):
+    class_folders(tmp_path, {"train/a\u200eb": 2, "train/dog": 2, "val/a\u200eb": 1, "val/dog": 1})
+    assert reading_lines(opened(tmp_path))[1] == r"Classes: 2: a\u200eb 2, dog 2 training images"
+
+
 @pytest.mark.parametrize(
     ("ants", "words"),
     [(2, "2 training images each"), (1, "ant has the fewest training images, 1, bee the most, 2")],
