@@ -211,6 +211,7 @@ async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(show
         await until(app, pilot, "hour")
         row = next(line for line in frame(app).splitlines() if "hour" in line)
         assert row.split()[1:] == ["✓", "hour", "unet", "bf16", "top-1", "50.0", "%", "300", "1", "h", "│"]
+        await until(app, pilot, "these differ: lr")
         await pilot.press("down")
         for order, runs in (("name", ["day", "hour", "minute"]), ("state", ["minute", "hour", "day"])):
             await pilot.press("s")
@@ -220,6 +221,8 @@ async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(show
         await pilot.press("slash", *"diverged")
         assert await seen(app, pilot, "1 of 3 runs · 1 failed")
         assert listed(app) == ["day"]
+        await pilot.press(*["backspace"] * len("diverged"), *"completed")
+        await until(app, pilot, "all have the same settings")
         await pilot.press("enter", "escape")
         assert listed(app) == ["minute", "hour", "day"]
         await pilot.press("escape")

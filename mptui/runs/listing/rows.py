@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,6 +146,27 @@ def settings_of(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(
             f"{run / CONFIG}: {error}", hint="choose complete runs; mptui runs lists them"
         ) from None
+
+
+class DifferingSettings:
+    """Finds the settings that differ among runs; each run.toml is read again only after it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, dict[str, Any]]] = {}
+
+    def among(self, runs: Iterable[Path]) -> list[str]:
+        """Return the keys of the settings that differ; a run whose settings can't be read is left out."""
+        return list(differing([each for run in runs if (each := self._settings_of(run))]))
+
+    def _settings_of(self, run: Path) -> dict[str, Any]:
+        try:
+            changed = (run / CONFIG).stat().st_mtime_ns
+            known = self._known.get(run)
+            if known is None or known[0] != changed:
+                known = self._known[run] = changed, settings_of(run)
+        except (OSError, RunDirectoryError):
+            return {}
+        return known[1]
 
 
 def _environment(run: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from mptui import text as fmt
 from mptui.errors import MptuiError
 from mptui.runs.listing.difference import MOST, RunCurves, curves_of
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
-from mptui.runs.listing.rows import ORDERS, RunList, RunRow, chosen_rows
+from mptui.runs.listing.rows import ORDERS, DifferingSettings, RunList, RunRow, chosen_rows
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, some
 from mptui.tui.dialogs.questions import Answer, AskDialog, Choices, CleanDialog, DeleteDialog
@@ -25,7 +25,7 @@ from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, TopLine
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import Mode
-from mptui.tui.widgets.run_list import RunTable, summary_words
+from mptui.tui.widgets.run_list import RunTable, differing_words, summary_words
 from mptui.tui.work import in_background
 
 RENEW_S = 2.0
@@ -62,6 +62,7 @@ class RunsScreen(Page):
         self._marked: list[Path] = []
         self._order = ORDERS[0]
         self._curves = RunCurves()
+        self._settings = DifferingSettings()
         self._views = dict[Path, RunView]()
         self._reading = Lock()
         self._top = TopLine()
@@ -110,8 +111,8 @@ class RunsScreen(Page):
         words = self.query_one("#filter", Input).value
         self._shown = chosen_rows(rows, self._order, words)
         table = self.query_one(RunTable)
-        table.border_title = Content(f"runs · {self._order.name}")
-        table.border_subtitle = Content(clean(f"/{words}", 60) if words else "")
+        filtered = f" · /{clean(words, 40)}" if words else ""
+        table.border_title = Content(f"runs · {self._order.name}{filtered}")
         marked = {run: n for n, run in enumerate(self._marked, 1)}
         table.show(self._shown, marked, self._order.name, keeps_place=keeps_place)
         told = summary_words(rows) if rows else "no runs yet: esc, then enter, starts one"
@@ -120,6 +121,16 @@ class RunsScreen(Page):
             told = f"{none}{len(self._shown):,} of {told}"
         self._top.show_message(Content.assemble(told, (f" in {clean(str(self._list.folder), 60)}", "$quiet")))
         self._read_curves()
+        self._tell_differing()
+
+    @work(exclusive=True, group="differing")
+    async def _tell_differing(self) -> None:
+        """Name the settings that differ among the runs shown, below them."""
+        runs = [row.path for row in self._shown]
+        differing = await in_background(partial(self._settings.among, runs))
+        if self.is_running:
+            table = self.query_one(RunTable)
+            table.border_subtitle = Content(differing_words(differing, len(runs), table.size.width - 6))
 
     @on(OptionList.OptionHighlighted)
     @work(exclusive=True, group="curves")

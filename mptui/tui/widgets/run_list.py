@@ -162,6 +162,21 @@ def summary_words(rows: Sequence[RunRow]) -> str:
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
 
 
+def differing_words(keys: Sequence[str], runs: int, width: int) -> str:
+    """Name the settings that differ among runs in `width` cells: `these differ: lr, mode and 3 more`."""
+    if runs < 2:
+        return ""
+    if not keys:
+        return "all have the same settings"
+    names = [clean(key.rpartition(".")[2], 40) for key in keys]
+    for shown in range(len(names), 0, -1):
+        more = f" and {len(names) - shown:,} more" if shown < len(names) else ""
+        words = f"these differ: {', '.join(names[:shown])}{more}"
+        if len(words) <= width:
+            return words
+    return f"{fmt.counted(len(names), 'setting')} differ"
+
+
 # The newest runs, beside the devices on the first screen
 # -------------------------------------------------------
 
