@@ -270,6 +270,7 @@ async def test_marked_runs_are_compared_curves_over_each_other(shown, three, siz
         await until(app, pilot, "images/s  ")
         await until(app, pilot, "1 minute")
         await until(app, pilot, "2 hour")
+        await until(app, pilot, "top-1 75.0 %, 50.0 %; all have the same settings")
         await pilot.press("c")
         await until(app, pilot, "3 runs")
         await pilot.press("space", "j", "c")  # one is marked, and the cursor is on another
@@ -281,6 +282,7 @@ async def test_marked_runs_are_compared_curves_over_each_other(shown, three, siz
         words = frame(app)
         assert "1 minute" in words
         assert "2 day" in words
+        assert "top-1 75.0 %, –; these differ: lr" in words
         assert "loss · train" in words
         await pilot.press("m")
         assert await seen(app, pilot, "loss · validation")

@@ -1,6 +1,6 @@
 """The comparison of runs: a curve of all over each other, and what differs between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,20 @@ from textual.widgets.option_list import Option
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
+from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
 from mptui.runs.listing.forks import fork_step
-from mptui.runs.listing.rows import cause_words, compare, figure_name, figure_words, what_differs
+from mptui.runs.listing.rows import compare, figure_name, figure_words, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.words import is_percent
+from mptui.runs.view.words import is_noisy, is_percent, metric_words
 from mptui.text import clean
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine, fit
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import ABANDONED, Mode, Series
-from mptui.tui.widgets.run_list import unstamped
+from mptui.tui.widgets.run_list import differing_words, unstamped
 from mptui.tui.work import in_background
 
 # The comparison of runs: a curve of all over each other, and what differs between them
@@ -125,8 +126,10 @@ class CompareScreen(Page):
         differing = self._differing
         if self._since is None or differing is None:
             told = f"comparing {len(self._runs)} runs"
-            words = "" if differing is None else f": {cause_words(differing)}"
-            self._top.show_message(Content.styled(told + words, "$quiet"))
+            if self._found is not None and differing is not None:
+                room = self.size.width - _NAME - len(f"{told}: ")
+                told = f"{told}: {comparison_words(self._found, differing, room)}"
+            self._top.show_message(Content.styled(told, "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
             room = self.size.width - _NAME
@@ -152,6 +155,7 @@ class CompareScreen(Page):
 
     def on_resize(self) -> None:
         """Lay the differences out in the new width."""
+        self._say()
         self.call_after_refresh(self._list)
 
     def action_metric(self) -> None:
@@ -210,6 +214,20 @@ _WORDS = {
     "host_peak_bytes": "host memory, peak",
 }
 """Figures by the words that the other screens have for them."""
+
+
+def comparison_words(found: Mapping[str, Any], differing: Collection[str], width: int) -> str:
+    """Say the best of each run, in their order, and what differs: `top-1 75.0 %, 50 %; these differ: lr`."""
+    figures, unknown = found["figures"], [None] * len(found["runs"])
+    names = {name for name in figures.get("best_metric", unknown) if name is not None}
+    best = figures.get("best_value", unknown)
+    result = ""
+    if len(names) == 1:
+        (name,) = names
+        first, *others = [fmt.UNKNOWN if value is None else metric_words({name: value})[0] for value in best]
+        word = f"{metric_word(name)} "
+        result = "; ".join([", ".join([first, *(each.removeprefix(word) for each in others)]), ""])
+    return result + differing_words(differing, len(best), width - len(result))
 
 
 def _widths(runs: int, width: int) -> tuple[int, int]:
@@ -299,7 +317,8 @@ def show_curve(
     elif sum(map(len, labels)) + 8 * len(labels) > chart.size.width:
         labels = [str(number) for number in range(1, len(runs) + 1)]
     series = [
-        Series(clean(text, 60), found.get(run) or History(2)) for run, text in zip(runs, labels, strict=True)
+        Series(clean(text, 60), found.get(run) or History(2), noisy=is_noisy(name, label))
+        for run, text in zip(runs, labels, strict=True)
     ]
     left = [history.abandoned for history in found.values() if history.abandoned is not None]
     series += [Series(ABANDONED, history, behind=ABANDONED) for history in left if history.end_x > since]

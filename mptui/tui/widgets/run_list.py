@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -162,7 +162,7 @@ def summary_words(rows: Sequence[RunRow]) -> str:
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
 
 
-def differing_words(keys: Sequence[str], runs: int, width: int) -> str:
+def differing_words(keys: Collection[str], runs: int, width: int) -> str:
     """Name the settings that differ among runs in `width` cells: `these differ: lr, mode and 3 more`."""
     if runs < 2:
         return ""
