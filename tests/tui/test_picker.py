@@ -300,7 +300,7 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
         while not counted:
             await pilot.pause(0.03)
         await pilot.press("enter")
-        await until(app, pilot, "no data yet")
+        await until(app, pilot, "x stop")  # the live screen
         begun = len(counted)  # once, and again if the classes of the data have become known since
         free.set()
         assert work.wait(60)
