@@ -12,6 +12,7 @@ from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
 from mptui.testing import OptimizerContract
 from tests.toys.training import dry_run, picker, trained
 from tests.tui.cockpits import until
+from tests.tui.pickers import go_to
 
 
 class Signum(torch.optim.Optimizer):
@@ -53,9 +54,7 @@ def test_the_command_line_knows_it(capsys):
 async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
     monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_, **__: {})  # takes seconds
     async with picker(tmp_path) as (app, pilot, screen):
-        values = screen.query_one("#values")
-        values.focus()
-        values.highlighted = [option.id for option in values.options].index("training.optimizer")
+        await go_to(pilot, screen, "training.optimizer")
         await pilot.press("e")
         await until(app, pilot, "| signum")
         app.screen.query_one(Input).value = ""
