@@ -161,7 +161,7 @@ async def test_of_the_saves_only_those_that_were_asked_for_are_events(stage):
     asked = CheckpointSaved(
         time=last.time + 60, step=last.step, path="p", reason="asked", seconds=0.1, size_bytes=1
     )
-    async with stage.live(demo_source(), (120, 35)) as (app, pilot):
+    async with stage.live(demo_source(), (140, 45)) as (app, pilot):
         events = _line_of(app, "events").removeprefix(" events")
         assert "c" not in events
         assert events.count("●") == 1

@@ -285,6 +285,7 @@ class LiveScreen(RunPage):
         self._pausing: bool | None = None
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
+        self._preparing: Preparing | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
@@ -340,8 +341,8 @@ class LiveScreen(RunPage):
         self.show_header()
         self._undrawn |= bool(events) or not self.view.version
         at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
-        for preparing in self.query(Preparing):
-            preparing.show_time()
+        if self._preparing is not None:
+            self._preparing.show_time()
         is_due = self._undrawn and (at_once or self._budget.allows())
         if is_due:
             self._undrawn = False
@@ -376,12 +377,18 @@ class LiveScreen(RunPage):
 
     def _show_preparation(self) -> None:
         """Show what a run does before the first point of its charts in their place; it is gone afterwards."""
-        preparing, found = self.view.is_preparing, self.query(Preparing)
-        self.set_class(preparing, "-preparing")
-        if not preparing:
-            found.remove()
-        elif not found:
-            self.mount(Preparing(self.source, ascii_only=self._ascii_only), before="#body")
+        is_preparing, shown = self.view.is_preparing, self._preparing
+        self.set_class(is_preparing, "-preparing")
+        if is_preparing and shown is None:
+            self._preparing = Preparing(self.source, ascii_only=self._ascii_only)
+            self.mount(self._preparing, before="#body")
+        elif shown is not None and not is_preparing:
+            self._forget_preparation()
+
+    def _forget_preparation(self) -> None:
+        if self._preparing is not None:
+            self._preparing.remove()
+            self._preparing = None
 
     def _offer_keys(self) -> None:
         going = self.view.finished is None
@@ -455,7 +462,7 @@ class LiveScreen(RunPage):
         self.go_to(None)
         self.source = source
         self.view = source.view
-        self.query(Preparing).remove()
+        self._forget_preparation()
         self.query(Failure).remove()
         self.remove_class("-failed")
         self._undrawn = True

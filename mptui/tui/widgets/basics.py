@@ -47,7 +47,7 @@ class Panel(Static):
 
     def __init__(self, title: str, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
-        self._title = ""
+        self._title = self._subtitle = ""
         self._shown: Content | None = None
         self._view: RunView | None = None
         self.retitle(title)
@@ -62,6 +62,12 @@ class Panel(Static):
         if title != self._title:
             self._title = title
             self.border_title = Content(title)
+
+    def subtitle(self, words: str) -> None:
+        """Change what stands in the lower border, if it differs; "": nothing."""
+        if words != self._subtitle:
+            self._subtitle = words
+            self.border_subtitle = Content(words)
 
     def show(self, view: "RunView") -> None:
         """Show `view`; unchanged content is not repainted."""

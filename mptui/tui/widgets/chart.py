@@ -14,6 +14,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
+from typing_extensions import Self, override
 
 from mptui.runs.listing.difference import Curves
 from mptui.runs.view.history import History
@@ -101,6 +102,7 @@ class Chart(Widget, can_focus=True):
             self.share = share
 
     def __init__(self, *, mode: Mode = "braille", id: str | None = None) -> None:
+        self._is_titled = False
         super().__init__(id=id)
         self._plot = Plot((), mode=mode)
         self._pinned: float | None = None
@@ -121,7 +123,18 @@ class Chart(Widget, can_focus=True):
         name, numbers = self._title
         room = self.size.width - cell_len(name)
         first = [replace(number, before="  ") for number in numbers[:1]]
+        self._is_titled = True
         self.border_title = Content.assemble(name, words_of_numbers(fitted([*first, *numbers[1:]], room)))
+        self._is_titled = False
+
+    @override
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Repaint the line of the title alone if it is all that changes: Textual would repaint each line."""
+        if self._is_titled:
+            regions = (Region(-self.gutter.left, -self.gutter.top, self.outer_size.width, 1),)
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def show(
         self,

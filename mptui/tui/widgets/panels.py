@@ -378,10 +378,10 @@ class StepPanel(Panel):
         verdict = whole if whole.cell_length <= width else first
         if self.content_size.height >= _WHOLE:
             self.retitle(f"time per step · {time}")
-            self.border_subtitle = Content(speed)
+            self.subtitle(speed)
             return [verdict, *(_part(name, parts, width, signed) for name in _BARS)]
         self.retitle("time per step")
-        self.border_subtitle = None
+        self.subtitle("")
         legend = _legend(parts, tuple(_BARS), signed)
         rows = ("forward", "backward"), ("optimizer", "data", "rest")
         pace = Content(time + speed.rjust(width - len(time)))
