@@ -28,10 +28,10 @@ from mptui.data.pictures import (
     TITLE,
     WIDTH,
     Palette,
+    bright,
     coloured,
     drawable,
     legend,
-    palette,
 )
 from mptui.data.transforms import resized_mask
 from mptui.data.types import (
@@ -441,7 +441,7 @@ def chosen(split: Split, most: int) -> npt.NDArray[np.int64]:
 
 
 def _samples(dataset: Dataset, split: Split, most: int) -> Iterator[tuple[Image.Image, str]]:
-    colours = palette(dataset.classes)
+    colours = bright(dataset.classes)
     for index in chosen(split, most).tolist():
         request = split.request(index)
         try:

@@ -203,11 +203,11 @@ def _pictures(dataset: "Dataset") -> "list[Image]":
     import numpy as np
 
     from mptui.data.describe import masked
-    from mptui.data.pictures import palette
+    from mptui.data.pictures import bright
     from mptui.data.types import BadSampleError
 
     train = dataset.train
-    colours, pictures = palette(dataset.classes or ("background",)), []
+    colours, pictures = bright(dataset.classes or ("background",)), []
     for row in np.unique(np.linspace(0, len(train) - 1, PICTURES).round().astype(int)):
         try:
             pictures.append(masked(train.request(int(row)).read(), colours, _SIDE))

@@ -10,6 +10,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.resolve import data_flags, resolve
+from mptui.data.pictures import bright
 from mptui.errors import DataError
 from mptui.tui.data_preview import preview, preview_here
 from mptui.tui.widgets.settings import SampleStrip
@@ -83,8 +84,10 @@ def test_masks_are_drawn_over_the_pictures(tmp_path):
             picture.save(tmp_path / name / f"{number}.png")
     picture = looked_at(tmp_path).pictures[0]
     assert picture.getpixel((5, 5)) == (0, 0, 0)
-    red, green, blue = picture.getpixel((5, 20))
-    assert (red > 60, green, blue) == (True, 0, 0)
+    (colour,) = bright(["background", "1"])[1:2].tolist()
+    assert [value / colour[0] for value in colour] == pytest.approx(
+        [value / picture.getpixel((5, 20))[0] for value in picture.getpixel((5, 20))], rel=0.03
+    )
 
 
 @pytest.mark.usefixtures("uncounted")
