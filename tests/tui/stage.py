@@ -16,6 +16,9 @@ from mptui.tui.widgets import header
 class OpenApp(MptuiApp):
     """A program that notes what it was left with, in `return_value`, and stays."""
 
+    NOTIFICATION_TIMEOUT = 20
+    """Seconds; a busy machine may look at a message later than the usual 5."""
+
     def exit(self, result: object = None, *_: object, **__: object) -> None:
         """Note the result."""
         self.has_left, self.left_with = True, result
