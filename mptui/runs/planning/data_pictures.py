@@ -1,6 +1,8 @@
 """A few training images as the network gets them, to be looked at before the first step."""
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.loader import Loader, LoaderOptions
-from mptui.data.pictures import Pixels, coloured, palette
+from mptui.data.pictures import Pixels, bright, coloured
 from mptui.data.sampler import EpochOrder
 from mptui.data.types import Dataset, LabelledSplit, SampleFormat
 from mptui.engine.reporting.pictures import SEAM, SIDE, visible
@@ -26,7 +28,9 @@ from mptui.runs.planning.plan import Plan
 
 COUNT, _AT_ONCE = 8, 2
 _LONGEST_S = 0.3
-"""Seconds after which no more are read: a few large images take longer than that."""
+"""Seconds after the first ones in which more are read: a few large images take longer than that."""
+_GIVEN_UP_S = 5.0
+"""Seconds after which what has not come is not waited for, as of a file server that hangs."""
 
 _GREY = 128
 
@@ -55,10 +59,11 @@ def data_pictures(plan: Plan, dataset: Dataset) -> DataPictures | None:
 
 
 def _read(plan: Plan, dataset: Dataset) -> DataPictures:
-    """Read them on the host, in this thread.
+    """Read them on the host, in a process of their own if the run has some: a file may kill its decoder.
 
     Raises:
         DataError: They can't be read.
+        TimeoutError: They have not come in time.
     """
     config, kind = plan.config, TASKS[plan.task].sample
     classes = None
@@ -74,12 +79,12 @@ def _read(plan: Plan, dataset: Dataset) -> DataPictures:
         build_transforms(plan, train=True, mixes=False),
         device=torch.device("cpu"),
         noising=None,
-        options=LoaderOptions(bad_budget=1.0),
+        options=LoaderOptions(workers=min(1, plan.workers), bad_budget=1.0, check_stop=_patience()),
     )
-    until = time.monotonic() + _LONGEST_S
+    until = math.inf
     tiles: list[Pixels] = []
     labels: list[str] = []
-    colours = palette(dataset.classes or ("",))
+    colours = bright(dataset.classes or ("",))
     with loader:
         for window in loader.windows(0, 1):
             for batch in window:
@@ -89,9 +94,21 @@ def _read(plan: Plan, dataset: Dataset) -> DataPictures:
                     labels += (dataset.classes[int(target)] for target in targets)
                 masks = [coloured(each, colours) for each in targets] if kind is SampleKind.MASK else []
                 tiles += (_tile(image, masks[n : n + 1]) for n, image in enumerate(images))
+            until = min(until, time.monotonic() + _LONGEST_S)
             if len(tiles) >= COUNT or time.monotonic() >= until:
                 break
     return DataPictures(tiles, labels)
+
+
+def _patience() -> Callable[[], None]:
+    """Return what raises TimeoutError once the pictures have taken too long."""
+    until = time.monotonic() + _GIVEN_UP_S
+
+    def check() -> None:
+        if time.monotonic() >= until:
+            raise TimeoutError("the first images have not come in time")
+
+    return check
 
 
 def _tile(pixels: Pixels, mask: list[Pixels]) -> Pixels:
