@@ -29,8 +29,8 @@ from mptui.runs.view.state import (
     OPEN_ALERTS,
     OPEN_COMMANDS,
     PREPARATION_STEPS,
-    Best,
     Branch,
+    ChartBest,
     LatestEvents,
     Mark,
     OpenAlert,
@@ -275,12 +275,12 @@ def _history(curve: _Curve, *capacity: int) -> History:
     return history
 
 
-def _bests(best: dict[str, Best]) -> list[_Best]:
+def _bests(best: dict[str, ChartBest]) -> list[_Best]:
     return [_Best(chart, *each) for chart, each in best.items()]
 
 
-def _read_bests(bests: list[_Best]) -> dict[str, Best]:
-    return {clean(best.chart, 24): Best(best.step, best.value, best.epoch) for best in bests}
+def _read_bests(bests: list[_Best]) -> dict[str, ChartBest]:
+    return {clean(best.chart, 24): ChartBest(best.step, best.value, best.epoch) for best in bests}
 
 
 def from_document(document: dict[str, Any]) -> RunView:

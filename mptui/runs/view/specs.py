@@ -43,7 +43,7 @@ from mptui.events import (
 from mptui.registry.names import SIXTEEN_BIT, SampleKind
 from mptui.registry.tasks import TASKS, VAL_LOSS, metric_spec, metric_word
 from mptui.runs.view import doubts
-from mptui.runs.view.state import OPEN_COMMANDS, Best, OpenAlert, ViewState
+from mptui.runs.view.state import OPEN_COMMANDS, ChartBest, OpenAlert, ViewState
 from mptui.runs.view.words import (
     DEVICE,
     GRADIENT_NORM,
@@ -245,17 +245,17 @@ def _judge(view: ViewState, event: Validated) -> None:
             view.open_alert(event, code, f"{phrase}: {doubts.REMEDIES[code]}", "warn")
 
 
-def _bests(known: dict[str, Best], event: Validated) -> dict[str, Best]:
+def _bests(known: dict[str, ChartBest], event: Validated) -> dict[str, ChartBest]:
     """Return the best of each chart after a validation: the lowest loss, the metrics of the best epoch."""
     best = dict(known)
     if event.best:
         best = {LOSS: known[LOSS]} if LOSS in known else {}
         for name in sorted(event.metrics, key=lambda name: name != event.primary):
             value = event.metrics[name]
-            best.setdefault(metric_spec(name).chart, Best(event.step, value, event.epoch))
+            best.setdefault(metric_spec(name).chart, ChartBest(event.step, value, event.epoch))
     lowest = known.get(LOSS)
     if math.isfinite(event.loss) and (lowest is None or event.loss < lowest.value):
-        best[LOSS] = Best(event.step, event.loss, event.epoch)
+        best[LOSS] = ChartBest(event.step, event.loss, event.epoch)
     return best
 
 

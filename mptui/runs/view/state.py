@@ -174,7 +174,7 @@ class Mark:
     tone: Tone = "plain"
 
 
-class Best(NamedTuple):
+class ChartBest(NamedTuple):
     """The best value of a chart: its step, itself, and the epoch of its validation."""
 
     step: int
@@ -327,11 +327,11 @@ class LatestEvents:
 class ViewState(PlainState, LatestEvents):
     """The complete state of a run on screens."""
 
-    best: dict[str, Best] = field(default_factory=dict)
+    best: dict[str, ChartBest] = field(default_factory=dict)
     """By chart: of the loss the lowest, of the others that of the best validation."""
-    earlier_bests: deque[dict[str, Best]] = field(default_factory=lambda: deque(maxlen=EARLIER_BESTS))
+    earlier_bests: deque[dict[str, ChartBest]] = field(default_factory=lambda: deque(maxlen=EARLIER_BESTS))
     """The bests before `best`, to one of which a run goes back."""
-    best_left: dict[str, Best] = field(default_factory=dict)
+    best_left: dict[str, ChartBest] = field(default_factory=dict)
     """The best of the branch that was left last."""
     branches: list[Branch] = field(default_factory=list)
     """Those that the run has left, the oldest first."""
@@ -375,7 +375,7 @@ class ViewState(PlainState, LatestEvents):
         if history is not None:
             history.append(epoch, value)
 
-    def improve(self, best: dict[str, Best]) -> None:
+    def improve(self, best: dict[str, ChartBest]) -> None:
         """Take a new best of each chart."""
         self.earlier_bests.append(self.best)
         self.best = best
