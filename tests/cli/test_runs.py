@@ -126,7 +126,9 @@ def test_two_runs_are_put_beside_each_other(tmp_path):
     assert found["curves"]["val_loss"] == [[2.0, 1.0], [2.0, 1.5, 0.5]]
     shown = call("runs", "compare", tmp_path / "one", tmp_path / "other").stdout
     lines = {line.split("  ")[0]: line for line in shown.splitlines()}
-    assert lines["samples_per_second"].split() == ["samples_per_second", "100", "150", "+50.0", "%"]
+    assert lines["images/s"].split() == ["images/s", "100", "150", "+50.0", "%"]
+    assert lines["device memory, peak"].split()[-5:-2] == ["GiB", "1.0", "GiB"]
+    assert lines["best"].split()[1:5] == ["100.0", "%", "200.0", "%"]
     assert lines["training.lr"].split()[1:3] == ["0.1", "0.2"]
     assert lines["val_loss by epoch"].split()[-2:] == ["█▃", "█▆▁"]
     assert lines["training.lr"].startswith("training.lr  ")  # names to the left, figures to the right

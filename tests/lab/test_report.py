@@ -126,6 +126,8 @@ def test_several_runs_are_drawn_over_each_other_with_their_differences(tmp_path)
     assert "Differences" in page.words
     assert {"training.lr", "torch", "2.7"} <= set(page.words)
     assert "python" not in page.words  # the same in all
+    assert {"state", "images/s"} <= set(page.words)
+    assert not {"status", "samples_per_second", "total_s", "best_value"} & set(page.words)
     assert re.search(r"<span>[\d.]+ %</span>", text)  # the device's load, as for one run
     for title in ("loss · train", "speed · images/s"):
         drawn = re.findall(r'class="line c(\d)" d="[^"]+" data-label="run-(\d)"', chart(text, title))

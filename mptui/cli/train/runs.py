@@ -175,12 +175,16 @@ def _print_list(listed: "Sequence[ListedRun]", more: "Sequence[RunColumn]", *, c
 def _print_comparison(found: dict[str, Any]) -> None:
     """Print a line for each setting and figure, with a column for each run; of two, with their difference."""
     from mptui.registry.tasks import metric_word
-    from mptui.runs.listing.rows import cause_words, figure_name, what_differs
+    from mptui.runs.listing.rows import cause_words, figure_name, figure_texts, what_differs
 
     names, differing = found["runs"], what_differs(found)
     pair = len(names) == 2
     rows = [
-        (figure_name(key), *(_shown(key, each) for each in values), *([_difference(*values)] if pair else []))
+        (
+            figure_name(key),
+            *(clean(text, 60) for text in figure_texts(found, key, values)),
+            *([_difference(*values)] if pair else []),
+        )
         for key, values in {**differing, **found["figures"]}.items()
         if any(value is not None for value in values)
     ]
@@ -223,20 +227,6 @@ def _print_place(where: dict[str, Any]) -> None:
     for sentence in where["sentences"]:
         typer.echo(clean(sentence, 4000))
     typer.echo(clean(f"batch: {some(where['samples'], _SAMPLES_SHOWN)}", 2000))
-
-
-def _shown(key: str, value: object) -> str:
-    from mptui.runs.listing.rows import figure_words
-
-    if (words := figure_words(key, value)) is not None:
-        return clean(words, 60)
-    if value is None:
-        return fmt.UNKNOWN
-    if key.endswith("_bytes") and isinstance(value, int):
-        return f"{value / (1 << 20):,.0f} MiB"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return clean(str(value), 60)
 
 
 def _difference(one: object, other: object) -> str:

@@ -12,7 +12,7 @@ from mptui.lab.report.pictures import CurveLine, exponents_html, figure_of, time
 from mptui.lab.report.report import RunReport
 from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import curves_of
-from mptui.runs.listing.rows import cause_words, figure_name, figure_words, what_differs
+from mptui.runs.listing.rows import cause_words, figure_name, figure_texts, what_differs
 from mptui.runs.view.words import LOSS
 from mptui.text import clean, markdown
 
@@ -128,14 +128,9 @@ def comparison_rows(compared: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = [("", *map(str, compared["runs"]))]
     for key, values in {**what_differs(compared), **compared["figures"]}.items():
         if any(value is not None for value in values):
-            rows.append((figure_name(key), *(figure_words(key, value) or _said(value) for value in values)))
+            texts = (clean(text, 200) for text in figure_texts(compared, key, values))
+            rows.append((figure_name(key), *texts))
     return rows
-
-
-def _said(value: object) -> str:
-    if value is None:
-        return fmt.UNKNOWN
-    return fmt.figure(value) if isinstance(value, float) else clean(str(value), 200)
 
 
 def _titled(title: str, inner: str) -> str:

@@ -251,7 +251,7 @@ def _facts(run: Path, summary: dict[str, Any], view: RunView) -> Facts:
     session_s, total_s = time_of(summary)
     rate, cost = summary.get("samples_per_second"), summary.get("cost")
     facts = {
-        "status": summary.get("status"),
+        "state": summary.get("status"),
         "fork of": parent_words(run, summary),
         "profile": profile_words(summary.get("profile", ""), summary.get("changed", ())),
         "task": summary.get("task"),

@@ -12,7 +12,7 @@ import tomli
 from mptui import text as fmt
 from mptui.errors import RunDirectoryError
 from mptui.io.files import read_regular
-from mptui.registry.tasks import metric_word
+from mptui.registry.tasks import metric_spec, metric_word
 from mptui.runs.listing.forks import fork_step, parent_of
 from mptui.runs.store.directory import (
     CONFIG,
@@ -60,6 +60,32 @@ _FIGURES = {
     "peak_reserved_bytes": ("memory", "peak_reserved_bytes"),
     "host_peak_bytes": ("memory", "host_peak_bytes"),
 }
+
+
+_FIGURE_WORDS = {
+    "status": "state",
+    "optimizer_steps": "optimizer steps",
+    "skipped_steps": "skipped steps",
+    "best_epoch": "epoch of best",
+    "best_metric": "metric of best",
+    "best_value": "best",
+    "samples_per_second": "images/s",
+    "total_s": "time",
+    "first_step_s": "until the first step",
+    "data_wait_fraction": "waited for data",
+    "peak_allocated_bytes": "device memory, peak",
+    "peak_reserved_bytes": "device memory reserved",
+    "host_peak_bytes": "host memory, peak",
+}
+"""Figures by the words that the other screens have for them."""
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "_fraction": fmt.percent,
+    "_bytes": fmt.size,
+    "_s": fmt.duration,
+    "_per_second": lambda rate: f"{rate:,.0f}" if 100 <= rate < 1e6 else fmt.figure(rate),
+}
+"""The end of the name of a figure -> its words."""
 
 
 def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[dict[str, Any]]:
@@ -250,16 +276,31 @@ def what_differs(compared: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def figure_name(name: str) -> str:
-    """Return the name of a figure of `compare` for people: that of its metric, without `final_`."""
+    """Return the name of a figure of `compare` for people, who have others for some than --json."""
     metric = name.removeprefix("final_")
-    return metric_word(metric) if metric != name else name
+    return metric_word(metric) if metric != name else _FIGURE_WORDS.get(name, name)
 
 
-def figure_words(name: str, value: object) -> str | None:
-    """Return a text of `compare` for people, of a metric or of what is not set; None: it is another value."""
-    if name == "best_metric" and isinstance(value, str):
-        return metric_word(value)
-    return "unset" if value is None and "." in name else None
+def figure_texts(compared: Mapping[str, Any], name: str, values: Sequence[object]) -> list[str]:
+    """Return the values of a row of `compare` for people, with their units; not cleaned."""
+    metrics: Sequence[object] = [name.removeprefix("final_")] * len(values)
+    if name == "best_value":
+        metrics = compared["figures"].get("best_metric", metrics)
+    return [_figure_text(name, *each) for each in zip(values, metrics, strict=True)]
+
+
+def _figure_text(name: str, value: object, metric: object) -> str:
+    if value is None:
+        return "unset" if "." in name else fmt.UNKNOWN
+    number = _number(value)
+    if number is None or "." in name:
+        return metric_word(value) if name == "best_metric" and isinstance(value, str) else str(value)
+    if isinstance(metric, str) and name.startswith(("best_value", "final_")):
+        return fmt.percent(number) if metric_spec(metric).fraction else fmt.figure(number)
+    for ending, words in _UNITS.items():
+        if name.endswith(ending):
+            return words(number)
+    return f"{value:,}" if isinstance(value, int) else fmt.figure(number)
 
 
 def cause_words(differing: Collection[str]) -> str:
@@ -426,7 +467,12 @@ def _word(summary: dict[str, Any], table: str, key: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
 from mptui.runs.listing.forks import fork_step
-from mptui.runs.listing.rows import compare, figure_name, figure_words, what_differs
+from mptui.runs.listing.rows import compare, figure_name, figure_texts, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_noisy, is_percent, metric_words
@@ -198,24 +198,6 @@ _WITH_NAME = 12
 """Cells of a column from which its heading has the name of the run besides its number."""
 
 
-_WORDS = {
-    "status": "state",
-    "best_metric": "metric of best",
-    "best_value": "best",
-    "best_epoch": "epoch of best",
-    "optimizer_steps": "optimizer steps",
-    "skipped_steps": "skipped steps",
-    "samples_per_second": "images/s",
-    "total_s": "time",
-    "first_step_s": "until the first step",
-    "data_wait_fraction": "waited for data",
-    "peak_allocated_bytes": "device memory, peak",
-    "peak_reserved_bytes": "device memory reserved",
-    "host_peak_bytes": "host memory, peak",
-}
-"""Figures by the words that the other screens have for them."""
-
-
 def comparison_words(found: Mapping[str, Any], differing: Collection[str], width: int) -> str:
     """Say the best of each run, in their order, and what differs: `top-1 75.0 %, 50 %; these differ: lr`."""
     figures, unknown = found["figures"], [None] * len(found["runs"])
@@ -261,18 +243,17 @@ def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Conte
     rows += [(name, values, True) for name, values in what_differs(found).items() if name not in figures]
     rows += [(name, values, False) for name, values in figures.items() if name not in first]
     return [
-        (name, _line(name, values, width, is_setting))
+        (name, _line(name, values, figure_texts(found, name, values), width, is_setting))
         for name, values, is_setting in rows
         if any(value is not None for value in values)
     ]
 
 
-def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> Content:
+def _line(name: str, values: Sequence[object], texts: Sequence[str], width: int, is_setting: bool) -> Content:
     key, column = _widths(len(values), width)
-    words = fit(clean(_WORDS.get(name) or figure_name(name), 80), key - 1).pad_right(1)
+    words = fit(clean(figure_name(name), 80), key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
-    shown = values[: (width - key) // column]
-    cells = Content("").join(_right(_shown(name, value), column) for value in shown)
+    cells = Content("").join(_right(text, column) for text in texts[: (width - key) // column])
     return Content.assemble(
         words.stylize("$text-accent" if is_setting else "$quiet"), cells.stylize("$quiet" if same else "")
     )
@@ -280,23 +261,6 @@ def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> 
 
 def _right(text: str, width: int) -> Content:
     return fit(clean(text, 100), width - 1, right=True).pad_left(1)
-
-
-def _shown(name: str, value: object) -> str:
-    """Format a value with its unit."""
-    if (words := figure_words(name, value)) is not None:
-        return words
-    if value is None:
-        return fmt.UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if name.endswith("_fraction"):
-        return f"{value:.0%}"
-    if name.endswith("_bytes"):
-        return fmt.size(value)
-    if name.endswith("_s"):
-        return fmt.duration(value)
-    return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e6 else fmt.figure(value)
 
 
 # Draws a curve of several runs over each other
