@@ -51,6 +51,15 @@ def test_curves_of_train_validation_and_device_and_warnings_are_told_apart(theme
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+def test_bars_are_legible_on_the_grounds_of_what_fp16_makes_of_them(theme):
+    colours = {**theme.to_color_system().generate(), **theme.variables}
+    tones = {"zero": "text-error", "loses-bits": "text-warning", "exact": "text-success", "inf": "series-4"}
+    for name, tone in tones.items():
+        assert contrast(colours[tone], colours[f"ground-{name}"]) >= 4.5, name
+        assert contrast(colours[tone], theme.background) >= 4.5, name
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
 def test_curves_and_their_words_are_legible_on_each_background(theme):
     for role in ROLES:
         curve = theme.variables[f"{role}-curve"]

@@ -1,10 +1,13 @@
 """The numerics screen: layers by risk in 16 bits, the exponents of one layer, the best loss scale."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeGuard
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.content import Content
 
 from mptui import text as fmt
@@ -113,17 +116,14 @@ PARTS = ("all", "forward", "gradient", "weights")
 """The parts of the table, in the order in which the key cycles through them."""
 
 _WORDS = {"forward": "outputs", "gradient": "gradients", "weights": "weights' gradients"}
-_BAR = 8
-_FIGURES = 11 + 10 + 10 + 11 + _BAR + 3
-"""Cells of a row besides the layer's name."""
-_NAME = 20
-"""Cells of a name that are there for any."""
-_ROOMY = 70
-"""Width below which a row omits the smallest value and the bar."""
+_PART, _FIGURE, _LOST, _GAP = 11, 10, 11, 2
+_NAME, _SHORT_NAME = 23, 16
+"""Cells of a name that are there for any, and on a narrow screen."""
+_ROOMY, _WIDE = 70, 100
+"""Widths from which a row has the largest value, and the smallest one."""
 _LEVELS = " ▁▂▃▄▅▆▇█"
-# float16's exponents: normal from -14 to 15, subnormal from -24 on
-_SUBNORMAL, _NORMAL, _TOP = -24, -14, 15
-_BF16_NORMAL = -126
+_SHADES = ((0.6, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░"))
+"""Signs of a share of values, from that part of the layer's largest one on."""
 
 
 def rows_of(event: Numerics | None, part: str) -> list[NumericsLayer]:
@@ -134,13 +134,17 @@ def rows_of(event: Numerics | None, part: str) -> list[NumericsLayer]:
 
 
 class RiskTable(Panel):
-    """The layers by risk; the cursor stays on a chosen one as their order changes, and else on the worst."""
+    """The layers by risk, with their exponents on one axis: what fp16 loses of a layer stands at its edges.
+
+    The cursor stays on a chosen layer as their order changes, and else on the worst.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("layers by risk", id=id)
         self.part = PARTS[0]
         self._chosen: tuple[str, str] | None = None
         self._place = 0
+        self._drawn: tuple[object, Lines] = (None, ())
 
     def turn(self) -> None:
         """Show the next part."""
@@ -165,54 +169,62 @@ class RiskTable(Panel):
         return max(0, min(self._place, len(rows) - 1))
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Lay out a heading, the rows around the chosen one, and the number of omitted layers."""
+        """Lay out the layers, once for each sample, place and size."""
         event = view.numerics
         step = f" · step {event.step:,}" if event else ""
         parts = "" if self.part == "all" else f" · {_WORDS[self.part]}"
         self.retitle(f"layers by risk{step}{parts}")
         if event is None:
             return [Content.styled("no numerics sample yet", "$quiet")]
-        roomy = width >= _ROOMY
         rows = rows_of(event, self.part)
-        longest = max((len(clean(layer.name, 200)) for layer in rows), default=0)
-        name = width - (_FIGURES if roomy else _FIGURES - 10 - _BAR - 3)
-        name = max(8, min(name, max(longest, _NAME) + 3))
-        smallest = f"{'smallest':>10}" if roomy else ""
-        head = f"  {'layer':<{name - 2}}{'part':<11}{smallest}{'largest':>10}{_heading(event, roomy)}"
         room, cursor = max(1, self.content_size.height - 2), self._cursor(rows)
+        key = (event, self.part, cursor, room, width, self.app.theme)
+        if self._drawn[0] != key:
+            self._drawn = (key, self._rows(event, rows, cursor, room, width))
+        return self._drawn[1]
+
+    def _rows(
+        self, event: Numerics, rows: list[NumericsLayer], cursor: int, room: int, width: int
+    ) -> list[Content]:
+        """Lay out a heading, the rows around the chosen one, and the number of omitted layers."""
+        longest = max((len(clean(layer.name, 200)) for layer in rows), default=0) + 3
+        figures = _PART + _LOST + _FIGURE * ((width >= _ROOMY) + (width >= _WIDE))
+        least = _NAME if width >= _ROOMY else _SHORT_NAME
+        seen = [_SeenByFp16.of(layer, event) for layer in rows]
+        axis = _Axis.over(seen, width - figures - least - _GAP, signed=_has_no_ground(self.app))
+        name = max(least, min(longest, width - figures - _GAP - axis.width))
+        head = f"  {'layer':<{name - 2}}{'part':<{_PART}}"
+        head += f"{'smallest':>{_FIGURE}}" if width >= _WIDE else ""
+        head += f"{'largest':>{_FIGURE}}" if width >= _ROOMY else ""
+        head += f"{'lost' if event.precision == 'fp16' else 'fp16 loses':>{_LOST}}{'':{_GAP}}"
         first = max(0, min(cursor - room + 1, len(rows) - room))
         shown = [
-            _row(layer, name, chosen=number == cursor, roomy=roomy)
-            for number, layer in enumerate(rows[first : first + room], first)
+            Content.assemble(
+                _row(rows[number], name, width, chosen=number == cursor), *axis.heat(seen[number])
+            )
+            for number in range(first, min(first + room, len(rows)))
         ]
-        return [Content.styled(head, "$quiet"), *shown, _others(event)]
-
-
-def _heading(event: Numerics, roomy: bool) -> str:
-    """Return the heading of the share that fp16 loses, or would lose in a run of another precision."""
-    if event.precision == "fp16":
-        return f"{'lost':>11}"
-    return f"{WOULD_BE_LOST:>{11 + _BAR + 3}}" if roomy else f"{'fp16 loses':>11}"
+        return [Content.assemble((head, "$quiet"), *axis.ruler()), *shown, _others(event)]
 
 
 def _identity(layer: NumericsLayer) -> tuple[str, str]:
     return layer.name, layer.part
 
 
-def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Content:
-    name = _shortened(layer.name, width - 3)
+def _row(layer: NumericsLayer, name: int, width: int, *, chosen: bool) -> Content:
+    """Return what stands before the exponents of a layer."""
     lost = min(max(layer.lost, 0.0), 1.0) if math.isfinite(layer.lost) else 1.0
     tone = "$text-error" if layer.fault else "$text-warning" if lost >= 0.01 else "$text-success"
-    filled = "█" * max(1 if lost > 0.001 else 0, round(_BAR * lost))
+    figures = f"{fmt.figure(layer.smallest):>{_FIGURE}}" if width >= _WIDE else ""
+    figures += f"{fmt.figure(layer.largest):>{_FIGURE}}" if width >= _ROOMY else ""
     sign = "✗ " if layer.fault else ""
-    smallest = f"{fmt.figure(layer.smallest):>10}" if roomy else ""
     return Content.assemble(
         ("▸ " if chosen else "  ", "$text-accent"),
-        (f"{name:<{width - 2}}", "bold" if chosen else ""),
-        (f"{clean(layer.part, 10):<11}", "$quiet"),
-        f"{smallest}{fmt.figure(layer.largest):>10}",
-        (f"{sign + fmt.percent(layer.lost):>11}", "" if roomy else tone),
-        (f"   {filled}" if roomy else "", tone),
+        (f"{_shortened(layer.name, name - 3):<{name - 2}}", "bold" if chosen else ""),
+        (f"{clean(layer.part, 10):<{_PART}}", "$quiet"),
+        figures,
+        (f"{sign + fmt.percent(layer.lost):>{_LOST}}", tone),
+        " " * _GAP,
     )
 
 
@@ -231,15 +243,170 @@ def _others(event: Numerics) -> Content:
     return Content.styled(f"  and {event.others:,} more{faults}{lost}", "$quiet")
 
 
+# The exponents of layers, and what float16 makes of them: zero, fewer bits, all bits, infinity
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Exponents that float16 treats alike, from `first` on.
+
+    `sign` stands for its name on a ruler, `empty` for its ground where that has no colour.
+    """
+
+    first: int
+    name: str
+    sign: str
+    empty: str
+    tone: str
+    ground: str
+
+
+_BANDS = (
+    _Band(-(2**30), "zero", "·", "·", "$text-error", "$ground-zero"),
+    _Band(-24, "loses bits", "╌", "╌", "$text-warning", "$ground-loses-bits"),
+    _Band(-14, "exact", "━", " ", "$text-success", "$ground-exact"),
+    _Band(16, "inf", "×", "×", "$series-4", "$ground-inf"),
+)
+_LEAST, _MOST = -64, 31
+"""Exponents that are drawn; those beyond stand at the edge."""
+_AT_ONCE = (1, 2, 5, 10)
+"""Exponents that a column may have: the bands begin at the edges of such columns."""
+_BF16_NORMAL = -126
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenByFp16:
+    """The shares of a layer's exponents, from `first` on, as float16 gets them: scaled by 2^shift."""
+
+    first: int
+    shares: Sequence[int]
+    shift: int
+
+    @classmethod
+    def of(cls, layer: NumericsLayer, event: Numerics) -> "_SeenByFp16":
+        shift = _doublings(_scale_of(layer, event))
+        if not _can_be_drawn(layer):
+            return cls(0, (), shift)
+        return cls(layer.first_exponent + shift, layer.exponents, shift)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.shares) - 1
+
+
+class _Axis:
+    """Columns of exponents as float16 gets them, of `cells` each.
+
+    Args:
+        lowest: The lowest exponent that is to be there.
+        highest: The highest one.
+        room: The cells that there are.
+        signed: Whether a ground has signs, and no colour.
+    """
+
+    def __init__(self, lowest: int, highest: int, room: int, *, signed: bool) -> None:
+        self._signed = signed
+        below, above = _BANDS[1].first - max(lowest, _LEAST), min(highest, _MOST) - _BANDS[1].first + 1
+        for each in _AT_ONCE:
+            columns = -(-below // each) - (-above // each)
+            if columns <= room:
+                break
+        self.each = each
+        self.lowest = _BANDS[1].first - -(-below // each) * each
+        self._columns = columns if columns <= room else 0
+        self.cells = max(1, room // columns)
+
+    @classmethod
+    def over(cls, seen: Sequence[_SeenByFp16], room: int, *, signed: bool) -> "_Axis":
+        """Return the axis of several layers, with a cell to a column."""
+        drawn = [each for each in seen if each.shares]
+        axis = cls(
+            min([_BANDS[1].first - 1, *(each.first for each in drawn)]),
+            max([_BANDS[3].first, *(each.last for each in drawn)]),
+            room,
+            signed=signed,
+        )
+        axis.cells = 1
+        return axis
+
+    @property
+    def width(self) -> int:
+        """Cells of all columns; 0: there is no room for any."""
+        return self._columns * self.cells
+
+    @property
+    def exponents(self) -> list[int]:
+        """The lowest exponent of each column."""
+        return [self.lowest + self.each * column for column in range(self._columns)]
+
+    def bands(self) -> list[_Band]:
+        """Return the band of each column."""
+        return [[band for band in _BANDS if band.first <= lowest][-1] for lowest in self.exponents]
+
+    def shares(self, seen: _SeenByFp16) -> list[int]:
+        """Return the share of each column."""
+        shares = [0] * self._columns
+        for exponent, share in enumerate(seen.shares, seen.first):
+            if self._columns:
+                shares[max(0, min((exponent - self.lowest) // self.each, self._columns - 1))] += share
+        return shares
+
+    def ruler(self) -> list[tuple[str, str]]:
+        """Return the names of the bands, each over its columns where it fits, else its sign."""
+        parts = []
+        for band, columns in groupby(self.bands()):
+            room = self.cells * len(list(columns))
+            parts.append(((band.name if len(band.name) <= room else "").center(room, band.sign), band.tone))
+        return parts
+
+    def heat(self, seen: _SeenByFp16) -> list[tuple[str, str]]:
+        """Return a line with a sign for each column, dense where many values are."""
+        shares = self.shares(seen)
+        most = max([1, *shares])
+        return self._joined(
+            [next((sign for least, sign in _SHADES if share > least * most), " ") for share in shares]
+        )
+
+    def bars(self, seen: _SeenByFp16, height: int) -> list[list[tuple[str, str]]]:
+        """Return the lines of bars, on the ground of their bands."""
+        shares = self.shares(seen)
+        most, lines = max([1, *shares]), []
+        for row in range(height):
+            eighths = (-(-share * height * 8 // most) - 8 * (height - 1 - row) for share in shares)
+            lines.append(self._joined([_LEVELS[min(max(each, 0), 8)] for each in eighths]))
+        return lines
+
+    def _joined(self, signs: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the signs of columns with their styles, one part for each band."""
+        parts = []
+        for band, columns in groupby(zip(self.bands(), signs, strict=True), key=itemgetter(0)):
+            text = "".join(sign * self.cells for _, sign in columns)
+            if self._signed:
+                text = text.replace(" ", band.empty)
+            parts.append((text, f"{band.tone} on {band.ground}"))
+        return parts
+
+
+_LABEL = 6
+_ZERO, _INF = 4, 3
+"""Exponents beyond the range of float16 that are always there."""
+
+
+def _has_no_ground(app: App[object]) -> bool:
+    return app.no_color or app.current_theme.ansi
+
+
 class ExponentPanel(Panel):
     """The exponents of the chosen layer, with the ranges of float16 and bfloat16."""
 
     def __init__(self, table: RiskTable, *, id: str | None = None) -> None:
         super().__init__("exponents", id=id)
         self._table = table
+        self._drawn: tuple[object, Lines] = (None, ())
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Lay out the bars, and below them the ranges on the same axis."""
+        """Lay out the bars, and below them the ranges on the same axis; once for each layer and size."""
         event, layer = view.numerics, self._table.chosen(view)
         if event is None or not _can_be_drawn(layer):
             self.retitle("exponents")
@@ -247,12 +414,35 @@ class ExponentPanel(Panel):
         part = _WORDS.get(layer.part, clean(layer.part, 20))
         # the frame takes five cells beside the title, which `retitle` truncates to 60
         self.retitle(f"{_shortened(layer.name, min(width, 60) - len(part) - 5)} · {part}")
-        scale = 1.0 if layer.part == "forward" else event.loss_scale or event.best_scale or 1.0
-        shift = _doublings(scale)
-        axis = _Axis(layer, shift, width - 6)
         height = max(2, self.content_size.height - 4)
-        bars = [Content.assemble("      ", *axis.line(row, height)) for row in range(height)]
-        return [*bars, axis.ticks(), axis.range16(), axis.range_bf16(), _caption(layer, scale)]
+        key = (event, layer, height, width, self.app.theme)
+        if self._drawn[0] != key:
+            self._drawn = (key, self._bars(event, layer, height, width - _LABEL))
+        return self._drawn[1]
+
+    def _bars(self, event: Numerics, layer: NumericsLayer, height: int, room: int) -> list[Content]:
+        seen = _SeenByFp16.of(layer, event)
+        lowest, highest = _BANDS[1].first - _ZERO, _BANDS[3].first - 1 + _INF
+        axis = _Axis(min(seen.first, lowest), max(seen.last, highest), room, signed=_has_no_ground(self.app))
+        bars = [Content.assemble(" " * _LABEL, *line) for line in axis.bars(seen, height)]
+        ticks, bf16 = "", ""
+        for column, lowest in enumerate(axis.exponents):
+            exponent, place = lowest - seen.shift, column * axis.cells
+            if place >= len(ticks) and exponent % 8 < axis.each:
+                ticks = f"{ticks:<{place}}2^{exponent - exponent % 8} "
+            bf16 += ("━" if exponent >= _BF16_NORMAL else "╌") * axis.cells
+        return [
+            *bars,
+            Content.styled(f"{'':{_LABEL}}{ticks}", "$quiet"),
+            Content.assemble((f"{'fp16':<{_LABEL}}", "$quiet"), *axis.ruler()),
+            Content.styled(f"{'bf16':<{_LABEL}}{bf16}", "$quiet"),
+            _caption(layer, _scale_of(layer, event)),
+        ]
+
+
+def _scale_of(layer: NumericsLayer, event: Numerics) -> float:
+    """Return what a layer's values are multiplied by where they become float16."""
+    return 1.0 if layer.part == "forward" else event.loss_scale or event.best_scale or 1.0
 
 
 def _can_be_drawn(layer: NumericsLayer | None) -> TypeGuard[NumericsLayer]:
@@ -261,65 +451,6 @@ def _can_be_drawn(layer: NumericsLayer | None) -> TypeGuard[NumericsLayer]:
         return False
     shares, first = layer.exponents, layer.first_exponent
     return 0 < len(shares) <= 256 and -256 < first < 256 and min(shares) >= 0 and sum(shares) > 0
-
-
-class _Axis:
-    """Columns of exponents: the layer's, and float16's under a scale of 2^shift."""
-
-    def __init__(self, layer: NumericsLayer, shift: int, width: int) -> None:
-        self._shift = shift
-        lowest = min(layer.first_exponent, _SUBNORMAL - shift)
-        highest = max(layer.first_exponent + len(layer.exponents) - 1, _TOP - shift)
-        span = highest - lowest + 1
-        self._each = -(-span // max(width, 1))
-        self._cells = max(1, width // span)
-        self._lowest = lowest
-        columns = -(-span // self._each)
-        self._heights = [0] * columns
-        for number, share in enumerate(layer.exponents):
-            self._heights[(layer.first_exponent + number - lowest) // self._each] += share
-        self._most = max(self._heights)
-
-    def line(self, row: int, height: int) -> list[tuple[str, str]]:
-        """Return one row of the bars, counted from the top."""
-        parts = []
-        for column, share in enumerate(self._heights):
-            eighths = -(-share * height * 8 // self._most) - 8 * (height - 1 - row)
-            parts.append((_LEVELS[min(max(eighths, 0), 8)] * self._cells, self._tone(column)))
-        return parts
-
-    def _tone(self, column: int) -> str:
-        exponent = self._lowest + column * self._each + self._shift
-        if exponent > _TOP or exponent < _SUBNORMAL:
-            return "$text-error"
-        return "$text-warning" if exponent < _NORMAL else "$series-1"
-
-    def ticks(self) -> Content:
-        """Return the exponents under the bars, every few columns."""
-        line = ""
-        for column in range(len(self._heights)):
-            place = column * self._cells
-            exponent = self._lowest + column * self._each
-            if place >= len(line) and exponent % 8 < self._each:
-                line = f"{line:<{place}}2^{exponent - exponent % 8} "
-        return Content.styled(f"      {line}", "$quiet")
-
-    def range16(self) -> Content:
-        """Draw the range of float16: normal and subnormal."""
-        cells = []
-        for column in range(len(self._heights)):
-            exponent = self._lowest + column * self._each + self._shift
-            whole, some = _NORMAL <= exponent <= _TOP, _SUBNORMAL <= exponent < _NORMAL
-            cells.append(("━" if whole else "╌" if some else " ") * self._cells)
-        return Content.assemble(("fp16  ", "$quiet"), ("".join(cells), "$text-accent"))
-
-    def range_bf16(self) -> Content:
-        """Draw the range of bfloat16."""
-        cells = [
-            ("━" if self._lowest + column * self._each >= _BF16_NORMAL else "╌") * self._cells
-            for column in range(len(self._heights))
-        ]
-        return Content.assemble(("bf16  ", "$quiet"), ("".join(cells), "$quiet"))
 
 
 def _doublings(scale: float) -> int:
@@ -354,14 +485,18 @@ class NumericsWords(Panel):
                 Content("waiting for the first numerics sample (guards.numerics)"),
                 Content.styled(f"f: probe all values, for at most {most} of the time", "$quiet"),
             ]
-        return [Content(numerics_advice(event)), Content.styled(priced(event), "$quiet")]
+        cost = priced(event, view.pace.step_s())
+        return [Content(numerics_advice(event)), Content.styled(cost, "$quiet")]
 
 
-def priced(event: Numerics) -> str:
-    """Describe the measured cost of probes."""
+def priced(event: Numerics, step_s: float | None) -> str:
+    """Describe the measured cost of probes; `step_s`: seconds per step, None while unknown."""
     share = fmt.percent(event.cost_s / event.every_s if event.cost_s is not None and event.every_s else None)
-    cost = f"+{fmt.milliseconds(event.cost_s)} on a step in {fmt.duration(event.every_s)}: {share}"
+    often = f"once in {fmt.duration(event.every_s)}"
+    steps = event.every_s / step_s if step_s else math.nan
+    if math.isfinite(steps):
+        often = f"one step in {max(1, round(steps)):,}"
+    cost = f"a look cost {fmt.milliseconds(event.cost_s)}, {often}: {share} of the time"
     if event.mode == "full":
-        return f"full: {cost} of the time{' · not compiled' if event.eager else ''}"
-    most = fmt.percent(NUMERICS_BUDGET["full"])
-    return f"{clean(event.mode, 10)}: {cost} · f: all values, at most {most}"
+        return f"{cost}{' · not compiled' if event.eager else ''}"
+    return f"{cost}; f: at most {fmt.percent(NUMERICS_BUDGET['full'])}"
