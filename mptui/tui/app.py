@@ -31,9 +31,10 @@ from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, di
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
+from mptui.tui.terminal.background import Background, is_light_by_environment
 from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii
 from mptui.tui.terminal.process import SteadyDriver, Terminal, fault_of_choice
-from mptui.tui.themes import DARK, LIGHT, THEMES
+from mptui.tui.themes import ANSI, DARK, LIGHT, THEMES
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def open_attached(source: "AttachedRun") -> int:
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
     app = TerminalApp(
-        screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent, theme=theme_at_start()
+        screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent, theme=chosen_theme()
     )
     catch_signals(app, terminal)
     with terminal:
@@ -91,7 +92,7 @@ def open_lessons(choices: "LearnChoices", first: str) -> int:
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LearnScreen(choices, first, keymap=keymap.keys, ascii_only=ascii_only)
-    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, theme=theme_at_start())
+    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, theme=chosen_theme())
     catch_signals(app, terminal)
     with terminal:
         app.run()
@@ -143,7 +144,8 @@ class RunActions(App[str], inherit_bindings=False):
     """Whether runs can be resumed from here."""
 
     def __init__(self, runs: Path, keymap: Keymap, *, ascii_only: bool) -> None:
-        super().__init__(driver_class=SteadyDriver)
+        # without colours, those of the terminal itself: Textual would turn ours into greys
+        super().__init__(driver_class=SteadyDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.runs = RunList(runs)
         self.keymap = keymap
         self.ascii_only = ascii_only
@@ -318,7 +320,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
     Args:
         first: The first screen.
         keymap: The user's keys.
-        theme: dark, light or ansi.
+        theme: dark, light or ansi; None: as the terminal's background.
         ascii_only: Draw in ASCII.
         runs: The folder of the runs.
     """
@@ -345,20 +347,23 @@ class MptuiApp(RunActions, inherit_bindings=False):
         first: Page,
         *,
         keymap: Keymap | None = None,
-        theme: str = "dark",
+        theme: str | None = "dark",
         ascii_only: bool = False,
         runs: Path = Path("runs"),
     ) -> None:
         super().__init__(runs, keymap or Keymap(), ascii_only=ascii_only)
         for each in THEMES:
             self.register_theme(each)
-        self.theme = theme
+        self.theme = theme or theme_of_terminal()
+        self._follows_terminal = theme is None
         self._first = first
         self._key_queue = KeyQueue(self, super().on_event)
         self._ascii_filter = AsciiFilter() if ascii_only else None
 
     def on_mount(self) -> None:
-        """Apply the keymap, report its faults, and open the first screen."""
+        """Ask for the background, apply the keymap, report its faults, and open the first screen."""
+        if self._follows_terminal and isinstance(self._driver, SteadyDriver):
+            self._driver.ask_background()
         self.set_keymap(self.keymap.bindings())
         for warning in self.keymap.warnings:
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
@@ -412,8 +417,17 @@ class MptuiApp(RunActions, inherit_bindings=False):
         where = self.screen.where if isinstance(self.screen, Page) else "app"
         self.push_screen(HelpScreen(where, self.keymap.keys, ascii_only=self._ascii_filter is not None))
 
+    @on(Background)
+    def _background_told(self, message: Background) -> None:
+        if self._follows_terminal and self.theme != ANSI.name:
+            self.theme = LIGHT.name if message.light else DARK.name
+
     def action_next_theme(self) -> None:
         """Switch to the next theme, and keep it for the next start."""
+        if self.no_color:
+            self.notify("NO_COLOR is set: the themes have no colours to differ in")
+            return
+        self._follows_terminal = False
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
         keep_theme(self.theme)
@@ -439,30 +453,32 @@ def person_keymap() -> Keymap:
 CHOICE = "MPTUI_THEME"
 """Variable that names a theme."""
 
-_LIGHT_GROUNDS = {"7", "15"}
-"""Colours of a light background at the end of COLORFGBG, as rxvt, Konsole and others set it."""
-
 _NAME = "theme"
 _LARGEST = 64
 
 
-def theme_at_start(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the theme to start with: of MPTUI_THEME, the last one chosen, by COLORFGBG, or dark.
+def chosen_theme(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the theme of MPTUI_THEME, or the last one chosen; None: none, the terminal is asked.
 
-    With NO_COLOR, in which a light theme is hard to read on a dark terminal, the last choice is not taken up.
+    With NO_COLOR, the themes differ in nothing that is seen.
     """
     named, known = environ.get(CHOICE), {theme.name for theme in THEMES}
+    if environ.get("NO_COLOR"):
+        return ANSI.name
     if named in known:
         return named
-    if environ.get("NO_COLOR"):
-        return DARK.name
     try:
         chosen = read_regular(state_folder(environ) / _NAME, _LARGEST).decode(errors="replace").strip()
     except OSError:
-        chosen = ""
-    if chosen in known:
-        return chosen
-    return LIGHT.name if environ.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_GROUNDS else DARK.name
+        return None
+    return chosen if chosen in known else None
+
+
+def theme_of_terminal(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the theme until the terminal has told of its background: by TERM and COLORFGBG."""
+    if environ.get("TERM") == "linux":
+        return ANSI.name
+    return LIGHT.name if is_light_by_environment(environ) else DARK.name
 
 
 def keep_theme(name: str, environ: Mapping[str, str] = os.environ) -> None:

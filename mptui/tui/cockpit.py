@@ -20,7 +20,7 @@ from mptui.runs.store.directory import status_of
 from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
 from mptui.tui import work as tui_work
-from mptui.tui.app import TerminalApp, catch_signals, person_keymap, theme_at_start
+from mptui.tui.app import TerminalApp, catch_signals, chosen_theme, person_keymap
 from mptui.tui.keys import KEYS_WAIT, Keymap
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.detection import DetectionScreen
@@ -66,7 +66,7 @@ class Cockpit(TerminalApp):
         ascii_only: Draw in ASCII.
         environ: Environment, for settings and folders.
         runs: The folder of the runs.
-        theme: dark, light or ansi.
+        theme: dark, light or ansi; None: as the terminal's background.
     """
 
     resumes = True
@@ -82,7 +82,7 @@ class Cockpit(TerminalApp):
         ascii_only: bool = False,
         environ: Mapping[str, str] = os.environ,
         runs: Path = Path("runs"),
-        theme: str = "dark",
+        theme: str | None = "dark",
     ) -> None:
         keymap = keymap or Keymap()
         live = None
@@ -254,7 +254,7 @@ def open_cockpit(part: Part, *, isolate: bool = False, trust_code: bool = False)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
     start = _starter(terminal, runs, isolate, trust_code)
-    keymap, ascii_only, theme = person_keymap(), needs_ascii(), theme_at_start()
+    keymap, ascii_only, theme = person_keymap(), needs_ascii(), chosen_theme()
     app = Cockpit(start, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
     return _show(app, terminal, part)
 
@@ -272,7 +272,7 @@ def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str
     terminal = Terminal(state_folder() / LOG)
     start = _starter(terminal, path.parent, False, request.trust_code)
     run = start(request, path, group)
-    keymap, ascii_only, theme = person_keymap(), needs_ascii(), theme_at_start()
+    keymap, ascii_only, theme = person_keymap(), needs_ascii(), chosen_theme()
     app = Cockpit(
         start, run=run, group=group, keymap=keymap, ascii_only=ascii_only, runs=path.parent, theme=theme
     )

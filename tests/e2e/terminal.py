@@ -28,6 +28,7 @@ DEADLINE_S = 180
 LOOK_S = 0.02
 _MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
 _SYNC_ASKED, _SYNC_ANSWER = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+_GROUND_ASKED = b"\x1b]11;?"
 _FRAME_BEGINS, _FRAME_ENDS, _LEFT = b"\x1b[?2026h", b"\x1b[?2026l", b"\x1b[?1049l"
 _OURS = {"LC_ALL", "LC_CTYPE", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"}
 """Environment variables that describe the terminal in which the tests run."""
@@ -69,7 +70,8 @@ class Terminal:
 
     The terminal has synchronized output: a frame is on the screen once all of it has arrived.
 
-    If not `forked`, it is started by a new interpreter: then /proc shows its initial environment.
+    It tells its background, `ground`, if there is one. If not `forked`, it is started by a new interpreter:
+    then /proc shows its initial environment.
     """
 
     def __init__(
@@ -82,11 +84,13 @@ class Terminal:
         arguments=(),
         call=MAIN,
         forked=True,
+        ground="",
     ) -> None:
         self.folder = folder
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
         self.output = self._undrawn = b""
+        self._ground = ground
         self._events: list[Event] = []
         self._read_to = 0
         settings = {
@@ -121,8 +125,15 @@ class Terminal:
         self.output += data
         if _SYNC_ASKED in self.output[-len(data) - len(_SYNC_ASKED) :]:
             os.write(self.fd, _SYNC_ANSWER)
+        if self._ground and _GROUND_ASKED in self.output[-len(data) - len(_GROUND_ASKED) :]:
+            self.tell_ground(self._ground)
+            self._ground = ""
         self._draw(data)
         return True
+
+    def tell_ground(self, colour: str) -> None:
+        """Answer what the background is."""
+        os.write(self.fd, f"\x1b]11;{colour}\x1b\\".encode())
 
     def _draw(self, data: bytes) -> None:
         """Draw what was read, each frame once it is whole."""

@@ -5,6 +5,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 from textual.events import Print
 
 from mptui.errors import ConfigError
@@ -12,7 +15,7 @@ from mptui.events import to_record
 from mptui.runs.remote.feed import AttachedRun
 from mptui.tui.app import MptuiApp, TerminalApp
 from mptui.tui.screens.page import Page
-from mptui.tui.terminal.graphics import needs_ascii, to_ascii
+from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii, to_ascii
 from mptui.tui.terminal.process import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import DEADLINE_S, frame, live
@@ -31,14 +34,37 @@ def test_without_a_terminal_the_headless_command_is_named():
         ({"LANG": "en_US.UTF-8"}, False),
         ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, True),
         ({"LC_CTYPE": "C.utf8", "LANG": "C"}, False),
+        ({"LANG": "C.UTF-8", "TERM": "linux"}, True),
+        ({"LANG": "C.UTF-8", "TERM": "vt220"}, True),
     ],
 )
-def test_the_locale_decides_about_ascii(environ, ascii_only):
+def test_the_locale_and_the_font_decide_about_ascii(environ, ascii_only):
     assert needs_ascii(environ) is ascii_only
 
 
 def test_ascii_keeps_the_width():
     assert to_ascii("╭─ 模 ━─ é") == "+- ?? =- ?"
+
+
+@pytest.mark.parametrize(
+    ("environ", "drawn"),
+    [
+        ({"TERM": "linux", "LANG": "C.UTF-8"}, "┌─┐ = ° · > *"),
+        ({"TERM": "linux", "LANG": "C"}, "+-+ =   | > *"),
+        ({"TERM": "vt100", "LANG": "C.UTF-8"}, "+-+ =   | > *"),
+    ],
+)
+def test_the_linux_console_keeps_the_signs_of_its_fonts(environ, drawn):
+    (segment,) = AsciiFilter(environ).apply([Segment("╭─┓ ━ ° · ▸ ●")], Color.parse("black"))
+    assert segment.text == drawn
+
+
+def test_without_colours_the_output_has_those_of_the_terminal_alone(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    segments = [Segment("words", Style.parse("bold reverse #ff0000 on #00ff00"))]
+    for each in MptuiApp(Page(), theme="dark").get_line_filters():
+        segments = each.apply(segments, Color.parse("#123456")) if each.enabled else segments
+    assert segments == [Segment("words", Style.parse("bold reverse default on default"))]
 
 
 async def test_a_journal_is_played_back(tmp_path):

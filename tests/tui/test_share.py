@@ -7,7 +7,7 @@ from PIL import Image
 from rich.cells import cell_len
 
 from mptui.tui import share
-from mptui.tui.app import keep_theme, theme_at_start
+from mptui.tui.app import chosen_theme, keep_theme, theme_of_terminal
 from mptui.tui.share import HEIGHT, WIDTH, picture_of
 from tests.tui.events import MemorySource, demo, demo_source
 from tests.tui.frames import frame
@@ -61,14 +61,14 @@ async def test_the_key_writes_svg_png_and_words(stage, tmp_path, monkeypatch):
 
 async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(stage, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert theme_at_start() == "dark"
+    assert chosen_theme() is None
     async with stage.live(MemorySource(demo()[:20])) as (app, pilot):
         await pilot.press("ctrl+t")
         assert app.theme == "light"
-    assert theme_at_start() == "light"
+    assert chosen_theme() == "light"
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    assert theme_at_start(environ | {"MPTUI_THEME": "ansi"}) == "ansi"
-    assert theme_at_start(environ | {"NO_COLOR": "1"}) == "dark"
+    assert chosen_theme(environ | {"MPTUI_THEME": "ansi"}) == "ansi"
+    assert chosen_theme(environ | {"NO_COLOR": "1"}) == "ansi"
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(stage, monk
 )
 def test_a_terminal_that_tells_of_a_light_ground_is_met_by_the_light_theme(tmp_path, ground, theme):
     environ = {"XDG_STATE_HOME": str(tmp_path), "COLORFGBG": ground}
-    assert theme_at_start(environ) == theme
-    assert theme_at_start(environ | {"NO_COLOR": "1"}) == "dark"
-    assert theme_at_start(environ | {"MPTUI_THEME": "ansi"}) == "ansi"
+    assert chosen_theme(environ) is None
+    assert theme_of_terminal(environ) == theme
+    assert theme_of_terminal(environ | {"TERM": "linux"}) == "ansi"
 
 
 @pytest.mark.parametrize("text", ["", "no theme", "\x1b[2J", "x" * 1000])
 def test_a_file_that_names_no_theme_is_ignored(tmp_path, text):
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     keep_theme(text, environ)
-    assert theme_at_start(environ) == "dark"
+    assert chosen_theme(environ) is None

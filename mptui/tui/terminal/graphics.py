@@ -138,28 +138,59 @@ _STAND_INS = {
 }
 
 
+_CONSOLE = {
+    **dict.fromkeys("╭┏", "┌"),
+    **dict.fromkeys("╮┓", "┐"),
+    **dict.fromkeys("╰┗", "└"),
+    **dict.fromkeys("╯┛", "┘"),
+    **dict.fromkeys("╌┄", "─"),
+    **dict.fromkeys("┃┊╎", "│"),
+    **{same: same for same in "─│┌┐└┘├┤┬┴┼█▌▐▀▄░▒▓■°·"},
+}
+"""Signs of the Linux console, whose fonts have those of code page 437 (drivers/tty/vt/cp437.uni)."""
+
+_ASCII_TERMINALS = ("linux", "vt", "cons")
+"""Beginnings of TERM of terminals with at most 256 signs, without braille."""
+
+
 def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the locale of the terminal supports only ASCII."""
+    """Whether the terminal's locale or font has little more than ASCII."""
     environ = given_environ() if environ is None else environ
+    if environ.get("TERM", "").startswith(_ASCII_TERMINALS):
+        return True
+    return has_ascii_locale(environ)
+
+
+def has_ascii_locale(environ: Mapping[str, str]) -> bool:
+    """Whether the locale of the terminal supports only ASCII."""
     for variable in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environ.get(variable):
             return "utf-8" not in value.lower() and "utf8" not in value.lower()
     return locale.getpreferredencoding(False).lower() not in {"utf-8", "utf8"}
 
 
-def to_ascii(text: str) -> str:
-    """Replace each character by ASCII of the same width in cells; `?` for unknown characters."""
+def to_ascii(text: str, signs: Mapping[str, str] = _STAND_INS) -> str:
+    """Replace each character by ASCII, or `signs`, of the same width in cells; `?` for unknown characters."""
     if text.isascii():
         return text
-    return "".join(c if c.isascii() else _STAND_INS.get(c, "?" * cell_len(c)) for c in text)
+    return "".join(c if c.isascii() else signs.get(c, "?" * cell_len(c)) for c in text)
 
 
 class AsciiFilter(LineFilter):
-    """Converts each line of output to ASCII, including frames, titles and external names."""
+    """Converts each line of output to ASCII, including frames, titles and external names.
+
+    On the Linux console, what its fonts have stays.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        environ = given_environ() if environ is None else environ
+        is_console = environ.get("TERM") == "linux" and not has_ascii_locale(environ)
+        self._signs = _STAND_INS | _CONSOLE if is_console else _STAND_INS
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments in ASCII."""
-        return [Segment(to_ascii(text), style, control) for text, style, control in segments]
+        """Return the segments in the signs of the terminal."""
+        return [Segment(to_ascii(text, self._signs), style, control) for text, style, control in segments]
 
 
 # Pictures in characters: two pixels in a cell as half blocks, or brightness where there are none

@@ -25,6 +25,7 @@ from mptui.io.files import open_regular
 from mptui.io.streams import lossy_stream
 from mptui.processes.start import leave_session
 from mptui.text import clean
+from mptui.tui.terminal.background import QUESTION, Answers, Background, can_be_asked
 
 # Calls a person who looks at another window: the terminal's bell, or its notification by OSC 9 or OSC 777
 # --------------------------------------------------------------------------------------------------------
@@ -108,6 +109,29 @@ _MOST_BYTES = 4096
 class SteadyDriver(LinuxDriver):
     """Reads any bytes; leaves application mode before starting it again, on the event loop."""
 
+    def __init__(
+        self,
+        app: App[object],
+        *,
+        debug: bool = False,
+        mouse: bool = True,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._answers = Answers()
+
+    def ask_background(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Ask the terminal for its background; `Background` is sent to the app if it answers in time."""
+        if self.input_tty and can_be_asked(environ):
+            self._answers.asked()
+            self.write(QUESTION)
+            self.flush()
+
+    def stop_application_mode(self) -> None:
+        """Leave the screen, after an answer on its way, which the shell would take for keys."""
+        self._answers.wait()
+        super().stop_application_mode()
+
     def run_input_thread(self) -> None:
         """Read keys until the application ends. What is no UTF-8 becomes U+FFFD; nothing here raises."""
         parser, decoder = XTermParser(self._debug), getincrementaldecoder("utf-8")("replace")
@@ -116,7 +140,10 @@ class SteadyDriver(LinuxDriver):
                 data = self._read()
                 if data == b"":  # the terminal is gone: the end of the program comes by a signal
                     self.exit_event.wait(_LOOK_S)
-                for event in (*parser.feed(decoder.decode(data)), *parser.tick()) if data else parser.tick():
+                typed, light = self._answers.take(decoder.decode(data or b""))
+                if light is not None:
+                    self._app.post_message(Background(light))
+                for event in (*parser.feed(typed), *parser.tick()) if typed else parser.tick():
                     self.process_message(event)
             except Exception:  # noqa: BLE001 - of one key; the others are read on
                 traceback.print_exc()  # to the log

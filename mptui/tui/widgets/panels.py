@@ -527,7 +527,7 @@ class PicturePanel(Panel):
 
     def blocks(self, pixels: "Image") -> list[Content]:
         """Return a picture as lines, two rows of pixels in each."""
-        return half_blocks(pixels, ascii_only=self._ascii_only)
+        return half_blocks(pixels, ascii_only=self._ascii_only or self.app.no_color)
 
 
 def opened_picture(path: Path) -> "Image | None":

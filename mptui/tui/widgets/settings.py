@@ -239,7 +239,8 @@ class SampleStrip(Static):
         """Draw as many as there is room for now."""
         width, rows = self.content_size
         shown = self._pictures[: (width + 1) // (2 * rows + 1)] if rows else ()
-        drawn = [_square(picture, 2 * rows, self._ascii_only) for picture in shown]
+        ascii_only = self._ascii_only or self.app.no_color
+        drawn = [_square(picture, 2 * rows, ascii_only) for picture in shown]
         self.update(
             Content("\n").join(Content(" ").join(line) for line in zip(*drawn, strict=True)), layout=False
         )
