@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 import warnings
 
 from mptui.processes.start import end_with_parent, function_of
@@ -29,6 +30,8 @@ class Spare:
             try:
                 self._ours.close()
                 _serve(theirs, tests)
+            except BaseException:  # noqa: BLE001 - as an interpreter does at its end
+                traceback.print_exc()
             finally:
                 os._exit(1)
         theirs.close()

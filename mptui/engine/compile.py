@@ -454,7 +454,9 @@ class Compiler:
             prepare_thread()
 
     def begin(self) -> None:
-        """Start timing the next step, which compiles."""
+        """Start timing the next step, which compiles; the thread may not be the one that asked for it."""
+        if self.static_shapes:
+            prepare_thread()
         self._began = time.perf_counter()
 
     def has_run(self, phase: str) -> bool:

@@ -194,7 +194,6 @@ def test_with_both_each_batch_takes_one_by_chance() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("channels_last", LAYOUTS)
 def test_colours_on_a_gpu_are_those_of_a_host(channels_last: bool) -> None:
     colour = torch.from_numpy(colours(7, 2, np.arange(4), OWN))

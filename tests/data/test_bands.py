@@ -20,11 +20,11 @@ from mptui.data.transforms import Normalization, flipped, resampled
 from mptui.data.types import IGNORE, BadSampleError, PixelFormat, Pixels
 from mptui.registry.names import SampleKind
 from tests.data.images import png_of, values
+from tests.gpus import DEVICES
 from tests.made.loaders import built_loader
 
 DTYPES = ("uint8", "uint16", "int16", "float32")
 SIDE = 32
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -246,7 +246,7 @@ def test_random_views_are_the_same_with_any_cache(tmp_path: Path, form: PixelFor
     assert torch.equal(resumed, torch.cat([plain[8:half], plain[half + 8 :]]))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_view_of_a_whole_image_has_its_bits(dtype: str, device: str) -> None:
     """Products, which cut views on a GPU, are exact where nothing is resized, even if TF32 is on."""

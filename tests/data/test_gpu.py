@@ -12,10 +12,7 @@ from tests.data.modes import as_on_a_gpu
 from tests.data.samples import Masked, Samples
 
 GPU = torch.device("cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("cache", ["off", "ram", "device"])

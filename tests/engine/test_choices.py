@@ -226,7 +226,6 @@ def test_a_trial_of_masks_has_the_shapes_of_the_run():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_on_a_gpu_a_trial_leaves_its_random_numbers_too(precision):
     net = small_net(dropout=0.5)

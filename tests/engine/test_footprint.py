@@ -178,7 +178,6 @@ def test_it_is_in_16_bits_too_with_the_weights_that_autocast_keeps(model, task, 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(
     ("model", "task", "side", "batch", "size"),

@@ -14,10 +14,7 @@ from mptui.events import EpochFinished, Warned
 from tests.engine.blots import Blot, Scene
 from tests.engine.small import build_trainer, config, end, losses, of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-]
+pytestmark = pytest.mark.gpu
 WARM_UP, STEPS, BATCH = 20, 200, 4
 
 

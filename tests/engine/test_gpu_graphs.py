@@ -16,10 +16,7 @@ from mptui.events import PresetSwitched, Recovered, Step, Validated, Warned
 from mptui.torch_private import prepare_thread
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-]
+pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
 TOO_MUCH = 1 << 46
 """Bytes that no GPU has."""

@@ -9,10 +9,7 @@ from mptui.engine.reporting.step_time import HostCopy
 from tests.engine.numerics.networks import network
 from tests.engine.numerics.rows import values
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
