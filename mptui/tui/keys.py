@@ -150,6 +150,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("live.log", "l", "log", "full log, or back to the charts", "log"),
     BoundKey("live.pictures", "i", "pictures", "images: predicted, or made", "images"),
     BoundKey("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    BoundKey("live.all_values", "z", "all_values", "all values on the axes, or fitted", "fit axes"),
     BoundKey("live.smoothing", "s", "smoothing", "smooth noisy curves, or not", "smooth"),
     BoundKey(
         "live.closer", "plus,equals_sign", "zoom(True)", "fewer steps in the charts", "zoom", display="+/-"
@@ -225,6 +226,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("compare.metric", "m", "metric", "next curve", "curve"),
     BoundKey("compare.focus", "tab", "app.focus_next", "chart, then differences", "panels"),
     BoundKey("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    BoundKey("compare.all_values", "z", "all_values", "all values on the axis, or fitted", "fit axis"),
     BoundKey("compare.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
     BoundKey("compare.close", "c", "app.back", "back to the runs", palette=False),
     BoundKey("delete.delete", "x", "answer('delete')", "delete for good", palette=False),

@@ -126,7 +126,7 @@ def test_going_back_can_not_be_taken_away(keymap):
         ('[live]\npause = "nokey"\n', '"nokey" is not a key'),
         ('[live]\npause = "q"\n', "already app.leave"),
         ('[live]\npause = "left"\n', "already live.earlier"),
-        ('[live]\npause = "z"\nlog = "z"\n', "already live.pause"),
+        ('[live]\npause = "w"\nlog = "w"\n', "already live.pause"),
         ("[live\n", FILE_NAME),
     ],
 )

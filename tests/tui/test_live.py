@@ -51,7 +51,7 @@ async def test_large_screen_shows_every_panel(stage):
         "84.2 ms",
         "images/s",
         "bound by compute; data could 5,300/s",
-        "top-1 validation",
+        "─ top-1  val 77.5 % · best 77.5 % in epoch 11 ─",
         "▼ stable → fast",
         "lowest 1.22",
         "epoch 11  train 1.27  val 1.22  top-1 77.5 %  ✓ best, saved",

@@ -44,7 +44,11 @@ async def test_the_chart_of_the_loss_says_what_is_in_it(stage):
 
 async def test_axis_smoothing_and_cursor(stage):
     async with stage.live(demo_source()) as (app, pilot):
-        await pilot.press("y", "s")
+        assert "▲" in frame(app).partition("╭─ loss")[2]
+        await pilot.press("z")
+        assert await seen(app, pilot, "─ all values ─")
+        assert "▲" not in frame(app).partition("╭─ loss")[2]
+        await pilot.press("z", "y", "s")
         await pilot.pause()
         assert "log axis · not smoothed" in frame(app)
         await pilot.press("left", "left")
@@ -73,8 +77,7 @@ async def test_keys_and_the_wheel_zoom_and_pan_all_charts(stage):
         for shift in (False, True):
             place = {"x": GUTTER + 2, "y": 5, "screen_x": x, "screen_y": y, "shift": shift}
             chart.post_message(MouseScrollUp(**scroll, **place))
-            await pilot.pause()
-        assert await seen(app, pilot, "steps 0 to 5,000")
+            assert await seen(app, pilot, "steps 8,297 to 13,297" if shift else "last 5,000 steps")
         await pilot.press("minus", "minus", "minus")
         await pilot.pause()
         assert "steps 0 to" not in frame(app)

@@ -5,6 +5,7 @@ import pytest
 
 from mptui.runs.view.history import History
 from mptui.runs.view.state import Mark
+from mptui.tui.terminal.graphics import to_ascii
 from mptui.tui.widgets.chart import moved, nearest, panned, zoomed
 from mptui.tui.widgets.plot import (
     GUTTER,
@@ -65,8 +66,39 @@ def test_a_far_too_large_first_value_is_marked_and_does_not_flatten_the_others()
 def test_a_far_too_large_value_of_a_noisy_curve_is_marked_in_its_band():
     values = history([300.0 if i == 500 else 1.0 + i % 2 for i in range(1000)])
     rows = Drawing(Plot([Series("loss", values, noisy=True)]), 80, 20).rows()
-    assert [part for text, part in rows[1] if "▲" in text] == ["raw"]
+    assert [part for text, part in rows[1] if "▲" in text] == ["axis"]
     assert "1.4" in {"".join(text for text, _ in row)[:GUTTER].strip() for row in rows}
+
+
+def test_a_fitted_axis_shows_the_last_four_fifths_and_says_what_the_first_one_reached():
+    values = history([9.0 - i / 40 for i in range(200)] + [4.0 - i / 1000 for i in range(800)])
+    whole, fitted = drawn(values), drawn(values, fitted=True)
+    assert "8" in {row[:GUTTER].strip() for row in whole}
+    assert {row[:GUTTER].strip() for row in fitted if row[:GUTTER].strip()} >= {"3.4", "4.0"}
+    assert "▲9.0" in fitted[1]
+    assert not any(dots(row)[:1] == [GUTTER] for row in fitted)
+    for axis in ({"log_y": True}, {"from_zero": True}):
+        assert "▲" not in "".join(drawn(values, fitted=True, **axis))
+
+
+def test_what_is_below_a_fitted_axis_is_marked_at_its_lower_edge_in_ascii_too():
+    accuracy = [0.1, 0.2, *(0.7 + i / 100 for i in range(10))]
+    for mode in ("braille", "ascii"):
+        points = Series("validation", history(accuracy, every=100), points=True)
+        plot = Plot([points], percent=True, fitted=True, mode=mode)
+        rows = ["".join(text for text, _ in row) for row in Drawing(plot, 80, 14).rows()]
+        assert rows[-2][GUTTER:].startswith("▾10 % ▾")
+        assert "40 %" not in "".join(row[:GUTTER] for row in rows)
+    assert to_ascii("▾10 %") == "v10 %"
+
+
+def test_the_best_and_few_values_are_on_a_fitted_axis():
+    values = history([1.0 + i / 40 for i in range(160)] + [5.0 + i / 1000 for i in range(840)])
+    assert "▾1.0" in "".join(drawn(values, fitted=True))
+    rows = drawn(values, fitted=True, best=("lowest", 0, 1.0))
+    assert "▾" not in "".join(rows)
+    assert "● lowest 1.00" in rows[-2]
+    assert "▲" not in "".join(drawn(history([9.0, 3.0, 2.0, 1.0]), fitted=True))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def primary_chart(view: RunView) -> str:
 
 def named(view: RunView, chart: str) -> str:
     """Return the name of a chart: the word of its metric if it has only one."""
-    words = list(dict.fromkeys(_split(label)[0] for label in view.histories.get(chart, {})))
+    words = list(dict.fromkeys(metric_and_role(label)[0] for label in view.histories.get(chart, {})))
     return words[0] if len(words) == 1 and words[0] and _is_metric(view, chart) else view.title_of(chart)
 
 
@@ -55,7 +55,7 @@ def best_word(view: RunView, chart: str) -> str:
 
 def numbers_of(view: RunView, chart: str) -> list[Number]:
     """Return the latest value of each curve of a chart, with the best after the first metric."""
-    curves = [(*_split(label), label) for label in view.histories.get(chart, {})]
+    curves = [(*metric_and_role(label), label) for label in view.histories.get(chart, {})]
     words = list(dict.fromkeys(word for word, _, _ in curves))
     words.sort(key=lambda word: word != metric_word(_primary(view)))
     numbers: list[Number] = []
@@ -114,7 +114,7 @@ def _is_metric(view: RunView, chart: str) -> bool:
     return any(label.endswith((TRAIN, VALIDATION)) for label in view.histories.get(chart, {}))
 
 
-def _split(label: str) -> tuple[str, str]:
+def metric_and_role(label: str) -> tuple[str, str]:
     """Return the metric of a curve, and whether it is of train or validation; "": of neither."""
     role = next((each for each in (TRAIN, VALIDATION) if label.endswith(each)), "")
     return label.removesuffix(role).rstrip(), role

@@ -85,7 +85,7 @@ class CompareScreen(Page):
         """Lay out the curves, the differences and the keys."""
         mode: Mode = "ascii" if self._ascii_only else "braille"
         yield self._top
-        yield Chart(mode=mode, id="curves")
+        yield Chart(mode=mode, fitted=True, id="curves")
         yield Static(Content.styled("reading settings and figures …", "$quiet"), id="heading", markup=False)
         yield KeyedList(id="differences", markup=False)
         yield KeyBar(self.where, self._keymap)
@@ -168,6 +168,10 @@ class CompareScreen(Page):
     def action_log_axis(self) -> None:
         """Toggle the logarithmic value axis."""
         self.query_one(Chart).toggle_log()
+
+    def action_all_values(self) -> None:
+        """Toggle between a value axis of all values and a fitted one."""
+        self.query_one(Chart).toggle_fit()
 
     def action_smoothing(self) -> None:
         """Toggle smoothing of the curves."""

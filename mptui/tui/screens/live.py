@@ -69,7 +69,7 @@ class RunPage(Page):
         self.source = source
         self.view = source.view
         mode: Mode = "ascii" if ascii_only else "braille"
-        self._chart_widgets = [Chart(mode=mode, id=f"chart-{n}") for n in range(self.CHARTS)]
+        self._chart_widgets = [Chart(mode=mode, fitted=True, id=f"chart-{n}") for n in range(self.CHARTS)]
         self.charts = ChartSet(self._chart_widgets)
         self._moment: RunMoment | None = None
         self._past = self.view
@@ -169,7 +169,7 @@ class RunPage(Page):
 
     @on(Chart.Zoomed)
     def _zoomed(self, event: Chart.Zoomed) -> None:
-        self.charts.zoom(self.view.step, event.closer, event.step)
+        self.charts.zoom(self.view.step, event.closer)
 
     @on(Chart.Panned)
     def _panned(self, event: Chart.Panned) -> None:
@@ -195,6 +195,10 @@ class RunPage(Page):
     def action_log_axis(self) -> None:
         """Toggle logarithmic value axes of the charts."""
         self.charts.toggle_log()
+
+    def action_all_values(self) -> None:
+        """Toggle between value axes of all values and fitted ones."""
+        self.charts.toggle_fit()
 
     def action_smoothing(self) -> None:
         """Toggle smoothing of the curves."""

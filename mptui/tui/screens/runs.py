@@ -70,7 +70,7 @@ class RunsScreen(Page):
     def compose(self) -> ComposeResult:
         """Lay out the list, the curves and the keys."""
         mode: Mode = "ascii" if self._ascii_only else "braille"
-        chart = Chart(mode=mode, id="curves")
+        chart = Chart(mode=mode, fitted=True, id="curves")
         chart.can_focus = False
         yield self._top
         yield RunTable(id="runs")

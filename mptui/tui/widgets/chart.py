@@ -18,7 +18,15 @@ from typing_extensions import Self, override
 
 from mptui.runs.listing.difference import Curves
 from mptui.runs.view.history import History
-from mptui.runs.view.numbers import Number, best_word, fitted, named, numbers_of, primary_chart
+from mptui.runs.view.numbers import (
+    Number,
+    best_word,
+    fitted,
+    metric_and_role,
+    named,
+    numbers_of,
+    primary_chart,
+)
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import Mark
 from mptui.runs.view.words import (
@@ -75,6 +83,11 @@ class Chart(Widget, can_focus=True):
 
     `show` sets the content. Unchanged content costs only a comparison; changed content repaints the lines
     that differ.
+
+    Args:
+        mode: Of which characters it is drawn.
+        fitted: Whether its axis is fitted to the later values until the user wants all (`Plot.fitted`).
+        id: The id of the widget.
     """
 
     BINDINGS = bindings("chart")
@@ -87,11 +100,10 @@ class Chart(Widget, can_focus=True):
             self.step = step
 
     class Zoomed(Message):
-        """The user wants to see fewer steps around `step`, or more."""
+        """The user wants to see fewer steps, or more."""
 
-        def __init__(self, step: float, closer: bool) -> None:
+        def __init__(self, closer: bool) -> None:
             super().__init__()
-            self.step = step
             self.closer = closer
 
     class Panned(Message):
@@ -101,10 +113,11 @@ class Chart(Widget, can_focus=True):
             super().__init__()
             self.share = share
 
-    def __init__(self, *, mode: Mode = "braille", id: str | None = None) -> None:
+    def __init__(self, *, mode: Mode = "braille", fitted: bool = False, id: str | None = None) -> None:
         self._is_titled = False
         super().__init__(id=id)
-        self._plot = Plot((), mode=mode)
+        self._plot = Plot((), mode=mode, fitted=fitted)
+        self._is_fitted = fitted
         self._pinned: float | None = None
         self._fingerprint: object = None
         self._title: tuple[str, Sequence[Number]] = ("", ())
@@ -169,6 +182,11 @@ class Chart(Widget, can_focus=True):
         self._change(log_y=not self._plot.log_y)
         self._say_modes()
 
+    def toggle_fit(self) -> None:
+        """Toggle between an axis of all values and one that is fitted to the later ones."""
+        self._change(fitted=not self._plot.fitted)
+        self._say_modes()
+
     def toggle_smoothing(self) -> None:
         """Toggle exponential smoothing of noisy curves; their values stay behind them as a band."""
         self._change(smooth=not self._plot.smooth)
@@ -178,6 +196,7 @@ class Chart(Widget, can_focus=True):
         plot = self._plot
         modes = (
             ("log axis", plot.log_y),
+            ("all values", plot.fitted != self._is_fitted),
             ("not smoothed", not plot.smooth),
             (_window_words(plot.window), plot.window is not None),
         )
@@ -240,7 +259,7 @@ class Chart(Widget, can_focus=True):
         self._change(cursor=self._pinned if here is None else here)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Zoom in at the mouse; with shift, pan to earlier steps."""
+        """Zoom in; with shift, pan to earlier steps."""
         self._scroll(event, -1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -260,10 +279,7 @@ class Chart(Widget, can_focus=True):
             self._pan(event, way)
             return
         event.stop()
-        first, last = self._plot.steps
-        offset = event.get_content_offset(self)
-        share = (offset.x - GUTTER + 0.5) / self._cells if offset else 1.0
-        self.post_message(self.Zoomed(first + min(max(share, 0.0), 1.0) * (last - first), way < 0))
+        self.post_message(self.Zoomed(way < 0))
 
     def _pan(self, event: events.MouseEvent, way: int) -> None:
         event.stop()
@@ -343,7 +359,8 @@ class ChartSet:
             name = names[number] if number < len(names) else ""
             numbers = numbers_of(view, name) if self.has_numbers else ()
             chart.entitle(named(view, name), numbers)
-            _show(chart, view, name, self._behind.get(name, {}), is_first=number == 0)
+            behind = self._behind.get(name, {})
+            _show(chart, view, name, behind, is_first=number == 0, has_numbers=self.has_numbers)
 
     def put_behind(self, curves: Curves) -> None:
         """Draw the curves of the parent of a fork behind those of the same charts."""
@@ -352,10 +369,9 @@ class ChartSet:
             if self._shown is not None:
                 self.show(*self._shown)
 
-    def zoom(self, last: float, closer: bool, centre: float | None = None) -> None:
-        """Show fewer or more of the steps to `last`, around `centre` or the cursor."""
-        centre = self._pinned if centre is None else centre
-        self._look_at(zoomed(self._window, last, closer, centre))
+    def zoom(self, last: float, closer: bool) -> None:
+        """Show fewer or more of the steps to `last`, around the cursor if there is one."""
+        self._look_at(zoomed(self._window, last, closer, self._pinned))
 
     def pan(self, last: float, share: float) -> None:
         """Show later steps by a share of those shown, or earlier ones if it is negative."""
@@ -382,6 +398,11 @@ class ChartSet:
         for chart in self._charts:
             chart.toggle_log()
 
+    def toggle_fit(self) -> None:
+        """Toggle between axes of all values and fitted ones."""
+        for chart in self._charts:
+            chart.toggle_fit()
+
     def toggle_smoothing(self) -> None:
         """Toggle smoothing of noisy curves."""
         for chart in self._charts:
@@ -393,31 +414,41 @@ class ChartSet:
             chart.look_at(window)
 
 
-def _show(chart: Chart, view: RunView, name: str, behind: Mapping[str, History], *, is_first: bool) -> None:
-    histories = view.histories.get(name, {})
-    words = list(dict.fromkeys(label.removesuffix(TRAIN).removesuffix(VALIDATION) for label in histories))
-    best = view.best.get(name)
+def _show(
+    chart: Chart,
+    view: RunView,
+    name: str,
+    behind: Mapping[str, History],
+    *,
+    is_first: bool,
+    has_numbers: bool,
+) -> None:
+    histories, best = view.histories.get(name, {}), view.best.get(name)
+    title, words = named(view, name), list(dict.fromkeys(metric_and_role(label)[0] for label in histories))
+    curves = []
+    for label, history in histories.items():
+        word, role = metric_and_role(label)
+        series = Series(
+            role if role and word == title else label,
+            history,
+            words.index(word) > 0,
+            is_noisy(name, label),
+            role=DEVICE if name == DEVICE else role or TRAIN,
+            points=role == VALIDATION,
+            titled=has_numbers and len(histories) == 1,
+        )
+        curves.append(series)
+    left = [
+        Series(f"{label} abandoned", history.abandoned, noisy=is_noisy(name, label), behind=ABANDONED)
+        for label, history in histories.items()
+        if history.abandoned is not None
+    ]
+    parents = [
+        Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=PARENT)
+        for label, history in behind.items()
+    ]
     chart.show(
-        [
-            Series(
-                label,
-                history,
-                words.index(label.removesuffix(TRAIN).removesuffix(VALIDATION)) > 0,
-                is_noisy(name, label),
-                role=DEVICE if name == DEVICE else VALIDATION if label.endswith(VALIDATION) else TRAIN,
-                points=label.endswith(VALIDATION),
-            )
-            for label, history in histories.items()
-        ]
-        + [
-            Series(f"{label} abandoned", history.abandoned, noisy=is_noisy(name, label), behind=ABANDONED)
-            for label, history in histories.items()
-            if history.abandoned is not None
-        ]
-        + [
-            Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=PARENT)
-            for label, history in behind.items()
-        ],
+        [*curves, *left, *parents],
         marks=tuple(view.marks) if is_first else (),
         skips=view.skips if is_first else None,
         best=None if best is None else (best_word(view, name), best.step, best.value),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from mptui import text as fmt
+from mptui.runs.view.history import POINTS as FEW
 from mptui.runs.view.history import CurveColumns, History, end_of_values
 from mptui.runs.view.state import Mark
 from mptui.runs.view.words import DEVICE, TRAIN, VALIDATION
@@ -43,13 +44,17 @@ class Axis:
 
     def rows(self, values: Floats, rows: int) -> NDArray[np.intp]:
         """Return the dot row of each value, 0 on top; what has no place (NaN) lands on row 0."""
-        share = np.clip(np.nan_to_num(self._shares(values)), 0, 1)
+        share = np.fmin(np.fmax(self._shares(values), 0), 1)
         row: NDArray[np.intp] = np.rint(share * (rows - 1)).astype(np.intp)
         return row
 
     def above(self, values: Floats) -> NDArray[np.bool_]:
         """Return which values lie above the axis, by more than rounding."""
         return np.asarray(self._shares(values) < -1e-6)
+
+    def below(self, values: Floats) -> NDArray[np.bool_]:
+        """Return which values lie below the axis, by more than rounding."""
+        return np.asarray(self._shares(values) > 1 + 1e-6)
 
     def _shares(self, values: Floats) -> Floats:
         """Return the place of each value as a share of the axis, 0 on top."""
@@ -157,12 +162,12 @@ Codes = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Packing of dots into cells: the weight of each dot, and the character of each sum."""
+    """Packing of dots into cells: the weight of each dot, and the code point of each sum."""
 
     across: int
     down: int
     weights: NDArray[np.uint8]
-    characters: str
+    glyphs: Codes
 
     def cells(self, mask: Mask) -> NDArray[np.intp]:
         """Pack a mask into one number per cell; 0 is empty."""
@@ -173,9 +178,9 @@ class Dots:
                 packed += mask[y :: self.down, x :: self.across] * int(self.weights[y, x])
         return packed
 
-    def glyphs(self) -> Codes:
-        """Return the code points of the characters, by packed number."""
-        return np.array([ord(character) for character in self.characters], dtype=np.uint32)
+
+def _codes(characters: str) -> Codes:
+    return np.array([ord(character) for character in characters], dtype=np.uint32)
 
 
 DOTS: dict[Mode, Dots] = {
@@ -183,10 +188,10 @@ DOTS: dict[Mode, Dots] = {
         2,
         4,
         np.array([[1, 8], [2, 16], [4, 32], [64, 128]], dtype=np.uint8),
-        " " + "".join(chr(0x2800 + code) for code in range(1, 256)),
+        _codes(" " + "".join(chr(0x2800 + code) for code in range(1, 256))),
     ),
-    "block": Dots(2, 2, np.array([[1, 2], [4, 8]], dtype=np.uint8), " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"),
-    "ascii": Dots(1, 1, np.array([[1]], dtype=np.uint8), " *"),
+    "block": Dots(2, 2, np.array([[1, 2], [4, 8]], dtype=np.uint8), _codes(" ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█")),
+    "ascii": Dots(1, 1, np.array([[1]], dtype=np.uint8), _codes(" *")),
 }
 
 ASCII_MARKERS = "*o+x#%"
@@ -227,6 +232,7 @@ class Series:
         behind: If it is a quiet line behind the others, the word for all such lines in the legend.
         role: What it is of (`ROLES`), which gives its colour; "": its place gives it.
         points: Whether it is a point for each value, without a line.
+        titled: Whether the title names it, so that the legend doesn't.
     """
 
     label: str
@@ -236,6 +242,7 @@ class Series:
     behind: str = ""
     role: str = ""
     points: bool = False
+    titled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +265,14 @@ class CurveShape:
         """All values that are drawn."""
         return (*self.line, *(self.band or ()))
 
-    def tops(self, seen: CurveColumns) -> Floats:
-        """Return the highest point in each column that has values; NaN in others."""
-        top = (self.band or self.line)[1]
-        return np.where(np.isfinite(seen.low), top, np.nan)
+    def ends(self, seen: CurveColumns) -> tuple[Floats, Floats]:
+        """Return the lowest and the highest point in each column that has values; NaN in others."""
+        low, high = self.band or self.line
+        known = np.isfinite(seen.low)
+        return (
+            np.where(known, low, np.nan).clip(-_LARGEST, _LARGEST),
+            np.where(known, high, np.nan).clip(-_LARGEST, _LARGEST),
+        )
 
 
 def shape_of(series: Series, seen: CurveColumns, smooth: bool) -> CurveShape:
@@ -347,6 +358,9 @@ PARENT, ABANDONED = "parent", "abandoned"
 """Words for series behind the others, which must come after them: of the parent of a fork, whose steps are
 shown as far as the run's own; of a branch that the run has left."""
 
+FITTED = 0.8
+"""Share of the steps in view, the last ones, whose values are on a fitted axis."""
+
 _BRAILLE = 0x2800
 _SIGN_EVERY = 8
 """Cells from a sign of a series to its next."""
@@ -362,8 +376,9 @@ class Plot:
     """All inputs of a drawing except its size.
 
     `best` is (word, step, value), `cursor` a step of the run, `planned` the (step, value) that lie ahead,
-    `window` the steps that are shown; None: all of them. `from_zero` begins the value axis at 0. `signed`:
-    each series but the first has a sign on its line, as there are no colours.
+    `window` the steps that are shown; None: all of them. `from_zero` begins the value axis at 0. `fitted`: a
+    linear axis that begins elsewhere covers the values of the last steps in view (`FITTED`), and the best.
+    `signed`: each series but the first has a sign on its line, as there are no colours.
     """
 
     series: Sequence[Series]
@@ -374,6 +389,7 @@ class Plot:
     from_zero: bool = False
     planned: Planned = ()
     log_y: bool = False
+    fitted: bool = False
     smooth: bool = True
     mode: Mode = "braille"
     cursor: float | None = None
@@ -392,7 +408,7 @@ class Plot:
         if self.window is not None:
             end = last if self.window.end is None else self.window.end
             return end - self.window.span, end
-        last = last_step([series for series in self.series if series.behind != PARENT])
+        last = last_step([series for series in self.series if series.behind in {"", ABANDONED}])
         end = self.planned[-1][0] if self.planned else 0.0
         return first, max(end_of_steps(last), end, first + 1)
 
@@ -416,10 +432,8 @@ class Drawing:
         self._curves = [
             shape_of(s, seen, plot.smooth) for s, seen in zip(plot.series, self._seen, strict=True)
         ]
-        self._tops = [
-            curve.tops(seen).clip(-_LARGEST, _LARGEST)
-            for curve, seen in zip(self._curves, self._seen, strict=True)
-        ]
+        ends = [curve.ends(seen) for curve, seen in zip(self._curves, self._seen, strict=True)]
+        self._bottoms, self._tops = ([each[end] for each in ends] for end in (0, 1))
         self._planned = self._plan(dots)
         axis = self._axis()
         if axis is None:
@@ -440,7 +454,9 @@ class Drawing:
 
     def _axis(self) -> Axis | None:
         """Choose the value axis for the visible values but outliers; None if there are none."""
-        values = np.concatenate([self._planned, *(part for curve in self._curves for part in curve.values)])
+        first = self._first_fitted()
+        curves = [part[first:] for curve in self._curves for part in curve.values]
+        values = np.concatenate([self._planned, *curves, self._visible_best()])
         if self.plot.log_y:
             values = values[values > 0].clip(min=1 / _LARGEST)
         values = values[np.isfinite(values)].clip(-_LARGEST, _LARGEST)
@@ -450,10 +466,32 @@ class Drawing:
         low, high = float(values.min()), float(values.max())
         if self.plot.log_y:
             return log_axis(low, high, self.plot.percent)
-        low = min(low, 0.0) if self.plot.from_zero else low
-        smooth = [curve.line[1] for curve in self._curves if curve.band is not None]
-        high = min(high, end_of_values(low, [*self._tops, self._planned], smooth))
+        smooth = [curve.line[1][first:] for curve in self._curves if curve.band is not None]
+        tops = [*(each[first:] for each in self._tops), self._planned, self._visible_best()]
+        bottoms = [-each[first:] for each in self._bottoms]
+        if self.plot.from_zero:
+            low = min(low, 0.0)
+        elif self.plot.fitted:
+            low = max(low, -end_of_values(-high, [*bottoms, -self._visible_best()], [-e for e in smooth]))
+        high = min(high, end_of_values(low, tops, smooth))
         return linear_axis(low, high, self._height, self.plot.percent)
+
+    def _first_fitted(self) -> int:
+        """Return the first column of dots whose values are on the axis: if it is fitted, not the first."""
+        plot = self.plot
+        if not plot.fitted or plot.log_y or plot.from_zero:
+            return 0
+        shown = min(last_step(plot.own), self._x1) - self._x0
+        dots = self._width * self._dots.across
+        first = int(max(shown, 0.0) * (1 - FITTED) / (self._x1 - self._x0) * dots)
+        are_enough = sum(np.isfinite(each[first:]).sum() for each in self._tops) >= FEW
+        return first if are_enough else 0
+
+    def _visible_best(self) -> Floats:
+        """Return the value of the best if its step is shown."""
+        best = self.plot.best
+        is_visible = best is not None and self._x0 <= best[1] <= self._x1
+        return np.array([best[2]] if best is not None and is_visible else [])
 
     def _plan(self, dots: int) -> Floats:
         """Return the planned value of each dot column after the last step, dashed; NaN elsewhere."""
@@ -477,10 +515,7 @@ class Drawing:
                 self._draw_line(*self._placed(*band), "raw", number)
         for number in order:
             self._draw_series(number)
-        for each, curve, tops in zip(series, self._curves, self._tops, strict=True):
-            if not each.behind:
-                part = "warn" if curve.band is None else "raw"
-                self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", part)
+        self._draw_cut()
         self._draw_axes()
         if self.plot.cursor is not None:
             self._draw_cursor(min(self.plot.cursor, last_step(self.plot.own)))
@@ -509,7 +544,7 @@ class Drawing:
         self._draw_line(low, high, self._style_of(number), number)
         if sign := self._sign(number):
             values = high[:: self._dots.across]
-            there = np.isfinite(values) & ~self._y.above(values) & (np.arange(values.size) % _SIGN_EVERY == 0)
+            there = self._on_axis(values) & (np.arange(values.size) % _SIGN_EVERY == 0)
             for cell in np.flatnonzero(there).tolist():
                 row = 1 + self._y.row(float(values[cell]), self._height)
                 self._write(row, GUTTER + cell, sign, self._style_of(number))
@@ -517,17 +552,52 @@ class Drawing:
     def _draw_points(self, number: int) -> None:
         """Draw a point for each value, on a cell of its own: it shares no dots with a line."""
         _, values = self._placed(self._seen[number].mean, self._seen[number].mean)
-        drawn = np.isfinite(values) & ~self._y.above(values)
+        drawn = self._on_axis(values)
         for dot in np.flatnonzero(drawn).tolist():
             cell, row = dot // self._dots.across, self._y.row(float(values[dot]), self._height)
             self._write(1 + row, GUTTER + cell, self._point(number), self._style_of(number))
             self._curve_top[cell] = min(self._curve_top[cell], row)
+
+    def _on_axis(self, values: Floats) -> Mask:
+        return np.isfinite(values) & ~self._y.above(values) & ~self._y.below(values)
 
     def _point(self, number: int) -> str:
         if self.plot.mode == "ascii":
             return self._marker("", number)
         place = [n for n, each in enumerate(self.plot.series) if each.points].index(number)
         return POINTS[place % len(POINTS)]
+
+    def _draw_cut(self) -> None:
+        """Mark where curves leave the axis, once a stretch, and say the furthest value at each edge."""
+        numbers = range(len(self.plot.own))
+        for row, way, sign in ((1, 1, "▲"), (self._height, -1, "▾")):
+            cut = [self._beyond(number, way) for number in numbers]
+            places = [(far, cell, part) for number in numbers for far, cell, part in cut[number]]
+            for _, cell, part in places:
+                self._write(row, GUTTER + cell, sign, part)
+            said = self._y.label(way * max(places)[0]) if places else ""
+            for _, cell, part in sorted(places, reverse=True):
+                if self._free(row, GUTTER + cell + 1, len(said) + 1):
+                    self._write(row, GUTTER + cell + 1, said, part)
+                    break
+
+    def _beyond(self, number: int, way: int) -> list[tuple[float, int, str]]:
+        """Return the furthest value of each stretch of a curve above the axis (`way` 1) or below it (-1).
+
+        With its cell and its part; a value below counts as negative.
+        """
+        curve, is_line = self._curves[number], not self.plot.series[number].points
+        ends = (curve.band or curve.line) if is_line else (self._bottoms[number], self._tops[number])
+        values = way * ends[(way + 1) // 2]
+        beyond = self._y.above(values) if way > 0 else self._y.below(-values)
+        if self._y.log or not beyond.any():  # a log axis marks what has no place on it
+            return []
+        outside = np.where(beyond, values, -np.inf).reshape(-1, self._dots.across).max(axis=1)
+        cells = np.flatnonzero(np.isfinite(outside))
+        stretches = np.split(cells, np.flatnonzero(np.diff(cells) > 1) + 1)
+        furthest = [int(each[outside[each].argmax()]) for each in stretches]
+        part = "warn" if curve.band is None else "axis"
+        return [(float(outside[cell]), cell, part) for cell in furthest]
 
     def _sign(self, number: int) -> str:
         """Return the sign on the line of a series; "" without one."""
@@ -549,13 +619,13 @@ class Drawing:
         rows = self._height * self._dots.down
         drawn = np.isfinite(low) & np.isfinite(high)
         mask = trace(self._y.rows(high, rows), self._y.rows(low, rows), drawn, rows)
-        mask[:, self._y.above(low)] = False
+        mask[:, self._y.above(low) | self._y.below(high)] = False
         if part == "raw":
             mask &= np.indices(mask.shape).sum(axis=0) % 2 == 0
         cells = self._dots.cells(mask)
         hit = cells > 0
         area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)
-        codes = self._dots.glyphs()[cells]
+        codes = self._dots.glyphs[cells]
         if self.plot.mode == "ascii":
             codes = np.where(hit, ord("." if part == "raw" else self._marker(part, number)), codes)
         elif self.plot.mode == "braille":
@@ -587,14 +657,16 @@ class Drawing:
     def _draw_legend(self) -> None:
         """Write the labels of the series on the right, abbreviated if they don't fit."""
         ascii_only = self.plot.mode == "ascii"
-        labels = [_narrow(series.label) for series in self.plot.own]
-        labels += dict.fromkeys(series.behind for series in self.plot.series if series.behind)
+        own = {number: series for number, series in enumerate(self.plot.own) if not series.titled}
+        behind = dict.fromkeys(series.behind for series in self.plot.series if series.behind)
+        numbers = [*own, *range(len(self.plot.own), len(self.plot.own) + len(behind))]
+        labels = [_narrow(label) for label in (*(series.label for series in own.values()), *behind)]
         if sum(len(label) + 6 for label in labels) > self._width:
             labels = [label.replace(VALIDATION, "val") for label in labels]
         # the swatch takes two cells and a space; the last label has no gap
         gap = 3 if sum(len(label) + 6 for label in labels) <= self._width + 3 else 1
         column = self._size[0]
-        for number in reversed(range(len(labels))):
+        for number, label in reversed([*zip(numbers, labels, strict=True)]):
             part = self._style_of(number)
             swatch = "╌╌" if self.plot.series[number].dashed else "──"
             swatch = swatch[0] + (self._sign(number) or swatch[0])
@@ -602,11 +674,11 @@ class Drawing:
                 swatch = self._marker(part, number)
             elif self.plot.series[number].points:
                 swatch = self._point(number)
-            column -= len(swatch) + 1 + len(labels[number])
+            column -= len(swatch) + 1 + len(label)
             if column < GUTTER:
                 return
             self._write(0, column, swatch, part)
-            self._write(0, column + len(swatch) + 1, labels[number], "text")
+            self._write(0, column + len(swatch) + 1, label, "text")
             column -= gap
 
     def _draw_cursor(self, step: float) -> None:

@@ -88,6 +88,8 @@ def charts(walk):
     program = walk.program
     walk("live.log_axis", "y", "log axis ─")
     walk("live.smoothing", "s", "not smoothed")
+    walk("live.all_values", "z", "all values")
+    program.send("z")
     program.send("y", "s")
     program.until(lambda: "log axis ─" not in program.text and "smoothed" not in program.text, "as before")
     walk("live.closer", "plus", "last 5,000")

@@ -103,6 +103,7 @@ def comparing(walk):
     walk("compare.metric", "m", walk.gone("╭─ loss · train"))
     walk("compare.log_axis", "y", "log axis ─")
     walk("compare.smoothing", "s", "not smoothed")
+    walk("compare.all_values", "z", "all values")
     walk("compare.focus", "tab", walk.recoloured(0, 1))
     walk("compare.close", "c", walk.gone("comparing 2 runs"))
     program.send("c", "m", "y", "tab", "left")  # the curves are not read yet when the second key comes
