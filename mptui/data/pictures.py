@@ -4,7 +4,7 @@ import io
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -140,11 +140,19 @@ def is_own_png(path: Path) -> bool:
 # ---------------------------------------------------------------------------------------------------
 
 WORST, RANDOM, BY_CLASS = "worst", "random", "by class"
-"""Groups of samples: those of the highest error; the same ones at each validation; the same ones by class."""
+"""Groups of samples: the worst of all; the same ones at each validation; the worst of each class."""
 
 
 CAPTION = 28
 """Height in pixels of the words below a sample in a picture: two lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassShare:
+    """The number of a class, and its probability."""
+
+    number: int
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,7 @@ class SamplePrediction:
         truth: Its class; None with masks.
         predicted: The most probable class; None with masks.
         probability: That of the predicted class; None with masks.
+        top: The most probable classes; empty with masks.
     """
 
     index: int
@@ -166,6 +175,7 @@ class SamplePrediction:
     truth: int | None
     predicted: int | None
     probability: float | None
+    top: list[ClassShare] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
+from mptui.data.batch import Batch
 from mptui.data.pictures import EXTRA, HIT, MISSED, bright
 from mptui.data.types import IGNORE
 from mptui.engine.mailbox import Stopped
@@ -80,8 +81,17 @@ def test_the_worst_and_the_same_images_with_what_is_predicted(tmp_path, always, 
     random = [[each.index for each in pictures.groups["random"]] for pictures in taken]
     assert len({*random[0]}) == 16
     assert random[0] == random[1] == random[2]
-    by_class = [each.truth for each in taken[-1].groups["by class"]]
-    assert by_class == [0] * 4 + [1] * 4 + [2] * 4
+    shares, order = logits.softmax(dim=1).topk(3)
+    for each in worst:
+        assert [share.number for share in each.top] == order[each.index].tolist()
+        assert [share.probability for share in each.top] == pytest.approx(
+            shares[each.index].tolist(), rel=1e-4
+        )
+    in_order = expected.argsort(descending=True).tolist()
+    of_class = [[index for index in in_order if labels[index] == number][:4] for number in range(3)]
+    worst_first = sorted(of_class, key=lambda indices: -expected[indices[0]])
+    by_class = [each.index for each in taken[-1].groups["by class"]]
+    assert by_class == [index for indices in worst_first for index in indices]
     assert taken[-1].confusion.sum(axis=1).tolist() == [15, 15, 15]
     assert taken[-1].classes == CLASSES
     found = of(events, ImagesGenerated)
@@ -141,15 +151,17 @@ def test_short_validations_have_the_first_the_best_and_the_last(tmp_path, monkey
 
 def test_a_diverged_network_and_masks_without_a_pixel_have_pictures_too(tmp_path, always):
     trainer, _, _ = trained(tmp_path / "any", epochs=1)
-    picked = PickedSamples(of_classes, 16, np.array([0]))
+    picked = PickedSamples(of_classes, 16, np.array([0]), torch.arange(3.0))
     logits = torch.zeros(SAMPLES, 3)
     logits[7] = float("nan")
     with trainer.context.job.val_loader.window_at(0, 99, 0) as window:
         for batch in window:
             first = int(batch.sample_indices[0])
             picked.add(logits[first : first + batch.size], batch)
-    worst, _ = picked.take()
+    worst, by_class, _ = picked.take()
     assert worst is not None
+    assert by_class is not None
+    assert 7 in by_class.indices_N
     assert worst.ranked[0] == (float("inf"), 7)
     _, _, unseen = trained(tmp_path / "unseen", kind=SeenInTraining, epochs=1)
     assert {each.error for each in unseen[-1].groups["worst"]} == {0.0}
@@ -161,6 +173,22 @@ class SeenInTraining(Scene):
 
     def read(self, side_hint=None):
         return Unseen(self.index).read() if self.index >= 10_000 else super().read()
+
+
+def test_a_class_of_few_samples_takes_no_place_of_another():
+    picked = PickedSamples(of_classes, 2, np.array([0]), torch.arange(3.0))
+    labels = torch.tensor([0] * 12 + [1])  # none of the last class
+    for first in range(0, 130, 13):  # as many as it takes to choose among chosen ones
+        errors = first + torch.arange(13.0)
+        logits = torch.zeros(13, 3).scatter(1, labels[:, None], -errors[:, None])
+        picked.add(logits, Batch(torch.zeros(13, 3, 4, 4), labels, 13, 13, np.arange(13) + first))
+    _, by_class, _ = picked.take()
+    assert by_class is not None
+    assert {*by_class.classes} == {0, 1}
+    for number, worst in enumerate(([128, 127, 126, 125], [129, 116, 103, 90])):
+        ranked = zip(by_class.classes, by_class.ranked, strict=True)
+        found = sorted((sample for of, sample in ranked if of == number), reverse=True)
+        assert [index for _, index in found[:4]] == worst
 
 
 def test_of_many_classes_the_worst_ones_are_shown_by_class(tmp_path, always, monkeypatch):

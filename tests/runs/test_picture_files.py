@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mptui.data.pictures import ClassShare
 from mptui.runs.store.files import Records
 from mptui.runs.store.pictures import FOLDER, read
 from tests.hostile import NAMES
@@ -42,6 +43,22 @@ def test_each_sample_is_found_in_the_picture_with_what_is_predicted(tmp_path, re
             assert (width, height) == (96, 96)  # small images are enlarged
             part = sheet.convert("RGB").crop((left, top, left + width, top + height))
             assert part.getcolors() == [(96 * 96, colour)]
+
+
+def test_the_most_probable_classes_are_kept_and_files_of_earlier_versions_open(tmp_path, records):
+    top = [ClassShare(1, 0.75), ClassShare(0, 0.25)]
+    path = tmp_path / records.write_pictures(pictures(groups={"worst": [sample(7, RED, top=top)]}))
+    assert kept(path).groups["worst"][0].top == top
+    described = path.with_suffix(".json")
+    written = json.loads(described.read_text())
+    for number, damaged in ((2, True), (0, False)):
+        written["groups"]["worst"][0]["top"][0]["number"] = number
+        described.write_text(json.dumps(written))
+        assert (read(path) is None) == damaged
+    del written["groups"]["worst"][0]["top"]
+    described.write_text(json.dumps({**written, "version": 2}))
+    assert kept(path).groups["worst"][0].top == []
+    assert kept(path).groups["worst"][0].probability == 0.75
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path, records):

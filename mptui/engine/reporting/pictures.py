@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from typing_extensions import override
 
 from mptui.config.schema import DataConfig
 from mptui.data.batch import Batch, to_device
@@ -20,6 +21,7 @@ from mptui.data.pictures import (
     BY_CLASS,
     RANDOM,
     WORST,
+    ClassShare,
     Palette,
     PicturedSample,
     Pixels,
@@ -30,7 +32,7 @@ from mptui.data.pictures import (
 )
 from mptui.data.rng import RandomStream, generator
 from mptui.data.transforms import HALF, IMAGENET, Normalization
-from mptui.data.types import IGNORE, LabelledSplit
+from mptui.data.types import IGNORE
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import PROGRESS_S, ValidationResult, in_eval_mode, worst_classes
 from mptui.engine.guards.memory import compute_in_pieces
@@ -49,16 +51,24 @@ OnPictures = Callable[[ValidationPictures], str]
 # Of each batch, only the images of picked samples are kept, made small. Nothing waits for the device before
 # the end.
 #
-# Shapes: B samples, K classes, N picked samples, C channels, H and W pixels.
+# Shapes: B samples, K classes, S of them shown, N picked samples, F figures, C channels, H and W pixels.
 
 SIDE = 96
 """Largest side of a picture in pixels."""
 
-_MERGED = 8
-"""Batches whose worst samples are kept before the worst of all are: a call costs more than its work."""
+OF_CLASS, TOP = 4, 3
+"""Numbers of the worst samples of a class, and of the most probable classes of a sample that are told."""
+
+_MERGED = 128
+"""Samples that are kept before the worst of them are chosen: a call costs more than its work."""
+
+_ERROR, _TRUTH = 0, 1
+"""Columns of figures; the next ones are the most probable classes, each followed by its probability."""
+_NO_CLASS = -1.0
+"""True class of a row that fills the place of a sample that is not there."""
 
 Figures = tuple[torch.Tensor, torch.Tensor | None]
-"""figures_B4 (error, true class, predicted class, its probability), and with masks the predicted ones_BHW."""
+"""figures_BF (with masks only the errors), and with masks the predicted ones_BHW."""
 Measure = Callable[[torch.Tensor, torch.Tensor], Figures]
 """Returns the figures of samples, given what the network returned for them and their targets."""
 
@@ -66,10 +76,10 @@ Measure = Callable[[torch.Tensor, torch.Tensor], Figures]
 def of_classes(logits_BK: torch.Tensor, targets_B: torch.Tensor) -> Figures:
     """Measure images in classes: the error is the cross-entropy."""
     log_p_BK = logits_BK.float().log_softmax(dim=1)
-    highest_B, predicted_B = log_p_BK.max(dim=1)
-    errors_B = -log_p_BK.gather(1, targets_B[:, None]).squeeze(1)
-    figures = (errors_B, targets_B.float(), predicted_B.float(), highest_B.exp())
-    return torch.stack(figures, dim=1), None
+    errors_B1 = -log_p_BK.gather(1, targets_B[:, None])
+    highest, classes = log_p_BK.topk(min(TOP, log_p_BK.shape[1]), dim=1)
+    told = torch.stack([classes.float(), highest.exp()], dim=2).flatten(1)
+    return torch.cat([errors_B1, targets_B[:, None].float(), told], dim=1), None
 
 
 def of_masks(logits_BKHW: torch.Tensor, targets_BHW: torch.Tensor) -> Figures:
@@ -78,7 +88,7 @@ def of_masks(logits_BKHW: torch.Tensor, targets_BHW: torch.Tensor) -> Figures:
     valid_BHW = targets_BHW != IGNORE
     wrong_B = ((predicted_BHW != targets_BHW) & valid_BHW).sum(dim=(1, 2))
     errors_B = wrong_B / valid_BHW.sum(dim=(1, 2)).clamp(min=1)
-    return F.pad(errors_B[:, None], (0, 3)), predicted_BHW
+    return errors_B[:, None], predicted_BHW
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +96,18 @@ class _Rows:
     """Picked samples on the device: their positions among all seen ones, figures, small images and masks."""
 
     positions_N: torch.Tensor
-    figures_N4: torch.Tensor
+    figures_NF: torch.Tensor
     images_NCHW: torch.Tensor
     masks_N2HW: torch.Tensor
     """The mask and the prediction, int16; of images in classes [N, 0]."""
 
     @property
     def _tensors(self) -> tuple[torch.Tensor, ...]:
-        return self.positions_N, self.figures_N4, self.images_NCHW, self.masks_N2HW
+        return self.positions_N, self.figures_NF, self.images_NCHW, self.masks_N2HW
 
-    def worst(self, count: int) -> "_Rows":
-        """Return the rows of the highest error; NaN is the highest."""
-        rows = self.figures_N4[:, 0].topk(min(count, len(self.figures_N4))).indices
-        return _Rows(*(each.index_select(0, rows) for each in self._tensors))
+    def at(self, rows_N: torch.Tensor) -> "_Rows":
+        """Return some of the rows."""
+        return _Rows(*(each.index_select(0, rows_N) for each in self._tensors))
 
     @classmethod
     def joined(cls, parts: Sequence["_Rows"]) -> "_Rows":
@@ -108,6 +117,8 @@ class _Rows:
     def on_host(self, indices: npt.NDArray[np.int64]) -> "PickedRows":
         """Return the rows in host memory, given the index of the sample at each position. Syncs."""
         arrays: list[npt.NDArray[Any]] = [each.cpu().numpy() for each in self._tensors]
+        is_there = (arrays[1][:, _TRUTH : _TRUTH + 1] != _NO_CLASS).all(axis=1)
+        arrays = [array[is_there] for array in arrays]
         return PickedRows(indices[arrays[0]], *arrays[1:])
 
 
@@ -117,21 +128,81 @@ class PickedRows:
 
     Attributes:
         indices_N: Index of each sample in the validation set.
-        figures_N4: Error, true class, predicted class, its probability.
+        figures_NF: Error, true class, and the most probable classes, each with its probability.
         images_NCHW: The images, as the network sees them, at most `SIDE` pixels wide and high; float32.
         masks_N2HW: The mask and the prediction; of images in classes [N, 0].
     """
 
     indices_N: npt.NDArray[np.int64]
-    figures_N4: npt.NDArray[np.float32]
+    figures_NF: npt.NDArray[np.float32]
     images_NCHW: npt.NDArray[np.float32]
     masks_N2HW: npt.NDArray[np.int16]
 
     @property
     def ranked(self) -> list[tuple[float, int]]:
         """The error and the index of each sample; NaN is infinite."""
-        errors = np.nan_to_num(self.figures_N4[:, 0], nan=np.inf, posinf=np.inf)
+        errors = np.nan_to_num(self.figures_NF[:, _ERROR], nan=np.inf, posinf=np.inf)
         return list(zip(errors.tolist(), self.indices_N.tolist(), strict=True))
+
+    @property
+    def classes(self) -> list[int]:
+        """The true class of each sample."""
+        return [int(number) for number in self.figures_NF[:, _TRUTH]]
+
+
+At = Callable[[torch.Tensor], _Rows]
+"""Returns the rows at some places."""
+
+
+class _Worst:
+    """The rows of the highest error so far; NaN is the highest.
+
+    Args:
+        count: Largest number of rows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._parts: list[_Rows] = []
+
+    def choose(self, figures_BF: torch.Tensor, at: At) -> _Rows:
+        """Return the worst rows of those with these figures."""
+        return at(figures_BF[:, _ERROR].topk(min(self.count, len(figures_BF))).indices)
+
+    def add(self, rows: _Rows) -> None:
+        """Add rows that were chosen of a batch."""
+        self._parts.append(rows)
+        if sum(len(part.positions_N) for part in self._parts) >= max(_MERGED, 2 * self.count):
+            self._parts = [self.rows()]
+
+    def rows(self) -> _Rows:
+        """Return the worst of all."""
+        rows = _Rows.joined(self._parts)
+        return self.choose(rows.figures_NF, rows.at)
+
+
+class _WorstOfClasses(_Worst):
+    """The rows of the highest error of each class.
+
+    Args:
+        classes_S: The classes.
+    """
+
+    def __init__(self, classes_S: torch.Tensor) -> None:
+        super().__init__(OF_CLASS * len(classes_S))
+        self._classes_S = classes_S
+
+    @override
+    def choose(self, figures_BF: torch.Tensor, at: At) -> _Rows:
+        if len(figures_BF) <= self.count:
+            return at(torch.arange(len(figures_BF), device=figures_BF.device))
+        is_of_SB = figures_BF[:, _TRUTH] == self._classes_S[:, None]
+        errors_SB = torch.where(is_of_SB, figures_BF[:, _ERROR], -math.inf)
+        highest, places = errors_SB.topk(OF_CLASS, dim=1)
+        rows = at(places.flatten())
+        # of a class with fewer samples: another one, which may be there twice then
+        rows.figures_NF[:, _TRUTH].masked_fill_(highest.flatten() == -math.inf, _NO_CLASS)
+        return rows
 
 
 class PickedSamples:
@@ -141,13 +212,15 @@ class PickedSamples:
         measure: Measures the samples of a batch.
         worst: Number of samples of the highest error.
         chosen: Indices of the samples that are picked whatever their error.
+        classes_S: The classes of which the worst samples are picked, too, on the device.
     """
 
-    def __init__(self, measure: Measure, worst: int, chosen: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, measure: Measure, worst: int, chosen: npt.NDArray[np.int64], classes_S: torch.Tensor
+    ) -> None:
         self._measure = measure
-        self._count = worst
+        self._worst = [_Worst(worst), *([_WorstOfClasses(classes_S)] if len(classes_S) else [])]
         self._chosen = chosen
-        self._worst: list[_Rows] = []
         self._wanted: list[_Rows] = []
         self._indices: list[npt.NDArray[np.int64]] = []
         self._seen = 0
@@ -156,34 +229,40 @@ class PickedSamples:
         """Look at a batch. A batch that fails for lack of memory comes again. Never syncs."""
         size = batch.size
         outputs, targets = outputs.detach()[:size], batch.targets[:size]
-        figures_B4, masks = self._measure(outputs, targets)
+        figures_BF, masks = self._measure(outputs, targets)
+        small_BCHW = None
+        if size <= sum(kept.count for kept in self._worst):  # most of them are picked, and some twice
+            small_BCHW = _small(batch.images_BCHW[:size])
 
         def rows(rows_N: torch.Tensor) -> _Rows:
-            images_NCHW = _small(batch.images_BCHW.index_select(0, rows_N))
-            figures_N4 = figures_B4.index_select(0, rows_N)
-            both = figures_N4.new_empty(len(rows_N), 0, dtype=torch.int16)
+            if small_BCHW is None:
+                images_NCHW = _small(batch.images_BCHW.index_select(0, rows_N))
+            else:
+                images_NCHW = small_BCHW.index_select(0, rows_N)
+            figures_NF = figures_BF.index_select(0, rows_N)
+            both = figures_NF.new_empty(len(rows_N), 0, dtype=torch.int16)
             if masks is not None:
                 pair = (targets.index_select(0, rows_N), masks.index_select(0, rows_N))
                 both = torch.stack([_nearest(each.short()) for each in pair], dim=1)
-            return _Rows(rows_N + self._seen, figures_N4, images_NCHW, both)
+            return _Rows(rows_N + self._seen, figures_NF, images_NCHW, both)
 
-        worst = rows(figures_B4[:, 0].topk(min(self._count, size)).indices)
+        worst = [kept.choose(figures_BF, rows) for kept in self._worst]
         places = np.flatnonzero(np.isin(batch.sample_indices, self._chosen))
         if len(places):
-            self._wanted.append(rows(to_device(places, figures_B4.device)))
-        self._worst.append(worst)
+            self._wanted.append(rows(to_device(places, figures_BF.device)))
+        for kept, part in zip(self._worst, worst, strict=True):
+            kept.add(part)
         self._indices.append(batch.sample_indices.copy())
         self._seen += size
-        if len(self._worst) >= _MERGED:
-            self._worst = [_Rows.joined(self._worst).worst(self._count)]
 
-    def take(self) -> tuple[PickedRows | None, PickedRows | None]:
-        """Return the worst samples and the chosen ones; None where there are none. Syncs."""
+    def take(self) -> tuple[PickedRows | None, PickedRows | None, PickedRows | None]:
+        """Return the worst samples, those of each class, and the chosen ones; None for none. Syncs."""
         if not self._indices:
-            return None, None
+            return None, None, None
         indices = np.concatenate(self._indices)
+        worst, of_classes = [*(kept.rows().on_host(indices) for kept in self._worst), None][:2]
         wanted = _Rows.joined(self._wanted).on_host(indices) if self._wanted else None
-        return _Rows.joined(self._worst).worst(self._count).on_host(indices), wanted
+        return worst, of_classes, wanted
 
 
 def _small(images_NCHW: torch.Tensor) -> torch.Tensor:
@@ -209,8 +288,8 @@ def _factor(images: torch.Tensor) -> int:
 
 OF_GROUP = 16
 """Number of the worst samples, and of the random ones."""
-OF_CLASS, CLASSES_SHOWN = 4, 16
-"""Largest number of samples of a class, and of classes with samples; the others are not pictured by class."""
+CLASSES_SHOWN = 16
+"""Largest number of classes with their worst samples; the others are not pictured by class."""
 SEAM, _GREY = 2, 128
 """Width in pixels and brightness of the line between an image and its masks."""
 _MOST_CONFUSED = 1000
@@ -232,8 +311,8 @@ class PredictionPictures(Hook):
         self._context = context
         self._on_pictures = on_pictures
         self._picked: PickedSamples | None = None
-        self._chosen: dict[str, npt.NDArray[np.int64]] | None = None
-        self._shown: Iterable[int] = range(CLASSES_SHOWN)
+        self._random: npt.NDArray[np.int64] | None = None
+        self._shown: Sequence[int] = range(CLASSES_SHOWN)
         self._unwritten: dict[str, ValidationPictures] = {}
         self._cost_s = 0.0
         self._ended_at = -float("inf")
@@ -251,13 +330,15 @@ class PredictionPictures(Hook):
         """Pick samples of a batch."""
         if self._picked is None:
             measure = of_masks if self._has_masks else of_classes
-            self._picked = PickedSamples(measure, OF_GROUP, np.concatenate([*self._choices().values()]))
+            shown = np.array([] if self._has_masks else self._shown, np.float32)
+            classes_S = to_device(shown, self._context.device)
+            self._picked = PickedSamples(measure, OF_GROUP, self._random_indices(), classes_S)
         self._picked.add(outputs, batch)
 
     def validated(self, measured: ValidationResult, epoch: int, best: bool) -> None:
         """Put the pictures of all ranks together, and write them if it is time."""
         picked, self._picked = self._picked, None
-        groups = self._groups(*(None, None) if picked is None else picked.take())
+        groups = self._groups(*(None, None, None) if picked is None else picked.take())
         self._show_worst_classes(measured)
         if self._on_pictures is None:
             return
@@ -313,7 +394,6 @@ class PredictionPictures(Hook):
         if len(self._classes) > CLASSES_SHOWN:
             names = next(iter(worst_classes(measured.per_class, CLASSES_SHOWN).values()), {})
             self._shown = sorted(map(self._classes.index, names))
-            self._chosen = None
 
     @property
     def _has_masks(self) -> bool:
@@ -325,27 +405,32 @@ class PredictionPictures(Hook):
         assert isinstance(task, Classification | Segmentation), "else the hook is not active"
         return task.classes
 
-    def _choices(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the indices of the samples that are the same at each validation, by group."""
-        if self._chosen is None:
+    def _random_indices(self) -> npt.NDArray[np.int64]:
+        """Return the indices of the samples that are the same at each validation."""
+        if self._random is None:
             job = self._context.job
             assert job.val_split is not None, "else the hook is not active"
             random = generator(RandomStream.PICTURES, job.config.training.seed)
-            order = random.permutation(len(job.val_split))
-            self._chosen = {RANDOM: order[:OF_GROUP]}
-            if isinstance(job.val_split, LabelledSplit) and not self._has_masks:
-                self._chosen[BY_CLASS] = _by_class(job.val_split.sample_labels, order, self._shown)
-        return self._chosen
+            self._random = random.permutation(len(job.val_split))[:OF_GROUP]
+        return self._random
 
-    def _groups(self, worst: PickedRows | None, wanted: PickedRows | None) -> dict[str, list[PicturedSample]]:
+    def _groups(
+        self, worst: PickedRows | None, of_classes: PickedRows | None, wanted: PickedRows | None
+    ) -> dict[str, list[PicturedSample]]:
         """Return the samples of each group, of all ranks, which meet twice."""
         ranks = self._context.ranks
-        ranked = ranks.gather([] if worst is None else worst.ranked)
-        errors = {index: error for rank in ranked for error, index in rank}
-        most = sorted(errors, key=lambda index: (-errors[index], index))[:OF_GROUP]
-        own = {**self._pictured(worst, {*most}), **self._pictured(wanted, None)}
+        ranked = ranks.gather(([] if worst is None else worst.ranked, _by_class(of_classes)))
+        groups = {
+            WORST: _most([sample for own, _ in ranked for sample in own], OF_GROUP),
+            RANDOM: self._random_indices().tolist(),
+        }
+        if not self._has_masks:
+            groups[BY_CLASS] = _worst_of_each([by_class for _, by_class in ranked], self._shown)
+        named = {*groups[WORST], *groups.get(BY_CLASS, ())}
+        own = self._pictured(wanted, None)
+        for rows in (worst, of_classes):
+            own |= self._pictured(rows, named)
         found = {index: sample for rank in ranks.gather(own) for index, sample in rank.items()}
-        groups = {WORST: most, **{name: chosen.tolist() for name, chosen in self._choices().items()}}
         return {
             name: [found[index] for index in indices if index in found] for name, indices in groups.items()
         }
@@ -381,7 +466,7 @@ def _sample(
     colours: Palette,
     classes: Sequence[str],
 ) -> PicturedSample:
-    error, truth, predicted, probability = rows.figures_N4[row].tolist()
+    error, *figures = rows.figures_NF[row].tolist()
     masks = rows.masks_N2HW[row]
     if masks.size:
         seam = np.full((len(pixels_HWC), SEAM, 3), _GREY, np.uint8)
@@ -390,15 +475,37 @@ def _sample(
         drawn = [coloured(truth_HW, colours), coloured(predicted_HW, colours), errors_HW3]
         pixels_HWC = np.concatenate([pixels_HWC, *(each for part in drawn for each in (seam, part))], axis=1)
         return PicturedSample(index, file, error, None, None, None, pixels_HWC)
-    return PicturedSample(index, file, error, int(truth), int(predicted), probability, pixels_HWC)
+    truth, *told = figures
+    top = [ClassShare(int(number), share) for number, share in zip(told[::2], told[1::2], strict=True)]
+    first = top[0]
+    return PicturedSample(
+        index, file, error, int(truth), first.number, first.probability, pixels_HWC, top=top
+    )
 
 
-def _by_class(
-    labels_N: npt.NDArray[np.int64], order: npt.NDArray[np.int64], shown: Iterable[int]
-) -> npt.NDArray[np.int64]:
-    """Return the first samples in `order` of each of the classes `shown`."""
-    labels_N = labels_N[order]
-    return np.concatenate([order[:0], *(order[labels_N == number][:OF_CLASS] for number in shown)])
+Ranked = list[tuple[float, int]]
+"""The error and the index of samples."""
+
+
+def _most(ranked: Ranked, count: int) -> list[int]:
+    """Return the indices of the highest errors."""
+    return [index for _, index in sorted({*ranked}, key=lambda each: (-each[0], each[1]))[:count]]
+
+
+def _by_class(rows: PickedRows | None) -> dict[int, Ranked]:
+    """Return the samples of each class."""
+    found: dict[int, Ranked] = {}
+    if rows is not None:
+        for number, sample in zip(rows.classes, rows.ranked, strict=True):
+            found.setdefault(number, []).append(sample)
+    return found
+
+
+def _worst_of_each(ranks: Sequence[dict[int, Ranked]], shown: Iterable[int]) -> list[int]:
+    """Return the indices of the worst samples of each class, those of the worst class first."""
+    of_class = [[sample for rank in ranks for sample in rank.get(number, ())] for number in shown]
+    worst_first = sorted(filter(None, of_class), key=max, reverse=True)
+    return [index for samples in worst_first for index in _most(samples, OF_CLASS)]
 
 
 def visible(images_NCHW: npt.NDArray[np.float32], data: DataConfig) -> Pixels:

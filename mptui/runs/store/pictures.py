@@ -24,8 +24,8 @@ from mptui.io.records import reader_of
 from mptui.text import clean, clean_name
 
 FOLDER, DATA = "predictions", "data.png"
-VERSION = 2
-"""Version of a record; before 2, pictures of masks had no errors in them."""
+VERSION = 3
+"""Version of a record; before 3, samples had no `top`, and before 2, pictures of masks no errors in them."""
 
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.png")
 _LARGEST = 64 << 20
@@ -88,6 +88,7 @@ def write(run: Path, pictures: ValidationPictures, guard: Guard = contextlib.nul
                         each.predicted,
                         each.probability,
                         list(box),
+                        top=each.top,
                     )
                     for each, box in zip(samples, boxes[group], strict=True)
                 ]
@@ -164,12 +165,14 @@ def _place_of(path: Path) -> tuple[int, int] | None:
 def read(path: Path) -> PictureRecord | None:
     """Read what is in the picture `path`, safe to show; None if it is missing or damaged."""
     try:
-        record: PictureRecord = _read(json.loads(read_regular(path.with_suffix(".json"), _LARGEST)))
+        content = read_regular(path.with_suffix(".json"), _LARGEST)
+        record: PictureRecord = _read(json.loads(content, object_hook=_with_top))
     except (OSError, TypeError, ValueError, KeyError, OverflowError, RecursionError):
         return None
     numbers = [number for cell in record.confusion or () for number in cell[:2]]
     for sample in (sample for samples in record.groups.values() for sample in samples):
         numbers += [number for number in (sample.truth, sample.predicted) if number is not None]
+        numbers += [each.number for each in sample.top]
         if len(sample.box) != 4 or min(sample.box) < 0:
             return None
     cells_are_whole = all(len(cell) == 3 and cell[2] >= 0 for cell in record.confusion or ())
@@ -180,6 +183,11 @@ def read(path: Path) -> PictureRecord | None:
         classes=[clean(name, _LONGEST_NAME) for name in record.classes],
         groups={clean(name, 24): [_cleaned(s) for s in samples] for name, samples in record.groups.items()},
     )
+
+
+def _with_top(record: dict[str, object]) -> dict[str, object]:
+    """Add what a sample of an earlier version lacks."""
+    return {"top": [], **record} if "box" in record else record
 
 
 def _cleaned(sample: SampleRecord) -> SampleRecord:
