@@ -2,8 +2,9 @@
 
 `text-disabled` is a colour here: Textual's own value, `auto 38%`, has no effect within a line of text.
 
-The colours of the first six curves are those of Okabe and Ito, distinguishable with any colour vision. An
-accent colour marks the selection; green, amber and red are only for states.
+A curve of a run has the colour of its role: of train, of validation, of the device. Runs that are compared
+have the colours of Okabe and Ito, distinguishable with any colour vision. An accent colour marks the
+selection; green, amber and red are only for states. `selected` is the ground of a selected row.
 """
 
 from rich.style import Style as RichStyle
@@ -32,7 +33,8 @@ _SERIES = {
     "quiet": "#8b97a5",
     "footer-key-foreground": "#8cc8ee",
     "scrollbar-background": "#1b222b",
-    "text-disabled": "#66717d",
+    "text-disabled": "#7f8a97",
+    "selected": "#1b2e3c",
 }
 
 DARK = Theme(
@@ -83,7 +85,8 @@ LIGHT = Theme(
         "frame": "#c9ced3",
         "quiet": "#58636d",
         "footer-key-foreground": "#0a5c94",
-        "text-disabled": "#848e97",
+        "text-disabled": "#5f6872",
+        "selected": "#d3e1e9",
     },
 )
 
@@ -105,7 +108,7 @@ ANSI = Theme(
     variables={
         **_ANSI.variables,
         "train-curve": "ansi_bright_blue",
-        "validation-curve": "ansi_yellow",
+        "validation-curve": "ansi_magenta",
         "device-curve": "ansi_green",
         "series-1": "ansi_bright_blue",
         "series-2": "ansi_yellow",
@@ -123,6 +126,7 @@ ANSI = Theme(
         "frame": "ansi_bright_black",
         "quiet": "ansi_default",
         "text-disabled": "ansi_bright_black",
+        "selected": "ansi_default",
         "footer-key-foreground": "ansi_cyan",
     },
 )

@@ -16,11 +16,13 @@ _SIGHT = {
 }
 """Matrices of Machado, Oliveira and Fernandes (2009) on linear RGB."""
 
-XTERM = {"ansi_bright_blue": "#5c5cff", "ansi_yellow": "#cdcd00", "ansi_green": "#00cd00"}
-LINUX = {"ansi_bright_blue": "#5555ff", "ansi_yellow": "#aa5500", "ansi_green": "#00aa00"}
+XTERM = {"bright_blue": "#5c5cff", "magenta": "#cd00cd", "yellow": "#cdcd00", "green": "#00cd00"}
+LINUX = {"bright_blue": "#5555ff", "magenta": "#aa00aa", "yellow": "#aa5500", "green": "#00aa00"}
 
-_LEAST = 20
+_LEAST, _LEAST_OF_16 = 20, 14
 """The least distance of two curves in CIELAB; about 2 can just be seen where they touch."""
+
+_ON_ROWS = ("foreground", "quiet", "text-accent", "text-warning", "text-error", "text-success")
 
 
 def linear(colour):
@@ -68,7 +70,23 @@ def test_curves_and_their_words_are_legible_on_each_background(theme):
     assert contrast(theme.warning, theme.panel) >= 4.5
 
 
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+def test_a_selected_row_and_a_placeholder_are_legible(theme):
+    colours = theme.to_color_system().generate() | theme.variables
+    for words in _ON_ROWS:
+        assert contrast(colours[words], colours["selected"]) >= 4.5, words
+    for ground in (theme.background, theme.surface, theme.panel):
+        assert contrast(colours["text-disabled"], ground) >= 4.5, ground
+        assert contrast(colours["selected"], ground) >= 1.05
+
+
 @pytest.mark.parametrize("palette", [XTERM, LINUX], ids=["xterm", "linux"])
-def test_curves_are_legible_in_sixteen_colours_on_black(palette):
-    for role in ROLES:
-        assert contrast(palette[ANSI.variables[f"{role}-curve"]], "#000000") >= 3, role
+@pytest.mark.parametrize("sight", _SIGHT)
+def test_roles_are_legible_and_told_apart_in_sixteen_colours(palette, sight):
+    named = [ANSI.variables[f"{role}-curve"] for role in ROLES]
+    colours = [palette[name.removeprefix("ansi_")] for name in (*named, ANSI.warning)]
+    assert min(contrast(colour, "#000000") for colour in colours) >= 3
+    assert min(contrast(colour, "#ffffff") for colour in colours[:2]) >= 3
+    told = colours if sight == "usual" else colours[:3]
+    seen = [lab(np.clip(_SIGHT[sight] @ linear(colour), 0, 1)) for colour in told]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > _LEAST_OF_16

@@ -62,7 +62,11 @@ async def test_what_a_step_waits_for_comes_first_with_what_is_advised(stage):
     )
     async with stage.live(demo_source(), (140, 45)) as (app, pilot):
         await put(app, pilot, waits, advice)
-        verdict, *rows = str(app.screen.query_one("#step").render()).splitlines()
+        drawn = app.screen.query_one("#step").render()
+        tones = [{str(span.style) for span in line.spans} for line in drawn.split("\n")]
+        assert ["$device-curve" in each for each in tones] == [False, True, True, True, False, False]
+        assert ["$text-warning" in each for each in tones] == [True, False, False, False, True, False]
+        verdict, *rows = str(drawn).splitlines()
         assert verdict.startswith("waiting for data 40.0 %: try data.workers=6")
         assert [row.split()[:5] for row in rows] == [
             ["forward", "30.0", "ms", "24.0", "%"],

@@ -55,7 +55,7 @@ class ChooseMetricsDialog(Dialog[None]):
             padding: 0;
             background: $surface;
             scrollbar-size: 1 1;
-            & > .option-list--option-highlighted { background: $accent 25%; text-style: none; }
+            & > .option-list--option-highlighted { background: $selected; text-style: none; }
             &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
                 background: $surface;
                 text-style: bold underline;

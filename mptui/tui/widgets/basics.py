@@ -397,7 +397,7 @@ class KeyedList(OptionList, inherit_bindings=False):
         & > .option-list--option-highlighted { background: $panel; text-style: none; }
         &:focus > .option-list--option-highlighted {
             color: $foreground;
-            background: $accent 25%;
+            background: $selected;
             text-style: none;
         }
         & > .option-list--option-disabled { color: $quiet; }

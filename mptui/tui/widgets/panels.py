@@ -77,7 +77,7 @@ class PrecisionPanel(Panel):
             row(
                 "grad norm",
                 fmt.figure(latest.grad_norm if latest else None),
-                Content.styled(trend, "$series-1"),
+                Content.styled(trend, "$train-curve"),
             ),
             row("lr", fmt.figure(latest.lr if latest else None)),
             Content.assemble(("health      ", "$quiet"), _health(view)),
@@ -333,14 +333,10 @@ def _laid_out(line: LogLine, width: int) -> list[Content]:
 # The step panel: time per step, its parts, and the bottleneck of the run
 # -----------------------------------------------------------------------
 
-_BARS = {
-    "forward": ("$series-1", "█"),
-    "backward": ("$series-3", "▒"),
-    "optimizer": ("$series-4", "━"),
-    "data": ("$series-2", "░"),
-    "rest": ("$quiet", "─"),
-}
-"""Shown parts in the order of the bar -> their colours, and their signs where there are no colours."""
+_BARS = {"forward": "█", "backward": "▒", "optimizer": "━", "data": "░", "rest": "─"}
+"""Shown parts in the order of the bar -> their signs."""
+
+_ON_DEVICE = {"forward", "backward", "optimizer"}
 
 _REST = ("copy", "wait", "logging", "saving", "other")
 _WHOLE = 6
@@ -371,7 +367,7 @@ class StepPanel(Panel):
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the verdict and a row for each part; parts side by side where rows don't fit."""
-        parts, signed = _parts(view), self.app.no_color
+        parts, bound = _parts(view), view.latest.bound_by if view.latest else None
         time, speed = _time(view), (_steps_speed(view) + _speed(view)).strip()
         first, *more = _verdict(view)
         whole = Content("; ").join([first, *more])
@@ -379,27 +375,34 @@ class StepPanel(Panel):
         if self.content_size.height >= _WHOLE:
             self.retitle(f"time per step · {time}")
             self.subtitle(speed)
-            return [verdict, *(_part(name, parts, width, signed) for name in _BARS)]
+            return [verdict, *(_part(name, parts, width, bound) for name in _BARS)]
         self.retitle("time per step")
         self.subtitle("")
-        legend = _legend(parts, tuple(_BARS), signed)
+        legend = _legend(parts, tuple(_BARS), bound)
         rows = ("forward", "backward"), ("optimizer", "data", "rest")
         pace = Content(time + speed.rjust(width - len(time)))
         if legend.cell_length <= width:
-            return [verdict, pace, _bar(parts, width, signed), legend]
-        return [verdict, pace, *(_legend(parts, names, signed) for names in rows)]
+            return [verdict, pace, _bar(parts, width, bound), legend]
+        return [verdict, pace, *(_legend(parts, names, bound) for names in rows)]
 
 
-def _part(name: str, parts: dict[str, float], width: int, signed: bool) -> Content:
+def _tone(name: str, bound: str | None) -> str:
+    """Return the colour of a part: of the device's work, of what the steps are bound by, or of the others."""
+    if name == bound or (name == "rest" and bound in _REST):
+        return "$text-warning"
+    return "$device-curve" if name in _ON_DEVICE else "$quiet"
+
+
+def _part(name: str, parts: dict[str, float], width: int, bound: str | None) -> Content:
     """Return the row of a part: its milliseconds, its share of the step, and a bar."""
-    seconds, (tone, sign) = parts.get(name), _BARS[name]
+    seconds = parts.get(name)
     share = None if seconds is None else seconds / (sum(parts.values()) or 1.0)
     room = max(0, width - _NAME - _MS - _SHARE - 1)
     filled = round(room * (share or 0.0))
     figures = f"{_part_ms(seconds):>{_MS - 3}} ms{fmt.percent(share):>{_SHARE}} "
     track = ("─" * (room - filled), "$frame")
     return Content.assemble(
-        (f"{name:<{_NAME}}", "$quiet"), figures, ((sign if signed else "━") * filled, tone), track
+        (f"{name:<{_NAME}}", "$quiet"), figures, ("━" * filled, _tone(name, bound)), track
     )
 
 
@@ -449,7 +452,7 @@ def _parts(view: RunView) -> dict[str, float]:
     return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
 
 
-def _bar(parts: dict[str, float], width: int, signed: bool) -> Content:
+def _bar(parts: dict[str, float], width: int, bound: str | None) -> Content:
     total = sum(parts.values())
     if not total:
         return Content.styled("─" * width, "$frame")
@@ -457,16 +460,16 @@ def _bar(parts: dict[str, float], width: int, signed: bool) -> Content:
     for seconds in parts.values():
         passed += seconds
         ends.append(round(passed / total * width))
-    spans = zip(_BARS.values(), [0, *ends], ends, strict=False)
-    shown = [((sign if signed else "━") * (end - start), tone) for (tone, sign), start, end in spans]
+    spans = zip(_BARS.items(), [0, *ends], ends, strict=False)
+    shown = [(sign * (end - start), _tone(name, bound)) for (name, sign), start, end in spans]
     return Content.assemble(*shown)
 
 
-def _legend(parts: dict[str, float], names: tuple[str, ...], signed: bool) -> Content:
+def _legend(parts: dict[str, float], names: tuple[str, ...], bound: str | None) -> Content:
     told: list[tuple[str, str]] = []
     for name in names:
-        tone, sign = _BARS[name]
-        told += [(sign if signed else "━", tone), (f" {name} {_part_ms(parts.get(name)):>4} ", "$quiet")]
+        words = f" {name} {_part_ms(parts.get(name)):>4} "
+        told += [(_BARS[name], _tone(name, bound)), (words, "$quiet")]
     return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
 
 
