@@ -84,7 +84,7 @@ def test_a_selected_row_and_a_placeholder_are_legible(theme):
 @pytest.mark.parametrize("sight", _SIGHT)
 def test_roles_are_legible_and_told_apart_in_sixteen_colours(palette, sight):
     named = [ANSI.variables[f"{role}-curve"] for role in ROLES]
-    colours = [palette[name.removeprefix("ansi_")] for name in (*named, ANSI.warning)]
+    colours = [palette[name.removeprefix("ansi_")] for name in (*named, str(ANSI.warning))]
     assert min(contrast(colour, "#000000") for colour in colours) >= 3
     assert min(contrast(colour, "#ffffff") for colour in colours[:2]) >= 3
     told = colours if sight == "usual" else colours[:3]
