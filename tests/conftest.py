@@ -111,8 +111,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu"):
-        gpus.skip_what_it_lacks(item.callspec.params.values() if hasattr(item, "callspec") else ())
+    if mark := item.get_closest_marker("gpu"):
+        gpus.skip_what_it_lacks(
+            item.callspec.params.values() if hasattr(item, "callspec") else (), *mark.args
+        )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the log and warnings are caught

@@ -25,11 +25,15 @@ def are_tested_in(path: Path) -> bool:
     return any(_NEED.search(file.read_text("utf-8")) for file in files)
 
 
-def skip_what_it_lacks(parameters: Iterable[object]) -> None:
-    """Skip a test without a GPU, or with a number format that the GPU does not compute in."""
+def skip_what_it_lacks(parameters: Iterable[object], gpus: int = 1) -> None:
+    """Skip a test without as many GPUs, or with a number format that the GPU does not compute in.
+
+    Tests are skipped here alone, as they run: NVML and CUDA, once asked, are of no use in a fork, as which
+    programs start.
+    """
     import torch
 
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
+    if torch.cuda.device_count() < gpus:
+        pytest.skip("there is no GPU" if gpus == 1 else f"there are fewer than {gpus} GPUs")
     if "bf16" in parameters and not torch.cuda.is_bf16_supported(including_emulation=False):
         pytest.skip("this GPU has no bf16")

@@ -17,7 +17,7 @@ from tests.ranks.test_sync_batch_norm import ACCUMULATED, SPLIT, train_synchroni
 from tests.ranks.training import train, train_with_a_fault
 
 pytestmark = pytest.mark.gpu
-two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are fewer than two GPUs")
+two_gpus = pytest.mark.gpu(2)
 
 CUDA = {KIND: "cuda"}
 OPTIONS = {"training": {"epochs": 2, "batch_size": 8, "lr": 0.05}, "train": 26, "val": 5}
