@@ -182,8 +182,9 @@ def _gpu() -> Iterator[Figure]:
     command = "benchmarks.gpu"
     for network, wanted in targets.GPU.items():
         name = f"GPU, {NETWORKS[network]}: "
-        eager = f"{name}`mptui run` over a bare loop, in bf16, eager, images/s"
-        yield Figure(eager, "gpu", f"{network}/over_bare/bf16 off", command, targets.LOOP)
+        for mode, way in (("off", "eager"), ("default", "compiled")):
+            what = f"{name}`mptui run` over a bare loop, in bf16, {way}, images/s"
+            yield Figure(what, "gpu", f"{network}/over_bare/bf16 {mode}", command, targets.LOOP)
         for what, path, goal in (
             ("AMP's share of the floor", "floor_share", wanted.floor_share),
             ("AMP over FP32 with TF32", "amp_over_tf32", wanted.over_tf32),
