@@ -34,7 +34,7 @@ from mptui.runs.store.directory import CONFIG, SUMMARY
 from mptui.runs.store.files import Summary
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.header import alert_line, headline
+from mptui.tui.widgets.header import alert_lines, headline
 from mptui.tui.widgets.run_list import run_line
 from tests.tui.events import START, left, run_started, step_event, switched
 
@@ -85,7 +85,9 @@ def told(folder, *events):
     alerts = sorted(view.alerts, key=lambda alert: ["bad", "warn", "plain"].index(alert.tone))
     return Told(
         header=headline(view, events[-1].time, WIDTH).plain,
-        alert=alert_line(alerts[0], len(alerts), WIDTH, {}).plain if alerts else "",
+        alert="\n".join(line.plain for line in alert_lines(alerts[0], len(alerts), WIDTH, {}))
+        if alerts
+        else "",
         line=run_line(row, WIDTH).plain,
         summary=summary.document,
         report=markdown_page([read_report(folder, 0)], None),

@@ -53,7 +53,8 @@ async def test_alerts_are_answered_one_after_another(stage, size):
     source = demo_source()
     async with stage.live(source, size) as (app, pilot):
         assert line(app).startswith("▲ waiting for data")
-        assert line(app).endswith("a data.workers=12  h hide") or size[0] < 80
+        assert line(app).endswith("a data.workers=12  h hide")
+        assert "…" not in line(app)
         await put(app, pilot, FULL, DIVERGING, GENTLER)
         assert line(app).startswith("▲ 1 of 3  the run is diverging")
         assert "lr=0.01  h hide" in line(app)
@@ -67,6 +68,20 @@ async def test_alerts_are_answered_one_after_another(stage, size):
         await pilot.pause()
         assert line(app) == ""
         assert source.sent == [("set", "training.lr=0.01")]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16)])
+async def test_what_to_do_is_not_cut_where_no_key_does_it(stage, size):
+    words = "the validation guesses: its loss is that of equal chances for 10 classes; look at the labels"
+    async with stage.live(MemorySource(), size) as (app, pilot):
+        await put(app, pilot, replace(DIVERGING, code="guessing", message=words))
+        bar = app.screen.query_one(AlertBar).region
+        lines = [text.strip() for text in frame(app).splitlines()[bar.y : bar.bottom]]
+        assert " ".join(lines).split() == ["▲", *words.split(), "h", "hide"]
+        assert lines[-1].endswith("h hide")
+        await pilot.press("h")
+        await pilot.pause()
+        assert line(app) == ""
 
 
 async def test_an_answered_alert_stays_answered_where_the_run_is_opened_again(stage):

@@ -97,7 +97,7 @@ async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy(stage):
 
     assert "93 %" in large
     assert "busy with: ours  50 %   others  43 %" in large
-    assert "busy 93 % (ours 50 %)" in small
+    assert "busy 93 % (ours  50 %)" in small
 
 
 async def test_smallest_screen_keeps_the_figures(stage):
@@ -375,3 +375,15 @@ async def test_an_ended_run_says_what_came_of_it_and_what_to_do_next(stage, size
         "resume        mptui resume 'runs/a run'",
     ):
         assert words in text
+
+
+async def test_a_small_screen_prints_nothing_that_is_not_measured(stage, chance):
+    cpu = run_started(device="cpu", device_name="EPYC")
+    busy = DeviceSample(time=START + 100, step=1, name="EPYC", utilisation=0.5)
+    unknown = step_event(20, START + 101, chance, split={}, bound_by=None, ceilings={})
+    async with stage.live(MemorySource([cpu, unknown, busy]), (80, 24)) as (app, _):
+        folded = str(app.screen.query_one("#folded").render()).splitlines()
+        assert [line.split() for line in folded[1:]] == [
+            ["busy", "50", "%"],
+            ["step", "84.2", "ms", *folded[2].split()[3:4], "images/s"],
+        ]

@@ -229,7 +229,7 @@ def busy(sample: DeviceSample) -> str:
 def busy_with_own(sample: DeviceSample) -> str:
     """Format the utilisation, with this process's share if known: `93 % (ours 50 %)`."""
     own = sample.utilisation_own
-    return busy(sample) + ("" if own is None else f" (ours {100 * own:.0f} %)")
+    return busy(sample) + ("" if own is None else f" (ours {100 * own:3.0f} %)")
 
 
 def power(sample: DeviceSample) -> str:

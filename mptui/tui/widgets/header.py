@@ -26,6 +26,10 @@ from mptui.tui.widgets.basics import bar, precision_words
 
 _ENDED = {"completed": ("✓", "$text-success"), "stopped": ("■", "$text-warning")}
 
+_COUNTED, _BRIEF = "state", "state without counts"
+_FIXED = 5
+"""From this place of `_FITS` on, the state has no counts."""
+
 _WIDE, _CLOSE = 3, 1
 _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (0, _WIDE, frozenset()),
@@ -132,15 +136,19 @@ def headline(
     names, parts = _names(view), _parts(view, now if moment is None else moment.time, silent_s)
     if moment is not None:
         is_of_then = view.is_past and view.time == moment.time  # else it is still being read
-        state = {"state": parts["state"]} if is_of_then else {}
+        state = {_COUNTED: parts[_COUNTED].rstrip()} if is_of_then else {}
         parts = {**state, "past": _past(moment, now, view.precision if is_of_then else "")}
     elif fork is not None:
         style = "$text-accent" if fork.compares else "$quiet"
         parts |= {_FORK: Content.styled(fork.long, style), _SHORT: Content.styled(fork.short, style)}
     elif precision is not None:
-        parts = {"state": parts.pop("state"), "precision": precision, **parts}
-    for short, gap, left_out in _FITS if _FORK not in parts else _FORK_FITS:
-        line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
+        states = {name: parts.pop(name) for name in (_COUNTED, _BRIEF) if name in parts}
+        parts = {**states, "precision": precision, **parts}
+    for place, (short, gap, left_out) in enumerate(_FITS if _FORK not in parts else _FORK_FITS):
+        other = _COUNTED if place >= _FIXED and _BRIEF in parts else _BRIEF
+        line = Content(" " * gap).join(
+            part for name, part in parts.items() if name not in left_out and name != other
+        )
         if names[short].cell_length + 2 + line.cell_length <= width:
             break
     room = max(0, width - line.cell_length)
@@ -164,7 +172,8 @@ def _names(view: RunView) -> list[Content]:
 def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     is_silent = silent_s >= SILENT_S
     goes_on = view.finished is None and not view.paused and not is_silent
-    parts = {"state": _state(view, now, silent_s if is_silent else None)}
+    parts = _states(view, now) if goes_on else {}
+    parts = parts or {_COUNTED: _state(view, now, silent_s if is_silent else None)}
     if view.started is not None and (words := ranks_words(view.started.ranks, view.started.nodes)):
         parts["ranks"] = Content(words)
     if view.paused:
@@ -190,6 +199,21 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     return parts
 
 
+def _states(view: RunView, now: float) -> dict[str, Content]:
+    """Return the state in the cells of the longest that an epoch has, so that what follows stays in place."""
+    if view.started is None or view.is_preparing:
+        return {}
+    last = f"● validating {view.started.val_batches:,}"
+    return {
+        _COUNTED: _padded(_state(view, now), f"{last} of {view.started.val_batches:,}"),
+        _BRIEF: _padded(_state(view, now, has_counts=False), "● validating"),
+    }
+
+
+def _padded(state: Content, longest: str) -> Content:
+    return state.append_text(" " * max(0, len(longest) - state.cell_length))
+
+
 def _pause_words(view: RunView) -> str:
     since = "" if view.paused_since is None else f"since {fmt.clock(view.paused_since)}"
     return " ".join(filter(None, (since, view.paused_by and f"by {view.paused_by}")))
@@ -202,7 +226,7 @@ def _past(moment: RunMoment, now: float, precision: str) -> Content:
     return Content.styled(f"{words}; Esc: now", "bold $text-warning")
 
 
-def _state(view: RunView, now: float, silent_s: float | None = None) -> Content:
+def _state(view: RunView, now: float, silent_s: float | None = None, *, has_counts: bool = True) -> Content:
     if view.finished is not None:
         sign, style = _ENDED.get(view.finished.status, ("✗", "$text-error"))
         if view.finished.concerns and view.finished.status in _ENDED:
@@ -215,9 +239,9 @@ def _state(view: RunView, now: float, silent_s: float | None = None) -> Content:
         return Content.styled("■ paused", "bold $text-warning")
     phase = view.progress.phase if view.progress is not None else view.phase
     word = PHASE_WORDS.get(phase, phase)
-    if view.progress is not None:
+    if view.progress is not None and has_counts:
         word = f"{word} {view.progress.done:,} of {view.progress.total:,}"
-    elif view.phase in BUSY_PHASES and view.phase_since is not None:
+    elif view.progress is None and view.phase in BUSY_PHASES and view.phase_since is not None:
         word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
         if view.phase_expected_s is not None:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
@@ -300,10 +324,12 @@ class AlertBar(Static):
         width = self.content_size.width
         if self.alert is None or not width:
             return
-        line = alert_line(self.alert, len(self._open), width, self._keymap)
-        if self._shown is None or not line.is_same(self._shown):
-            self._shown = line
-            self.update(line, layout=False)
+        lines = alert_lines(self.alert, len(self._open), width, self._keymap)
+        content = Content("\n").join(lines)
+        if self._shown is None or not content.is_same(self._shown):
+            self._shown = content
+            self.styles.height = len(lines)
+            self.update(content, layout=False)
 
     def _call(self, view: RunView) -> None:
         """Call the person once for all that is new."""
@@ -319,18 +345,33 @@ class AlertBar(Static):
             call_person(self.app, f"{_name(view)}: {words[0]}{more}".removeprefix(": "))
 
 
-def alert_line(alert: OpenAlert, count: int, width: int, keymap: Mapping[str, str]) -> Content:
-    """Return the alert in `width` cells, the first of `count`, with the keys that answer it."""
+def alert_lines(alert: OpenAlert, count: int, width: int, keymap: Mapping[str, str]) -> list[Content]:
+    """Return the alert in lines of `width` cells, the first of `count`, with the keys that answer it.
+
+    What to do is never cut. Where a key does it, a message without room is shortened; others are wrapped.
+    """
     number = f"1 of {count}  " if count > 1 else ""
-    words = Content.assemble((f"▲ {number}", f"bold {_STYLES[alert.tone]}"), alert.message)
+    sign = Content.styled(f"▲ {number}", f"bold {_STYLES[alert.tone]}")
     setting = alert.setting or ""
     offers = (setting, setting.partition(".")[2]) if setting else (OFFERS.get(alert.code, ("", ""))[1],)
     for offer in offers:
         keys = _keys(Content(offer).truncate(width // 2, ellipsis=True), keymap)
         room = max(0, width - keys.cell_length - 2)
-        if room >= min(_LEAST_MESSAGE, words.cell_length):
+        for message in (alert.message, alert.message.partition(": ")[0]) if offer else (alert.message,):
+            words = sign.append_text(message)
+            if words.cell_length <= room:
+                return [_between(words, keys, width)]
+        if room >= _LEAST_MESSAGE:
             break
-    words = words.truncate(room, ellipsis=True)
+    if offers[0]:
+        return [_between(words.truncate(room, ellipsis=True), keys, width)]
+    lines = sign.append_text(alert.message).wrap(width)
+    if lines[-1].rstrip().cell_length > room:
+        lines.append(Content(""))
+    return [*lines[:-1], _between(lines[-1].rstrip(), keys, width)]
+
+
+def _between(words: Content, keys: Content, width: int) -> Content:
     return Content.assemble(words, " " * max(0, width - keys.cell_length - words.cell_length), keys)
 
 

@@ -170,10 +170,13 @@ def device_line(view: RunView) -> list[Content]:
     """Return parts of one line for a small screen; throttling is never omitted."""
     sample = view.device or DeviceSample(name="")
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
-    memory = f"{fmt.size(sample.memory_used)}{total}"
-    figures = [
-        Content(each) for each in (f"busy {busy_with_own(sample):>5}", memory, power(sample), heat(sample))
-    ]
+    measured = (
+        (sample.utilisation, f"busy {busy_with_own(sample):>5}"),
+        (sample.memory_used, f"{fmt.size(sample.memory_used)}{total}"),
+        (sample.power_w, power(sample)),
+        (sample.temperature_c, heat(sample)),
+    )
+    figures = [Content(words) for value, words in measured if value is not None]
     figures.insert(1 if sample.throttle else len(figures), throttle(sample))
     return figures
 
@@ -412,7 +415,9 @@ def _part_ms(seconds: float | None) -> str:
 
 def step_line(view: RunView) -> list[Content]:
     """Return parts of one line for a small screen."""
-    return [Content(f"step {_time(view):>8}"), Content(_speed(view)), *_verdict(view)]
+    figures = (_seconds(view), f"step {_time(view):>8}"), (_images_per_second(view), _speed(view))
+    verdict = [each for each in _verdict(view) if each.plain != fmt.UNKNOWN]
+    return [*(Content(words) for value, words in figures if value is not None), *verdict]
 
 
 def _seconds(view: RunView) -> float | None:
