@@ -9,6 +9,7 @@ _PLACES = {
     "detection": "The devices",
     "picker": "The profiles",
     "list": "Focused list",
+    "field": "A text field",
     "edit": "Editing a value",
     "metrics": "Choosing the metrics to draw",
     "live": "The run",
@@ -29,6 +30,7 @@ _PLACES = {
     "leave": "Quitting while a run is training",
     "stop": "Confirming a stop",
     "discard": "Confirming that edits are discarded",
+    "undo": "Confirming an undo",
     "switch": "Switching to another profile",
     "help": "Help",
     "app": "All screens",
@@ -36,8 +38,10 @@ _PLACES = {
 
 _HEAD = """# Keys
 
-`?` shows the keys of the current screen, `ctrl+p` finds a command by its name, and keys in the bottom line
-can be clicked. All can be changed in `keys.toml` in your configuration folder (`~/.config/mptui`):
+`?` shows the keys that do something now on the current screen. `ctrl+p` lists what can be done, the frequent
+first, and finds commands, settings, profiles, runs, metrics and pages like this one by name. Keys in the
+bottom line can be clicked. All can be changed in `keys.toml` in your configuration folder
+(`~/.config/mptui`):
 
     [live]
     pause = "p"

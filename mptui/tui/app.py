@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, display, heard_on, load_keymap
+from mptui.tui.palette import PAGES, Commands
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
@@ -327,6 +329,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
 
     TITLE = "mptui"
     BINDINGS = bindings("app")
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual declares it
     CSS = """
     Toast { max-width: 60; }
     /* without colours, a shape tells what has the focus */
@@ -402,20 +405,30 @@ class MptuiApp(RunActions, inherit_bindings=False):
         return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield the commands of the palette: the table of keys, then what the screen has by name."""
-        where = screen.where if isinstance(screen, Page) else "app"
-        for key in heard_on(where):
+        """Yield the commands of the palette: keys, those of the bottom line first, then what has a name."""
+        keys = screen.keys_now(also_letters=True) if isinstance(screen, Page) else heard_on("app")
+        for key in sorted(keys, key=lambda key: not key.footer):
             if key.palette:
                 action = key.action if key.action.startswith("app.") else f"screen.{key.action}"
                 shown = f"{display(key, self.keymap.keys)}  {key.id}"
                 yield SystemCommand(key.help, shown, lambda action=action: self.run_action(action))
         if isinstance(screen, Page):
             yield from (SystemCommand(*each, discover=False) for each in screen.by_name())
+        for page, words in PAGES.items():
+            name = f"docs/{page}.md"
+            copy = partial(self._copy_page, name)
+            yield SystemCommand(f"docs {page}: {words}", f"copies {name}", copy, discover=False)
+
+    def _copy_page(self, name: str) -> None:
+        self.copy_to_clipboard(name)
+        self.notify(f"{name}: its name is copied, where the terminal allows that", markup=False)
 
     def action_help(self) -> None:
-        """Show all keys of this screen."""
-        where = self.screen.where if isinstance(self.screen, Page) else "app"
-        self.push_screen(HelpScreen(where, self.keymap.keys, ascii_only=self._ascii_filter is not None))
+        """Show the keys that do something now on this screen."""
+        where, keys = "app", heard_on("app")
+        if isinstance(self.screen, Page):
+            where, keys = self.screen.where, self.screen.keys_now()
+        self.push_screen(HelpScreen(where, keys, self.keymap.keys, ascii_only=self.ascii_only))
 
     @on(Background)
     def _background_told(self, message: Background) -> None:

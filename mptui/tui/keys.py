@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,9 +45,9 @@ class BoundKey:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
-    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks, or
-    the machine several devices; typing: a text field has the focus, which takes letters for itself; spare: in
-    any, where the keys of the screen leave room.
+    `when` is the state of the run in which the key does something; several: it has several ranks, or the
+    machine several devices; alert: one is shown; typing: a text field has the focus, which takes letters for
+    itself; spare: in any, where the keys of the screen leave room in the bottom line.
     """
 
     id: str
@@ -57,7 +57,7 @@ class BoundKey:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended", "several", "switched", "spare", "typing"] = "always"
+    when: Literal["always", "going", "ended", "several", "switched", "alert", "spare", "typing"] = "always"
 
     @property
     def where(self) -> str:
@@ -78,7 +78,7 @@ KEYS: tuple[BoundKey, ...] = (
         palette=False,
         when="several",
     ),
-    BoundKey("detection.later", "down,j,tab", "step(1)", "next device", palette=False),
+    BoundKey("detection.later", "down,j,tab", "step(1)", "next device", palette=False, when="several"),
     BoundKey("detection.again", "r", "look_again", "detect the devices again", "rescan"),
     BoundKey("picker.start", "enter", "start", "start the run", "start"),
     BoundKey(
@@ -138,8 +138,8 @@ KEYS: tuple[BoundKey, ...] = (
         "resume",
         when="ended",
     ),
-    BoundKey("live.advice", "a", "take_alert", "take what the alert shown offers", when="going"),
-    BoundKey("live.hide", "h", "hide_alert", "hide the alert shown"),
+    BoundKey("live.advice", "a", "take_alert", "take what the alert shown offers", when="alert"),
+    BoundKey("live.hide", "h", "hide_alert", "hide the alert shown", when="alert"),
     BoundKey("live.undo", "u", "undo", "undo the last switch, or that undo", "undo", when="switched"),
     BoundKey("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     BoundKey("live.settings", "e", "settings", "settings: find one, change it", "settings", when="going"),
@@ -308,6 +308,17 @@ def display(key: BoundKey, keymap: Mapping[str, str]) -> str:
 def _key_name(key: str) -> str:
     *modifiers, name = key.split("+")
     return "+".join([*modifiers, name if name in {"escape", "backspace", "enter"} else format_key(name)])
+
+
+def is_letter(key: str) -> bool:
+    """Whether a key is a character that a text field takes."""
+    name = format_key(key)
+    return key == "space" or (len(name) == 1 and name.isascii())
+
+
+def works(key: BoundKey, states: Collection[str]) -> bool:
+    """Whether a key does something in these states of a run; the global ones do in any."""
+    return key.when in states or key.when == "spare" or (key.where, key.when) == ("app", "always")
 
 
 def heard_on(where: str) -> list[BoundKey]:

@@ -50,6 +50,8 @@ _KEYS = {
     "pagedown": "\x1b[6~",
     "slash": "/",
     "question_mark": "?",
+    "f1": "\x1bOP",
+    "colon": ":",
     "plus": "+",
     "equals_sign": "=",
     "minus": "-",

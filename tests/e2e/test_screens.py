@@ -50,9 +50,9 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
         os.kill(pid, signal.SIGCONT)
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.press("?")
-    program.shows("previous device")
+    program.shows("detect the devices again")
     program.press("escape")
-    program.until(lambda: "previous device" not in program.text, "the screen below")
+    program.until(lambda: "detect the devices again" not in program.text, "the screen below")
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
@@ -83,12 +83,12 @@ def test_a_light_terminal_that_says_so_in_time_is_met_by_the_light_theme(termina
     program.shows("q leave")
     if not in_time:
         since = time.monotonic()
-        look_until(lambda: time.monotonic() > since + 2 * PATIENCE_S)
+        look_until(lambda: time.monotonic() > since + PATIENCE_S + 1)
         program.tell_ground(ground)
     program.press("?")
-    program.shows("previous device")  # the answer was no key
+    program.shows("detect the devices again")  # the answer was no key
     program.press("escape")
-    program.until(lambda: "previous device" not in program.text, "the screen below")
+    program.until(lambda: "detect the devices again" not in program.text, "the screen below")
     theme = LIGHT if in_time else DARK
     assert f"#{program.screen.buffer[0][0].bg}" == theme.background
     program.press("q")

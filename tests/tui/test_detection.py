@@ -128,7 +128,7 @@ async def test_a_driver_that_hangs_does_not_hold_the_frame(two_cards):
     async with cockpit() as (app, pilot, _):
         await until(app, pilot, "detecting devices")
         await pilot.press("question_mark")
-        await until(app, pilot, "previous device")
+        await until(app, pilot, "detect the devices again")
         await pilot.press("escape")
         two_cards.release.set()
         await until(app, pilot, "cuda:0  NVIDIA H200")

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from textual.events import Key
@@ -9,7 +10,8 @@ from textual.events import Key
 from mptui.config.resolve import resolve, to_toml
 from mptui.events import Advice, Paused, PresetSwitched, Resumed
 from mptui.runs.planning.plan import Request
-from mptui.tui.keys import Keymap, heard_on
+from mptui.tui.keys import KEYS, Keymap
+from mptui.tui.palette import PAGES
 from mptui.tui.screens.live import LiveScreen
 from tests.tui.cockpits import until
 from tests.tui.events import START, demo_source, finished, left, step_event, switched
@@ -190,16 +192,51 @@ async def test_a_finished_run_is_left_at_once(stage):
     assert source.sent == []
 
 
-async def test_help_lists_every_key_of_the_screen(stage):
-    async with stage.live(demo_source(), (120, 80)) as (app, pilot):
-        await pilot.press("question_mark")
-        await pilot.pause()
+async def test_help_lists_the_keys_that_do_something_now(stage):
+    source = demo_source()
+    async with stage.live(source, (120, 80)) as (app, pilot):
+        bound = {key for key in KEYS if key.where == "live" and key.when in {"always", "going", "alert"}}
+        reached = {key for key in bound if key.id not in {"live.earlier", "live.later"}}  # a chart has them
+        assert {key.id for key in reached} <= {key.id for key in await helped(app, pilot)}
+        await put(app, pilot, finished())
+        await pilot.press("l")  # the focus goes to the log
+        now = {key.id for key in await helped(app, pilot)}
+        assert {"live.log", "log.earlier", "app.help"} <= now
+        assert not now & {"live.pause", "live.stop", "live.undo", "live.ranks", "chart.earlier"}
+
+
+async def helped(app, pilot):
+    """Return the keys that the help lists."""
+    await pilot.press("question_mark")
+    await pilot.pause()
+    text = frame(app)
+    await pilot.press("q")
+    await pilot.pause()
+    assert "everywhere" not in frame(app)
+    return [key for key in KEYS if f"  {key.help}" in text]
+
+
+async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name(stage):
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
+        commands = list(app.get_system_commands(app.screen))
+        assert [command.title for command in commands[:2]] == ["pause or continue", "next panel"]
+        await pilot.press("colon")
+        await until(app, pilot, "pause or continue")
         text = frame(app)
-        for key in heard_on("live"):
-            assert key.help in text
-        await pilot.press("q")
+        assert text.index("pause or continue") < text.index("next panel") < text.index("save and stop")
+        await pilot.press("escape")
+        found = {command.title: command for command in commands}
+        await pilot.press("l")
+        found["metric top-5 accuracy"].callback()
         await pilot.pause()
-        assert "everywhere" not in frame(app)
+        assert app.focused.border_title.startswith("top-5")
+        found["docs forks: forks: the same run in another precision"].callback()
+        assert await seen(app, pilot, "docs/forks.md")
+        assert app.clipboard == "docs/forks.md"
+
+
+def test_the_pages_of_the_palette_are_those_that_there_are():
+    assert set(PAGES) == {path.stem for path in (Path(__file__).parents[2] / "docs").glob("*.md")}
 
 
 async def test_remapped_keys_work_and_are_shown():

@@ -137,5 +137,5 @@ async def test_the_palette_finds_keys_settings_and_profiles_by_name(picker, envi
         await pilot.pause()
         assert screen.picked.profile == "debug"
         await pilot.press("colon")
-        await until(app, pilot, "all keys of this screen")
+        await until(app, pilot, "start the run")
         await pilot.press("escape")

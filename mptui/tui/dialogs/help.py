@@ -1,6 +1,6 @@
-"""The help screen: all keys of a screen, and the signs of the timeline."""
+"""The help: the keys that do something now on a screen, and the signs of the timeline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -9,7 +9,7 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widgets import Static
 
-from mptui.tui.keys import BoundKey, bindings, display, heard_on
+from mptui.tui.keys import BoundKey, bindings, display
 from mptui.tui.widgets.basics import Dialog
 
 _TITLES = {
@@ -33,7 +33,14 @@ _KEYS, _FEWER = 20, 14
 
 
 class HelpScreen(Dialog[None]):
-    """A list of keys and what they do."""
+    """A list of keys and what they do.
+
+    Args:
+        where: The screen.
+        keys: Its keys that do something now.
+        keymap: The user's keys.
+        ascii_only: Draw in ASCII.
+    """
 
     BINDINGS = bindings("help")
     DEFAULT_CSS = """
@@ -47,9 +54,12 @@ class HelpScreen(Dialog[None]):
     }
     """
 
-    def __init__(self, where: str, keymap: Mapping[str, str], *, ascii_only: bool) -> None:
+    def __init__(
+        self, where: str, keys: Sequence[BoundKey], keymap: Mapping[str, str], *, ascii_only: bool
+    ) -> None:
         super().__init__()
         self._where = where
+        self._keys = keys
         self._keymap = keymap
         self._ascii_only = ascii_only
 
@@ -78,7 +88,7 @@ class HelpScreen(Dialog[None]):
     def _lines(self, column: int) -> list[Content]:
         lines: list[Content] = []
         place = None
-        for key in heard_on(self._where):
+        for key in self._keys:
             if key.where != place:
                 place = key.where
                 title = _TITLES.get(place, "this screen")

@@ -1,6 +1,7 @@
 """The live screen: state, charts and log of a run, now or earlier, and the keys that control it."""
 
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -370,8 +371,8 @@ class LiveScreen(RunPage):
             self.dismiss("left")
 
     def _show(self) -> None:
-        self._offer_keys()
         self.query_one(AlertBar).show(self.view)
+        self._offer_keys()
         if failed_to_start(self.view):
             self._show_failure()
         self.set_class(self.view.images is not None, "-images")
@@ -400,6 +401,7 @@ class LiveScreen(RunPage):
             "always": not failed_to_start(self.view),
             "several": self.view.ranks is not None,
             "going": going,
+            "alert": self.query_one(AlertBar).alert is not None,
             "switched": going and self.view.undo_step is not None,
             "ended": not going and not self._cant_resume(),
         }
@@ -437,6 +439,20 @@ class LiveScreen(RunPage):
             self.app.push_screen(
                 self._question, lambda how: self.action_command("stop") if how == "stop" else None
             )
+
+    @override
+    def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
+        """Return the metrics: the chart of each is drawn first, and has the focus."""
+        return [
+            (f"metric {clean(name, 60)}", "go to its chart", partial(self._go_to_metric, name))
+            for name in self.view.histories
+        ]
+
+    def _go_to_metric(self, name: str) -> None:
+        self._draw_metrics(list(dict.fromkeys([name, *self._chosen_metrics])))
+        if self.has_class("-log"):
+            self.action_log()
+        self.query_one("#chart-0").focus()
 
     def _has_ended(self) -> bool:
         return self.source.finished or self.view.finished is not None

@@ -9,9 +9,10 @@ from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from mptui.tui.widgets.basics import Panel
+from mptui.tui.keys import BoundKey, heard_on, is_letter, works
+from mptui.tui.widgets.basics import KeyBar, Panel
 
 if TYPE_CHECKING:
     from mptui.runs.view.run_view import RunView
@@ -44,6 +45,22 @@ class Page(Screen[str]):
         widths, heights = self.HORIZONTAL_BREAKPOINTS or [], self.VERTICAL_BREAKPOINTS or []
         held = {_reached(widths, size.width), _reached(heights, size.height)}
         return {name: name in held for _, name in widths + heights}
+
+    def keys_now(self, *, also_letters: bool = False) -> list[BoundKey]:
+        """Return the keys that do something now, where the focus is.
+
+        Args:
+            also_letters: Also those that a text field with the focus takes for itself.
+        """
+        takes_letters = isinstance(self.focused, Input) and not also_letters
+        bound = [(key, each.binding.id) for key, each in self.active_bindings.items()]
+        ids = {id for key, id in bound if id and not (takes_letters and is_letter(key))}
+        states = set[str]().union(*(bar.states for bar in self.query(KeyBar)), {"always"})
+        return [
+            key
+            for key in heard_on(self.where)
+            if works(key, states) and (key.id in ids or f"{key.id}.1" in ids)
+        ]
 
     def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
         """Return what can be found by its name in the palette: name, meaning, and how to go there."""

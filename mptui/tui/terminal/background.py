@@ -14,8 +14,11 @@ from textual.message import Message
 
 QUESTION = "\x1b]11;?\x1b\\"
 
-PATIENCE_S = 1.0
+PATIENCE_S = 3.0
 """Seconds after which an answer changes nothing any more: a person has begun to read."""
+
+_LEAVES_S = 0.5
+"""Seconds that the end of the screen waits at most for an answer on its way."""
 
 _ANSWER = re.compile(r"\x1b\]11;([^\x07\x1b]{0,40})(?:\x07|\x1b\\)")
 _BEGUN = re.compile(r"\x1b(?:\](?:1(?:1(?:;[^\x07\x1b]{0,40}\x1b?)?)?)?)?\Z")
@@ -72,7 +75,7 @@ class Answers:
 
     def wait(self) -> None:
         """Wait until an awaited answer has come, or its time is over: nobody else may read it as keys."""
-        self._settled.wait(max(0.0, self._until - time.monotonic()))
+        self._settled.wait(min(_LEAVES_S, max(0.0, self._until - time.monotonic())))
 
     def take(self, typed: str) -> tuple[str, bool | None]:
         """Return what of `typed` is none of an answer, and whether the background is light; None: not told.

@@ -331,17 +331,18 @@ class KeyBar(Static):
         self._items = [(key, _item(key, keymap, key.footer)) for key in keys]
         self._more = {key.id: _item(key, keymap, "more") for key in keys if key.id == "app.help"}
         self._shown: list[tuple[BoundKey, Content]] = []
-        self._when = {"always", "going"}
+        self.states = {"always", "going"}
+        """The states of a run of which the keys are shown."""
 
     def offer(self, *when: str) -> None:
         """Show the keys of these states of a run, and the global ones unless letters are typed."""
-        if self._when != set(when):
-            self._when = set(when)
+        if self.states != set(when):
+            self.states = set(when)
             self.on_resize()
 
     def on_resize(self) -> None:
         """Choose the keys that fit."""
-        when = self._when if "typing" in self._when else {*self._when, "spare"}
+        when = self.states if "typing" in self.states else {*self.states, "spare"}
         always = [
             item
             for item in self._items

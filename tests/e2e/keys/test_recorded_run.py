@@ -21,7 +21,7 @@ from tests.tui.test_runs_screen import a_run
 pytestmark = pytest.mark.slow
 
 NAME = "recorded"
-HELP_ENDS = ("escape", "backspace", "q", "question_mark")
+HELP_ENDS = ("escape", "backspace", "q", "question_mark", "f1")
 LOG = 8
 
 

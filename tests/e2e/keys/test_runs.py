@@ -99,7 +99,7 @@ def comparing(walk):
     program.press("space")
     program.shows("2 ✓ run-01")
     walk("runs.compare", "c", "comparing 2 runs", "1 run-00")
-    walk.help("compare")
+    walk.help("compare", but={"chart"})
     walk("compare.metric", "m", walk.gone("╭─ loss · train"))
     walk("compare.log_axis", "y", "log axis ─")
     walk("compare.smoothing", "s", "not smoothed")

@@ -1,6 +1,6 @@
 """A walk over screens by the keys of the table, each with what it changes on the screen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from mptui.tui.keys import KEYS, BoundKey, display, heard_on
@@ -82,10 +82,16 @@ class Walk:
         before = cells[line][column]
         return lambda: cells[line][column][1:3] != before[1:3]
 
-    def help(self, where: str) -> None:
-        """Open the help, find every key of the screen in it, and close it."""
+    def help(self, where: str, *, but: Collection[str] = ()) -> None:
+        """Open the help, find every key of the screen in it, and close it.
+
+        Args:
+            where: The screen.
+            but: Widgets that don't have the focus, and keys that do nothing now.
+        """
         program = self.program
-        missing = {f" {display(key, {})}  {key.help}" for key in heard_on(where)}
+        keys = (key for key in heard_on(where) if not {key.where, key.id} & {*but})
+        missing = {f" {display(key, {})}  {key.help}" for key in keys}
         program.press("question_mark")
         program.shows("Esc: close")
 
