@@ -178,14 +178,18 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
     BoundKey("numerics.full", "f", "full", "probe all values, or stop that", "full"),
     BoundKey("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey("pictures.open", "enter", "open", "one image large, or all", "large"),
+    BoundKey("pictures.copy", "c", "copy_name", "copy the name of the image's file", "copy name"),
     BoundKey("pictures.next", "tab", "turn(1)", "worst, random, by class, confusion", "next tab"),
     BoundKey("pictures.previous", "shift+tab", "turn(-1)", "previous tab", palette=False),
-    BoundKey(
-        "pictures.earlier", "up,k", "scroll(-1)", "a row up", "scroll", display="up/down", palette=False
-    ),
+    BoundKey("pictures.earlier", "up,k", "scroll(-1)", "a row up", "choose", display="arrows", palette=False),
     BoundKey("pictures.later", "down,j", "scroll(1)", "a row down", palette=False),
+    BoundKey("pictures.left", "left", "choose(-1)", "the image before", palette=False),
+    BoundKey("pictures.right", "right", "choose(1)", "the next image", palette=False),
     BoundKey("pictures.page_up", "pageup", "scroll(-8)", "eight rows up", palette=False),
     BoundKey("pictures.page_down", "pagedown", "scroll(8)", "eight rows down", palette=False),
+    BoundKey("pictures.first", "home,g", "scroll(-9999)", "the first row", palette=False),
+    BoundKey("pictures.last", "end,G", "scroll(9999)", "the last row", palette=False),
     BoundKey("pictures.close", "i", "app.back", "back to the charts", "charts", palette=False),
     BoundKey(
         "ranks.earlier", "up,k", "scroll(-1)", "one rank up", "scroll", display="up/down", palette=False

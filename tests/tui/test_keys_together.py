@@ -10,7 +10,8 @@ from mptui.runs.listing import forks
 from mptui.tui import app as tui_app
 from mptui.tui import keys as tui_keys
 from mptui.tui.keys import KEYS
-from mptui.tui.screens import memory, pictures
+from mptui.tui.screens import memory
+from mptui.tui.widgets import samples
 from tests.runs.made_pictures import RED, sample
 from tests.tui.cockpits import until
 from tests.tui.events import demo_source
@@ -72,7 +73,7 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "key"), [(memory, "predicted", "m"), (pictures, "opened_picture", "i")]
+    ("module", "name", "key"), [(memory, "predicted", "m"), (samples, "opened_picture", "i")]
 )
 async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
     stage, tmp_path, monkeypatch, module, name, key

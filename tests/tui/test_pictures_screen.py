@@ -1,11 +1,13 @@
 """The screen of the pictures of validations."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from textual.widgets import Static
 
+from mptui.data.pictures import ClassShare
 from mptui.events import ImagesGenerated, to_record
 from mptui.runs.store.files import Records
 from mptui.runs.store.journal import NAME as JOURNAL
@@ -54,14 +56,14 @@ async def test_the_tabs_show_what_is_predicted_of_each_image(stage, tmp_path, si
     async with stage.live(written(tmp_path, groups=groups), size) as (app, pilot):
         text = await opened(app, pilot)
         assert "worst · 1–2 of 2 · epoch 3" in text
-        assert "→ 75 % dog" in text
-        assert "= 50 % dog" in text
+        assert re.search(r"✗ dog [━╸─]+ +75 %", text)
+        assert re.search(r"✓ dog [━╸─]+ +50 %", text)
         assert "7.png" in text
         assert "▀" * 10 in text
         assert " random " in text
         assert "by class" not in text
         await pilot.press("tab")
-        assert await seen(app, pilot, "random · 1–1 of 1")
+        assert await seen(app, pilot, "random · 1 of 1")
         assert "photo.jpg" in frame(app)
         await pilot.press("tab")
         assert await seen(app, pilot, "confusion · rows are true classes · epoch 3")
@@ -75,6 +77,73 @@ async def test_the_tabs_show_what_is_predicted_of_each_image(stage, tmp_path, si
         assert app.screen.where == "live"
 
 
+def shares(*pairs):
+    return [ClassShare(number, probability) for number, probability in pairs]
+
+
+CLASSES = ("cat", "dog", "owl", "fox")
+UNSURE = shares((1, 0.5), (0, 0.3), (3, 0.1))
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 35)])
+async def test_the_three_most_probable_classes_are_bars_and_the_right_one_has_a_sign(stage, tmp_path, size):
+    groups = {"worst": [sample(7, RED, top=UNSURE), sample(8, RED, truth=2, top=UNSURE)]}
+    async with stage.live(written(tmp_path, groups=groups, classes=CLASSES), size) as (app, pilot):
+        lines = (await opened(app, pilot)).splitlines()
+        first = next(number for number, line in enumerate(lines) if "cat  7.png" in line)
+        assert "owl  8.png" in lines[first]
+        bars = [re.findall(r"([✓✗ ]) (\w+) [━╸─]+ +(\d+) %", line) for line in lines[first + 1 : first + 4]]
+        assert bars == [
+            [("✗", "dog", "50")] * 2,
+            [("✓", "cat", "30"), (" ", "cat", "30")],
+            [(" ", "fox", "10")] * 2,
+        ]
+        long, short = (line.count("━") for line in (lines[first + 1], lines[first + 3]))
+        assert long > short
+
+
+async def test_each_class_has_a_row_of_its_worst(stage, tmp_path):
+    of_dogs = [sample(number, BLUE, truth=1) for number in (3, 9)]
+    groups = {"by class": [*of_dogs, *(sample(number, RED) for number in (7, 2, 4, 5))]}
+    async with stage.live(written(tmp_path, groups=groups), (120, 35)) as (app, pilot):
+        lines = (await opened(app, pilot)).splitlines()
+        assert "by class · 1–2 of 2 classes, the worst of each" in lines[2]
+        rows = [line.strip("│ ").split() for line in lines]
+        dogs, cats = rows.index(["dog"]), rows.index(["cat"])
+        assert (
+            dogs
+            < rows.index(["▸", "3.png", "9.png"])
+            < cats
+            < rows.index(["7.png", "2.png", "4.png", "5.png"])
+        )
+        await pilot.press("right", "down", "right")
+        assert any("▸ 4.png" in line for line in frame(app).splitlines())
+
+
+async def test_one_is_shown_large_and_the_name_of_its_file_can_be_copied(stage, tmp_path, monkeypatch):
+    name = "data/a folder/" + "x" * 60 + "/8.png"
+    groups = {"worst": [sample(7, RED), sample(8, BLUE, file=name, top=UNSURE), sample(9, RED)]}
+    async with stage.live(written(tmp_path, groups=groups, classes=CLASSES), SIZES[0]) as (app, pilot):
+        copied: list[str] = []
+        monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
+        await opened(app, pilot)
+        await pilot.press("right", "enter")
+        text = frame(app)
+        assert "worst · 2 of 3 · epoch 3" in text
+        assert "7.png" not in text
+        beside = [line.rpartition("▀")[2].strip("│ ") for line in text.splitlines()]
+        assert name in "".join(beside)
+        await pilot.press("c")
+        assert copied == [name]
+        await pilot.press("right")
+        assert "worst · 3 of 3" in frame(app)
+        await pilot.press("escape")
+        assert "worst · 1–3 of 3" in frame(app)
+        await pilot.press("c", "escape")
+        assert copied == [name, "data/9.png"]
+        assert app.screen.where == "live"
+
+
 @pytest.mark.slow
 async def test_rows_that_do_not_fit_are_scrolled_to(stage, tmp_path):
     groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(40)]}
@@ -85,7 +154,7 @@ async def test_rows_that_do_not_fit_are_scrolled_to(stage, tmp_path):
             await pilot.pause()
             assert " 39.png" not in frame(app)
             await pilot.press("down", "pagedown", "pagedown", "pagedown")
-            assert await seen(app, pilot, "–40 of 40")
+            assert await seen(app, pilot, "40 of 40")
             assert "39.png" in frame(app)
             await pilot.press("pageup", "pageup", "pageup", "pageup")
             assert await seen(app, pilot, "worst · 1–")
@@ -155,9 +224,9 @@ async def test_a_chosen_tab_comes_back_with_its_pictures(stage, tmp_path):
     async with stage.live(shown) as (app, pilot):
         await opened(app, pilot)
         await pilot.press("tab")
-        assert await seen(app, pilot, "random · 1–1 of 1 · epoch 3")
+        assert await seen(app, pilot, "random · 1 of 1 · epoch 3")
         worst = {"worst": [sample(7, RED)], "random": []}
-        for epoch, groups, title in ((4, worst, "worst · 1–1 of 1"), (5, None, "random · 1–1 of 1")):
+        for epoch, groups, title in ((4, worst, "worst · 1 of 1"), (5, None, "random · 1 of 1")):
             records = Records(tmp_path)
             path = records.write_pictures(pictures(epoch, epoch, groups=groups))
             records.close()
@@ -183,22 +252,37 @@ async def test_images_that_the_network_has_made_are_shown_whole(stage, tmp_path)
         assert "▀" * 10 in text
 
 
-async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(stage, tmp_path, monkeypatch):
+async def test_terminals_with_graphics_get_the_same_rows_in_pixels(stage, tmp_path, monkeypatch):
     shown = []
 
     def widget(picture):
-        shown.append(picture)
-        return Static()
+        shown.append((picture, Static()))
+        return shown[-1][1]
+
+    def colours(picture):
+        return {colour[:3] for _, colour in picture.getcolors(1 << 20) if colour[3]}
 
     monkeypatch.setattr(panels, "graphics_of", lambda app: Graphics(widget, (10, 20)))
-    groups = {"worst": [sample(number, RED if number < 8 else BLUE) for number in range(32)]}
-    async with stage.live(written(tmp_path, groups=groups), (100, 24)) as (app, pilot):
-        assert "▀" not in await opened(app, pilot)
-        assert "worst · 1–24 of 32" in frame(app)
-        assert (*RED, 255) in dict(map(reversed, shown[-1].getcolors(1 << 20)))
+    groups = {"worst": [sample(number, RED if number < 4 else BLUE) for number in range(32)]}
+    async with stage.live(written(tmp_path, groups=groups), (120, 35)) as (app, pilot):
+        text = await opened(app, pilot)
+        assert "▀" not in text
+        assert "worst · 1–8 of 32" in text
+        assert [colours(picture) for picture, _ in shown] == [{RED}, {BLUE}]
+        lines = text.splitlines()
+        for (picture, drawn), name in zip(shown, ("0.png", "4.png"), strict=True):
+            words = next(number for number, line in enumerate(lines) if f" {name}" in line)
+            assert drawn.region.bottom == words  # the words of a row are just below its pictures
+            assert picture.height == 20 * drawn.region.height
+        await pilot.press("right")  # the same pictures
+        assert len(shown) == 2
         await pilot.press("pagedown")
-        assert await seen(app, pilot, "9–32 of 32")
-        assert (*RED, 255) not in dict(map(reversed, shown[-1].getcolors(1 << 20)))
+        assert await seen(app, pilot, "25–32 of 32")
+        assert [colours(picture) for picture, _ in shown[2:]] == [{BLUE}, {BLUE}]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert shown[-1][1].region.height > 20
+        assert len(app.screen.query("SamplesPanel > *")) == 1
 
 
 async def test_an_earlier_moment_has_its_own_pictures(stage, tmp_path):

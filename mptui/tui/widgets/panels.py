@@ -524,14 +524,16 @@ class PicturePanel(Panel):
         """Width and height in pixels of what a cell shows."""
         return (1, 2) if self.graphics is None else self.graphics.cell
 
-    def show_pixels(self, pixels: "Image | None") -> None:
-        """Replace the picture in the terminal's graphics; None: by none."""
+    def show_pixels(self, *strips: "tuple[int, Image]") -> None:
+        """Replace the pictures in the terminal's graphics, each with so many lines above it."""
         self.remove_children()
-        if self.graphics is not None and pixels is not None:
-            picture, size = on_whole_cells(pixels, self.graphics.cell)
-            shown = self.graphics.widget(picture)
-            shown.styles.width, shown.styles.height = size
-            self.mount(shown)
+        if self.graphics is not None:
+            for lines, pixels in strips:
+                picture, size = on_whole_cells(pixels, self.graphics.cell)
+                shown = self.graphics.widget(picture)
+                shown.styles.width, shown.styles.height = size
+                shown.styles.margin = (lines, 0, 0, 0)
+                self.mount(shown)
 
     def blocks(self, pixels: "Image") -> list[Content]:
         """Return a picture as lines, two rows of pixels in each."""
@@ -592,13 +594,13 @@ class ImagesPanel(PicturePanel):
     def _picture(self, path: Path, event: ImagesGenerated, width: int, rows: int) -> Lines:
         image = opened_picture(path)
         if image is None:
-            self.show_pixels(None)
+            self.show_pixels()
             return [Content.styled(event.path or "not written", "$quiet")]
         across, down = self.cell
         pixels = fitted(image, across * width, down * rows)
         if self.graphics is None:
             return self.blocks(pixels)
-        self.show_pixels(pixels)
+        self.show_pixels((0, pixels))
         return []
 
 
