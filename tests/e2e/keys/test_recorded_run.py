@@ -242,24 +242,34 @@ def numerics(walk):
 
 
 def pictures_screen(walk):
-    """Turn and scroll the pictures."""
+    """Turn the tabs, choose pictures, show one large and copy the name of its file."""
     program = walk.program
     walk("live.pictures", "i", "worst · 1–")
     walk.help("pictures")
-    walk("pictures.next", "tab", "random · 1–1 of 1")
+    walk("pictures.next", "tab", "random · 1 of 1")
     walk("pictures.previous", "shift+tab", "worst · 1–")
-    first = samples(walk)
-    for name, key, step in (
-        ("later", "down", 1),
-        ("later", "j", 2),
-        ("earlier", "up", 1),
-        ("earlier", "k", 0),
-        ("page_down", "pagedown", 8),
-        ("page_up", "pageup", 0),
+    first = sample_chosen(walk)
+    for name, key, is_first in (
+        ("right", "right", False),
+        ("left", "left", True),
+        ("later", "down", False),
+        ("later", "j", False),
+        ("earlier", "up", False),
+        ("earlier", "k", True),
+        ("page_down", "pagedown", False),
+        ("page_up", "pageup", True),
+        ("last", "end", False),
+        ("first", "home", True),
+        ("last", "G", False),
+        ("first", "g", True),
     ):
-        before = samples(walk)
-        walk(f"pictures.{name}", key, lambda before=before: samples(walk) != before)
-        assert step or samples(walk) == first
+        before = sample_chosen(walk)
+        walk(f"pictures.{name}", key, lambda before=before: sample_chosen(walk) not in ([], before))
+        assert (sample_chosen(walk) == first) == is_first
+    walk("pictures.open", "enter", "worst · 1 of 40")
+    walk("pictures.copy", "c", "is in the clipboard")
+    program.press("backspace")
+    program.shows("worst · 1–")
     walk("pictures.close", "i", walk.gone("worst · 1–"))
     program.send("i", "tab", "tab")  # the pictures are not there yet when the second key comes
     program.shows("rows are true classes")
@@ -267,9 +277,9 @@ def pictures_screen(walk):
     program.until(walk.gone("rows are true classes"), "the charts")
 
 
-def samples(walk):
-    """Return which samples are shown."""
-    return re.findall(r"worst · (\d+–\d+) of 40", walk.program.text)
+def sample_chosen(walk):
+    """Return the file of the chosen picture."""
+    return re.findall(r"▸ \w+ +(\S+)", walk.program.text)
 
 
 def ranks(walk):
