@@ -1,11 +1,14 @@
 """Make the pictures of the screens, and `mptui.cast`: the program on a pseudo-terminal, driven by its keys.
 
-    PYTHONPATH=$PWD python docs/make_pictures.py [docs [tour|fork]]
+    PYTHONPATH=$PWD python docs/make_pictures.py MASKS [docs [tour|fork]]
+
+MASKS is a folder of images and masks, a link to it is what the screens name. Those in this folder show 68 of
+the nuclei of the 2018 Data Science Bowl (BBBC038v1, Caicedo et al. 2019, CC0).
 
 Two short runs train first, so that the list of runs has some. Then the program goes from the devices to the
-profiles, trains a small U-Net on the built-in shapes on the CPU, in fp16, is switched to another profile,
-and shows numerics and runs. For the picture of a fork, an fp32 run trains, and is forked in bf16 from an
-early checkpoint. Keys are pressed once the screen shows what they are for. The cast is played by
+profiles, trains a small U-Net on the CPU in fp16, is switched to another profile, takes the switch back, and
+shows numerics and runs. For the picture of a fork, an fp32 run trains, and is forked in bf16 from an early
+checkpoint. Keys are pressed once the screen shows what they are for. The cast is played by
 `asciinema play docs/mptui.cast`.
 """
 
@@ -31,9 +34,9 @@ from mptui.tui.share import without_fonts
 from tests.e2e.terminal import LOOK_S, Terminal
 
 SIZE = (120, 44)
-EPOCHS_BEFORE, EPOCHS = 6, 14
-ASKED, SWITCHED = "switch to fast?", "mptui  fast"
-"""A switch asks only if some settings can't change, or the learning rate changes by much."""
+EPOCHS_BEFORE, EPOCHS_SWITCHED, EPOCHS = 12, 18, 20
+"""Epochs until the switch, until it is undone, and until the picture of the branch in force."""
+LINK = "nuclei"
 LONGEST_IDLE_S, FRAME_S = 1.0, 2.0
 """Longest time in the cast in which nothing changes, and the time of a frame."""
 SETTINGS = {
@@ -41,14 +44,13 @@ SETTINGS = {
     "CUDA_VISIBLE_DEVICES": "",
     "MPTUI_MODEL_NAME": "unet",
     "MPTUI_MODEL_WIDTH": "8",
-    "MPTUI_MODEL_DEPTH": "2",
-    "MPTUI_DATA_NAME": "shapes",
-    "MPTUI_DATA_SAMPLES": "64",
-    "MPTUI_DATA_IMAGE_SIZE": "32",
+    "MPTUI_MODEL_DEPTH": "3",
+    "MPTUI_DATA_PATH": LINK,
+    "MPTUI_DATA_IMAGE_SIZE": "64",
     "MPTUI_DATA_WORKERS": "1",
     "MPTUI_GUARDS_NUMERICS": "summary",
-    "MPTUI_TRAINING_BATCH_SIZE": "8",
-    "MPTUI_TRAINING_EPOCHS": "200",
+    "MPTUI_TRAINING_BATCH_SIZE": "6",
+    "MPTUI_TRAINING_EPOCHS": "40",
     "MPTUI_TRAINING_WARMUP_EPOCHS": "1",
 }
 BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
@@ -58,7 +60,7 @@ FORKED, FORK_FROM, FORK_TO = "stable-fp32", 70, 300
 """The run that is forked, the steps between its checkpoints, and the step of the fork in the picture."""
 PARENT = (
     *("--profile", "stable", "--name", FORKED, "--set", f"checkpoint.every_steps={FORK_FROM}"),
-    *("--set", "checkpoint.keep=99", "--max-steps", "560"),
+    *("--set", "checkpoint.keep=99", "--max-steps", "560", "--epochs", "80"),
 )
 
 
@@ -186,10 +188,14 @@ def drive(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
     program.shows("space pause")
     _epochs(program, EPOCHS_BEFORE)
     program.press("1")
-    program.until(lambda: ASKED in program.text or SWITCHED in program.text, "the switch")
-    if ASKED in program.text:
-        program.press("enter")
-    program.shows(SWITCHED)
+    program.shows("switch to fast?")
+    program.press("enter")
+    program.shows("mptui  fast")
+    _epochs(program, EPOCHS_SWITCHED)
+    program.press("u")
+    program.shows("undo the switch")
+    program.press("enter")
+    program.shows("mptui  older-gpu")
     _epochs(program, EPOCHS)
     program.rest()
     yield "live", svg_of(program.screen)
@@ -252,9 +258,10 @@ Drive = Callable[[RecordedTerminal], Iterator[tuple[str, str]]]
 """Drives the program to its end; yields names and pictures."""
 
 
-def make(target: Path, before: Sequence[tuple[str, ...]], drive: Drive) -> RecordedTerminal:
+def make(target: Path, masks: Path, before: Sequence[tuple[str, ...]], drive: Drive) -> RecordedTerminal:
     """Train runs, then drive the program and write its pictures; return the terminal with its recording."""
     with tempfile.TemporaryDirectory() as name:
+        (Path(name) / LINK).symlink_to(masks.resolve())
         for words in before:
             command = [sys.executable, "-m", "mptui", "run", "--quiet", *words]
             subprocess.run(command, cwd=name, env={**os.environ, **SETTINGS}, check=True)  # noqa: S603 - ours
@@ -269,13 +276,13 @@ def make(target: Path, before: Sequence[tuple[str, ...]], drive: Drive) -> Recor
 
 def main() -> None:
     """Write the pictures and the cast."""
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
-    wanted = sys.argv[2:] or ["tour", "fork"]
+    masks, target = Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "docs")
+    wanted = sys.argv[3:] or ["tour", "fork"]
     if "tour" in wanted:
-        program = make(target, BEFORE, drive)
+        program = make(target, masks, BEFORE, drive)
         (target / "mptui.cast").write_text(cast_of(program.shown), encoding="utf-8")
     if "fork" in wanted:
-        make(target, [PARENT], drive_fork)
+        make(target, masks, [PARENT], drive_fork)
 
 
 if __name__ == "__main__":
