@@ -155,15 +155,16 @@ class DevicePanel(Panel):
         self.retitle(_title(view))
         sample = view.device or DeviceSample(name="")
         room = width - LABEL - FIGURE
-        return [
+        lines = [
             gauge("busy", sample.utilisation, busy(sample), room),
             gauge(
                 "memory", share(sample.memory_used, sample.memory_total), fmt.size(sample.memory_used), room
             ),
             Content.styled(_memory(sample), "$quiet"),
-            gauge("power", share(sample.power_w, sample.power_limit_w), power(sample), room),
-            _state(sample),
         ]
+        if sample.power_w is not None:  # a CPU and a slice of a GPU have no sensor
+            lines.append(gauge("power", share(sample.power_w, sample.power_limit_w), power(sample), room))
+        return [*lines, _state(sample)]
 
 
 def device_line(view: RunView) -> list[Content]:
