@@ -7,6 +7,8 @@ from mptui.tui.keys import KEYS, display
 
 _PLACES = {
     "detection": "The devices",
+    "place": "The data on the first screen",
+    "newest": "The newest runs on the first screen",
     "picker": "The profiles",
     "list": "Focused list",
     "field": "A text field",

@@ -123,7 +123,7 @@ def _automatic(device: Device) -> tuple[PrecisionMode, str]:
     if device.native.get("bf16") == "native":
         return "bf16", "native here, without loss scaling"
     if device.kind == "cpu":
-        return "fp32", "this CPU has neither AMX nor AVX512-BF16, so bf16 would be slower"
+        return "fp32", "bf16 is slower without AMX or AVX512-BF16"
     fp16 = device.native.get("fp16")
     if fp16 is None:
         return "fp32", "the capabilities of this device are unknown"

@@ -170,6 +170,17 @@ class RunActions(App[str], inherit_bindings=False):
             screen = RunsScreen(self.runs, self.keymap.keys, ascii_only=self.ascii_only)
             self.push_screen(screen, self.screen_left)
 
+    @work(exclusive=True, group=f"{KEYS_WAIT}: learn")
+    async def action_learn(self) -> None:
+        """Open the exercises above this screen."""
+        from mptui.lab.learn.exercises import choices_of
+        from mptui.runs.planning.plan import Request
+        from mptui.tui.screens.learn import LearnScreen
+
+        choices = choices_of(Request(environ=os.environ), number="0.1", precision=None, rules="cuda")
+        screen = LearnScreen(choices, "formats", keymap=self.keymap.keys, ascii_only=self.ascii_only)
+        self.push_screen(screen)
+
     def on_runs_screen_opened(self, event: "RunsScreen.Opened") -> None:
         """Show a run on the live screen, or resume it."""
         from mptui.tui.screens.runs import RunsScreen

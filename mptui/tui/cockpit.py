@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from textual import on, work
 
+from mptui.errors import MptuiError
 from mptui.events import RunFinished
 from mptui.hardware.host import keep_freed_memory
 from mptui.io.files import state_folder
@@ -29,6 +30,7 @@ from mptui.tui.terminal.graphics import needs_ascii
 from mptui.tui.terminal.process import Part, Terminal
 
 if TYPE_CHECKING:
+    from mptui.hardware.devices import Device
     from mptui.runs.planning.plan import Request
     from mptui.tui.screens.live import LiveScreen
     from mptui.tui.screens.picker import PickerScreen
@@ -90,7 +92,7 @@ class Cockpit(TerminalApp):
             from mptui.tui.screens.live import LiveScreen
 
             live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
-        opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs))
+        opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs), environ=environ)
         super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
         self._starter = starter
         self._environ = environ
@@ -105,14 +107,38 @@ class Cockpit(TerminalApp):
         if not isinstance(self.screen, DetectionScreen):  # a second click comes before the picker is open
             return
         profile = event.advice.profile
+        if event.demo:
+            self._train_demo(profile, event.devices)
+            return
         screen = PickerScreen(
             *event.devices,
             profile=profile,
+            data=event.data,
             keymap=self.keymap.keys,
             environ=self._environ,
             ascii_only=self.ascii_only,
         )
         self.push_screen(screen)
+
+    @work(exclusive=True, group=f"{KEYS_WAIT}: demo")
+    async def _train_demo(self, profile: str, devices: "Sequence[Device]") -> None:
+        """Train on the built-in images with the settings of a profile."""
+        from mptui.tui.selection import demo_request, flags_of_group
+
+        try:
+            request = await tui_work.in_background(lambda: demo_request(profile, devices, self._environ))
+        except MptuiError as error:
+            self._refuse(error.message)
+        else:
+            self._train(request, group=flags_of_group(devices))
+
+    @on(DetectionScreen.RunChosen)
+    def _open_newest(self, event: DetectionScreen.RunChosen) -> None:
+        """Show a run on the live screen."""
+        if isinstance(
+            self.screen, DetectionScreen
+        ):  # a second click comes before the first one has opened it
+            self.open_run(event.run)
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
         """Start the run and show it."""

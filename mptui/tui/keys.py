@@ -28,6 +28,7 @@ MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete",
 """Dialogs, which receive only their own keys."""
 
 PARTS_OF = {
+    "detection": ("place", "newest", "list"),
     "live": ("chart", "log", "column"),
     "picker": ("field", "list"),
     "settings": ("list",),
@@ -47,7 +48,8 @@ class BoundKey:
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
     `when` is the state of the run in which the key does something; several: it has several ranks, or the
     machine several devices; alert: one is shown; typing: a text field has the focus, which takes letters for
-    itself; spare: in any, where the keys of the screen leave room in the bottom line.
+    itself; listed: a list beside other things has the focus; spare: in any, where the keys of the screen
+    leave room in the bottom line.
     """
 
     id: str
@@ -57,7 +59,9 @@ class BoundKey:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended", "several", "switched", "alert", "spare", "typing"] = "always"
+    when: Literal["always", "going", "ended", "several", "switched", "alert", "spare", "typing", "listed"] = (
+        "always"
+    )
 
     @property
     def where(self) -> str:
@@ -66,7 +70,9 @@ class BoundKey:
 
 
 KEYS: tuple[BoundKey, ...] = (
-    BoundKey("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
+    BoundKey("detection.choose", "enter", "choose", "settings of a run on this device", "settings"),
+    BoundKey("detection.next", "tab", "next(1)", "data, recent runs, devices", "data, runs"),
+    BoundKey("detection.previous", "shift+tab", "next(-1)", "the other way round", palette=False),
     BoundKey("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark", when="several"),
     BoundKey(
         "detection.earlier",
@@ -78,8 +84,22 @@ KEYS: tuple[BoundKey, ...] = (
         palette=False,
         when="several",
     ),
-    BoundKey("detection.later", "down,j,tab", "step(1)", "next device", palette=False, when="several"),
+    BoundKey("detection.later", "down,j", "step(1)", "next device", palette=False, when="several"),
+    BoundKey("detection.demo", "d", "demo", "demo: train on built-in shapes now", "demo"),
+    BoundKey("detection.learn", "l", "app.learn", "learn mixed precision by exercises", "learn"),
     BoundKey("detection.again", "r", "look_again", "detect the devices again", "rescan"),
+    BoundKey(
+        "place.go",
+        "enter",
+        "choose",
+        "settings of a run on this data",
+        "settings of a run on it",
+        when="typing",
+    ),
+    BoundKey("place.next", "tab", "next(1)", "the recent runs", "runs", when="typing"),
+    BoundKey("place.leave", "escape", "app.back", "the devices", "leave the field", when="typing"),
+    BoundKey("newest.open", "enter", "open_run", "show this run on the live screen", "open", when="listed"),
+    BoundKey("newest.next", "tab", "next(1)", "the devices", "devices", when="listed"),
     BoundKey("picker.start", "enter", "start", "start the run", "start"),
     BoundKey(
         "picker.profile",

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mptui.events import DeviceSample
@@ -131,6 +132,17 @@ class MachineScan:
         """The devices of the machine, the CPU last."""
         return self.machine.devices
 
+    def advice_for(self, devices: "Sequence[Device]") -> "Recommendation":
+        """Return the recommendation for a run on these devices: that for the tightest."""
+        from mptui.hardware.devices import tightest
+
+        return self.advice[self.devices.index(tightest(devices))]
+
+
+def devices_of_system() -> int:
+    """Return the number of devices by the files of NVIDIA's driver, the CPU with them, without asking it."""
+    return 1 + sum(1 for _ in Path("/dev").glob("nvidia[0-9]*"))
+
 
 def scan_machine(with_torch: bool) -> MachineScan:
     """Scan this machine; takes seconds with torch, and the time of the driver without.
@@ -144,3 +156,26 @@ def scan_machine(with_torch: bool) -> MachineScan:
     return MachineScan(
         machine, [recommend(device, machine.host.cpus_usable) for device in machine.devices], time.time()
     )
+
+
+# What the start of a selection would train; `mptui.tui.outlook` finds it out
+# ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a start would train; texts are safe to show.
+
+    Attributes:
+        network: The name of the network.
+        data: What it is trained on.
+        epochs: For how long: `30 epochs`.
+        time_there: How long that takes: `about 4 min on this CPU`; "": not known.
+        fault: Why it can't start, in lines; "": it can.
+    """
+
+    network: str = ""
+    data: str = ""
+    epochs: str = ""
+    time_there: str = ""
+    fault: str = ""

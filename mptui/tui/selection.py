@@ -1,6 +1,5 @@
 """What is picked for a run, and what it means: data, memory that it needs, completions, explanations."""
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,9 +20,9 @@ from mptui.errors import ConfigError
 from mptui.events import RunStarted
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import USABLE, Device
-from mptui.io.files import expanded, read_regular, replace_file, state_folder
+from mptui.io.files import expanded
 from mptui.registry.models import model_names, task_of_model
-from mptui.registry.names import SampleKind
+from mptui.registry.names import BUILT_IN, SampleKind
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK, task_for
 from mptui.runs.planning.plan import Request, filled
@@ -90,36 +89,6 @@ def in_a_paragraph(key: str, fixed: str = "") -> str:
 def _shown(key: str, value: object) -> str:
     is_unset = value == UNSET and SETTINGS[key].may_be_unset
     return said(None) if is_unset else plain(value)
-
-
-# The last selection, saved in the state folder; an unreadable file is ignored
-# ----------------------------------------------------------------------------
-
-_NAMES = ("profile", "model", "data", "epochs")
-_LONGEST = 4096
-_LARGEST = 1 << 16
-
-
-def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Read the last selection by name; missing or invalid entries are empty."""
-    try:
-        document = json.loads(read_regular(state_folder(environ) / "last.json", _LARGEST))
-    except (OSError, ValueError, RecursionError):
-        document = None
-    found = document if isinstance(document, dict) else {}
-    return {name: _text(found.get(name)) for name in _NAMES}
-
-
-def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
-    """Save the selection; a failed write is ignored."""
-    folder = state_folder(environ)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "last.json", json.dumps({name: texts[name] for name in _NAMES}).encode())
-
-
-def _text(value: object) -> str:
-    return clean(value, _LONGEST) if isinstance(value, str) else ""
 
 
 # Estimates whether a run fits: its peak memory against the free memory of its device
@@ -349,6 +318,44 @@ class Picked:
         training = training_of(resolution.config, resolution.task)
         edits = {key: value for key, value in self.edits.items() if acts(key, training)}
         return Request(self.profile, replace(self, edits=edits).flags(), (), environ)
+
+
+def first_pick(
+    profiles: Sequence[ProfileInfo], advised: str, devices: Sequence[Device], last: Mapping[str, str]
+) -> Picked:
+    """Return the selection to begin with: the last one, in the advised profile if that has none.
+
+    Args:
+        profiles: All profiles.
+        advised: The profile for this device.
+        devices: The device to train on, or several of one kind.
+        last: The last selection (`mptui.tui.last`).
+    """
+    names = [info.name for info in profiles]
+    profile = next(name for name in (last["profile"], advised, *names) if name in names)
+    epochs = last["epochs"] if profile == last["profile"] else ""
+    return Picked(profile, _place(devices), last["model"], last["data"], epochs)
+
+
+def demo_request(profile: str, devices: Sequence[Device], environ: Mapping[str, str]) -> Request:
+    """Return the request of a run on the built-in images.
+
+    Raises:
+        ConfigError: The profile is invalid.
+    """
+    picked = Picked(profile, _place(devices), data=BUILT_IN)
+    return picked.request(resolved(picked, None, environ), environ)
+
+
+def flags_of_group(devices: Sequence[Device]) -> Sequence[str]:
+    """Return the flags of a run in several processes; none for a single device."""
+    return ("--device", ",".join(str(device.index) for device in devices)) if len(devices) > 1 else ()
+
+
+def _place(devices: Sequence[Device]) -> str:
+    """Return the setting of a run on a device, or on several of one kind."""
+    where = devices[0].torch_name
+    return where if len(devices) == 1 else where.partition(":")[0]
 
 
 class Picks:
@@ -595,7 +602,6 @@ class DataSuggester(Suggester):
 
 def _completed(value: str) -> str | None:
     from mptui.data.open import NAMED
-    from mptui.registry.names import BUILT_IN
 
     named = [name for name in (BUILT_IN, *NAMED) if name.startswith(value)]
     return next(iter(named or _folders(value)), None)

@@ -46,7 +46,7 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
         runs[-1].resumed, runs[-1].group = resume, group
         return runs[-1]
 
-    app = Cockpit(start, first=DetectionScreen(scan=scan), environ=environ or {})
+    app = Cockpit(start, first=DetectionScreen(scan=scan, environ=environ or {}), environ=environ or {})
     async with app.run_test(size=size, notifications=True) as pilot:
         yield app, pilot, runs
         if app.is_running and app._exit is False:

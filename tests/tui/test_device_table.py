@@ -128,20 +128,13 @@ async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
     assert "%" not in lost
 
 
-async def test_the_card_lists_all_processes_and_draws_the_load_of_its_device(eight):
+async def test_the_card_lists_all_processes_on_its_device(eight):
     async with cockpit((140, 64)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")
         await pilot.press("up", "up")
         await until(app, pilot, "cuda:1  NVIDIA")
-        await until(app, pilot, "█ │")
-        lines = frame(app).splitlines()
-    assert [words in "\n".join(lines) for words in ("8124  –  \\x1b[2Jevil", "8125  –  x")] == [True, True]
-    top, memory, power = (
-        next(n for n, line in enumerate(lines) if words in line)
-        for words in ("busy, one sample a second", "memory in use", "power, of its limit")
-    )
-    assert [line.endswith("█ │ ") for line in lines[top + 1 : memory]] == [True] * 10  # over the whole height
-    assert sum(line.endswith("█ │ ") for line in lines[memory + 1 : power]) == 8  # 71 of 80 GiB
+        await until(app, pilot, "8124  –  \\x1b[2Jevil")
+        assert "8125  –  x" in frame(app)
 
 
 async def test_a_click_on_a_row_chooses_its_device(eight):

@@ -20,7 +20,7 @@ from mptui.tui.dialogs.questions import (
 )
 from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, load_keymap
 from mptui.tui.screens.compare import CompareScreen
-from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.detection import DataField, DetectionScreen
 from mptui.tui.screens.fork import ForkDialog
 from mptui.tui.screens.learn import LearnScreen
 from mptui.tui.screens.live import LiveScreen
@@ -34,6 +34,7 @@ from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import Column, KeyedList
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.panels import LogPanel
+from mptui.tui.widgets.run_list import RecentRuns
 from mptui.tui.widgets.settings import Field
 
 OWNERS = {
@@ -60,6 +61,8 @@ OWNERS = {
     "switch": SwitchProfileDialog,
     "help": HelpScreen,
     "detection": DetectionScreen,
+    "place": DataField,
+    "newest": RecentRuns,
     "picker": PickerScreen,
     "list": KeyedList,
     "field": Field,

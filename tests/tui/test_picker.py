@@ -13,8 +13,9 @@ from mptui.engine.memory.tape import UncountableError
 from mptui.io.files import state_folder
 from mptui.runs.planning.plan import Request
 from mptui.tui import work
+from mptui.tui.last import load_last, save_last
 from mptui.tui.screens.picker import PickerScreen
-from mptui.tui.selection import Fit, load_last, save_last
+from mptui.tui.selection import Fit
 from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until

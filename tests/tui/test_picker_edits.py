@@ -7,7 +7,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.keys import read_profile
-from mptui.tui.selection import save_last
+from mptui.tui.last import save_last
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
 from tests.tui.pickers import edit, go_to, write

@@ -1,23 +1,36 @@
-"""The first screen: the devices of this machine, their load, and recommended settings."""
+"""The first screen: the devices of this machine, the data, what Enter would train, the newest runs."""
 
+import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
+from textual.events import Paste
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Input, OptionList, Static
 
 from mptui import text as fmt
-from mptui.runs.listing.rows import RunList
+from mptui.runs.listing.rows import RunList, RunRow
 from mptui.text import clean
 from mptui.tui.keys import bindings
-from mptui.tui.look import DeviceReading, DeviceSamplers, MachineScan, scan_machine
+from mptui.tui.last import load_last
+from mptui.tui.look import (
+    DeviceReading,
+    DeviceSamplers,
+    MachineScan,
+    Outlook,
+    devices_of_system,
+    scan_machine,
+)
 from mptui.tui.screens.page import WIDTHS, Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, TopLine
 from mptui.tui.widgets.device_card import CardDevice, DeviceCard, DeviceRow, DeviceTable
+from mptui.tui.widgets.next_steps import NextSteps
 from mptui.tui.widgets.run_list import RecentRuns
 from mptui.tui.work import in_background
 
@@ -25,40 +38,83 @@ if TYPE_CHECKING:
     from mptui.hardware.devices import Device
 
 READINGS_PER_SECOND = 2
-RUNS_HEIGHTS = (12, 5)
-"""Heights of the newest runs below the devices, of which the first that fits is taken."""
+TYPING_PAUSE_S = 0.3
+"""Seconds without a key after which the data is looked at."""
+
+WHAT = (
+    "trains image networks in mixed precision and shows each run live",
+    "trains image networks, shows each run live",
+)
+"""What this program is, in a line, and in a short one."""
 
 _WIDTHS = [*WIDTHS, (130, "-beside")]
 """With the width from which the newest runs are beside the chosen device."""
 _CARD_HEIGHTS = (7, 3)
 """Least heights of the chosen device on a screen, and on a short one."""
+_MOST_ALONE, _MOST_CARD, _MOST_RUNS, _LEAST_RUNS = 11, 16, 14, 5
+"""Lines of the only device, of the chosen one of several, and of the newest runs."""
+_AROUND = 3
+"""Lines of the screen that are not of its body: the first one, that of torch, and the keys."""
+
+
+class DataField(Input):
+    """The text field for the data of the first screen."""
+
+    BINDINGS = bindings("place")
+
+    async def action_choose(self) -> None:
+        """Go on with the text."""
+        await self.run_action("screen.choose")
+
+    async def action_next(self, by: int) -> None:
+        """Leave the field for the next part of the screen."""
+        await self.run_action(f"screen.next({by})")
 
 
 class DetectionScreen(Page):
     """Shows the devices, first from NVML, then from torch when it is imported.
 
-    Several are a table, with the chosen one opened below it; a single one has gauges instead.
+    Several are a table, with the chosen one opened below it; a single one has gauges instead. The layout is
+    that of the size of the terminal and of the number of devices alone.
 
     Args:
         keymap: The user's keys.
         scan: Detects the devices, with or without torch; can take seconds.
-        runs: The runs of which the newest are shown; None: no list.
+        runs: The runs of which the newest are shown; None: there are none.
+        environ: Environment, for settings, profiles and the state folder.
     """
 
     where = "detection"
     BINDINGS = bindings("detection")
     CSS_PATH = "detection.tcss"
     HORIZONTAL_BREAKPOINTS = _WIDTHS
+    AUTO_FOCUS = ""
 
     class Chosen(Message):
-        """A device, or several for one run, were chosen; the advice is for the tightest."""
+        """A device, or several for one run, were chosen; the advice is for the tightest.
 
-        def __init__(self, seen: MachineScan, devices: "Sequence[Device]") -> None:
-            from mptui.hardware.devices import tightest
+        Args:
+            seen: The machine.
+            devices: The devices.
+            data: What was typed as the data; "": nothing.
+            demo: Whether to train on the built-in images at once.
+        """
 
+        def __init__(
+            self, seen: MachineScan, devices: "Sequence[Device]", data: str, *, demo: bool = False
+        ) -> None:
             super().__init__()
             self.devices = devices
-            self.advice = seen.advice[seen.devices.index(tightest(devices))]
+            self.advice = seen.advice_for(devices)
+            self.data = data
+            self.demo = demo
+
+    class RunChosen(Message):
+        """One of the newest runs was chosen."""
+
+        def __init__(self, run: Path) -> None:
+            super().__init__()
+            self.run = run
 
     def __init__(
         self,
@@ -66,22 +122,33 @@ class DetectionScreen(Page):
         keymap: Mapping[str, str] | None = None,
         scan: Callable[[bool], MachineScan] = scan_machine,
         runs: RunList | None = None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         super().__init__()
         self._keymap = keymap or {}
         self._scan = scan
         self._runs = runs
+        self._environ = environ
+        self._rows: Sequence[RunRow] = ()
         self._seen: MachineScan | None = None
         self._chosen = 0
         self._marked: set[str] = set()
         self._goes_on = False
         self._watch = DeviceSamplers()
-        self._top = TopLine()
+        self._top = TopLine(about=WHAT)
         self._torch = Static(id="torch", markup=False)
         self._notes = Static(id="notes", markup=False)
         self._noted = Content("")
-        self._table = DeviceTable()
+        self._table = DeviceTable(devices_of_system())
+        self._table.display = self._table.expected > 1
         self._card = DeviceCard()
+        self._data = DataField(
+            placeholder="(paste or drop a folder; else built-in shapes)",
+            compact=True,
+            id="data",
+        )
+        self._data.border_title = "data"
+        self._next = NextSteps(self._keymap, id="next")
         self._recent = RecentRuns(self._keymap, id="recent")
 
     def compose(self) -> ComposeResult:
@@ -91,7 +158,12 @@ class DetectionScreen(Page):
             yield self._notes
             yield self._table
             with Container(id="below"):
-                yield self._card
+                with Vertical(id="left"):
+                    yield self._card
+                    with Horizontal(id="line"):
+                        yield Static("data", id="label", markup=False)
+                        yield self._data
+                    yield self._next
                 yield self._recent
         yield self._torch
         yield KeyBar(self.where, self._keymap)
@@ -99,6 +171,8 @@ class DetectionScreen(Page):
 
     def on_mount(self) -> None:
         """Detect the devices after the first frame."""
+        self._data.value = load_last(self._environ)["data"]
+        self._share_height()
         self._polls = self.set_interval(1 / READINGS_PER_SECOND, self.show_readings)
         self.call_after_refresh(self.action_look_again)
         self._show_runs()
@@ -106,24 +180,48 @@ class DetectionScreen(Page):
     @work(exclusive=True, group="runs")
     async def _show_runs(self) -> None:
         """Show the newest runs once they are read."""
-        if self._runs is not None:
-            rows = await in_background(self._runs.rows)
-            if self.is_running:
-                self._recent.show(rows)
-                self._fit()
+        self._rows = [] if self._runs is None else await in_background(self._runs.rows)
+        if self.is_running:
+            self._recent.show_newest(self._rows)
+            self._look_ahead()
+
+    @work(exclusive=True, group="outlook")
+    async def _look_ahead(self, pause_s: float = 0.0) -> None:
+        """Tell what Enter would train."""
+        await asyncio.sleep(pause_s)
+        seen, environ, rows = self._seen, self._environ, self._rows
+        if seen is None:
+            return
+        devices = self._meant(seen)
+        last = load_last(environ) | {"data": self._data.value.strip()}
+
+        def look() -> Outlook:
+            from mptui.tui.outlook import outlook_of_start  # needs pydantic
+
+            return outlook_of_start(seen.advice_for(devices).profile, devices, rows, last, environ)
+
+        if (why := self._why_not(devices)) is not None:
+            self._next.show(Outlook(fault=why))
+            return
+        found = await in_background(look)
+        if self.is_running:
+            self._next.show(found)
 
     def action_look_again(self) -> None:
         """Detect the devices: first without torch, which takes seconds to import."""
-        self._top.show_message(Content.styled("detecting devices …", "$quiet"))
+        self._torch.update(Content.styled("detecting devices …", "$quiet"))
         self._look_at_all()
 
     @work(exclusive=True)
     async def _look_at_all(self) -> None:
         self._take(await in_background(lambda: self._scan(False)))
-        self._torch.update(Content.styled("importing torch …", "$quiet"))
+        self._torch.update(Content.styled(f"importing torch …   {self._when()}", "$quiet"))
         seen = await in_background(lambda: self._scan(True))
         self._take(seen)
-        self._torch.update(_torch_words(seen))
+        self._torch.update(Content("   ").join([*_torch_words(seen), Content.styled(self._when(), "$quiet")]))
+
+    def _when(self) -> str:
+        return "" if self._seen is None else f"detected at {fmt.clock(self._seen.time, seconds=True)}"
 
     def _take(self, seen: MachineScan) -> None:
         """Show the devices; keep the chosen one if it still exists."""
@@ -135,8 +233,11 @@ class DetectionScreen(Page):
         self._marked &= {_identity(device) for device in seen.devices if device.usable}
         self._noted = Content("\n").join(Content(clean(note)) for note in seen.machine.notes)
         self._notes.update(self._noted)
-        several = ("several",) if len(seen.devices) > 1 else ()
-        self.query_one(KeyBar).offer("always", *several)
+        if self._data.suggester is None:
+            from mptui.tui.selection import DataSuggester  # needs pydantic, as the scan does
+
+            self._data.suggester = DataSuggester()
+        self._offer()
         if self.is_active:  # else on_screen_resume does
             self._watch.follow(seen.devices)
         self._redraw()
@@ -199,47 +300,66 @@ class DetectionScreen(Page):
             alone=alone,
         )
         self.show_readings()
-        self._top.show_message(self._about(seen))
-        self._fit()
-
-    def _fit(self) -> None:
-        """Share the height now, and once sizes that have changed are known."""
+        self._say()
         self._share_height()
-        self.call_after_refresh(self._share_height)
+        self._look_ahead()
 
     def _share_height(self) -> None:
-        """Give lines to the devices first, then to the chosen one, then to the newest runs.
+        """Give lines to the devices first, then to the data and what Enter does, the chosen one, the runs.
 
-        Where all have no room, these give way in turn: histories and lesser lines of the chosen device, the
-        sums, on a short screen what is noted of the machine, frame and title of the chosen device.
+        Where all have no room, these give way in turn: what is noted of the machine, lesser lines of the
+        chosen device, the newest runs, the sums, frame and title of the chosen device.
         """
-        room = self.query_one("#body").content_size
-        notes = len(self._noted.wrap(max(1, room.width - 2))) if self._noted else 0
-        needed = 1 + len(self._seen.devices if self._seen else ()) + _CARD_HEIGHTS[1]
-        self._notes.display = notes > 0 and (not self.has_class("-short") or needed + notes <= room.height)
-        left = room.height - (notes if self._notes.display else 0)
+        devices = len(self._seen.devices) if self._seen else self._table.expected
+        short, beside = self.has_class("-short"), self.has_class("-beside")
+        brief = short or (devices > 1 and not self.has_class("-high"))
+        self.set_class(brief, "-brief")
+        room = self.app.size.height - _AROUND - (not brief) - (1 + devices if devices > 1 else 0)
+        steps = 3 if not brief else 2 if room > 2 + _CARD_HEIGHTS[1] else 1
+        own = steps + (1 if brief else 3)
+        left = room - own
+        noted = len(self._noted.wrap(max(1, self.app.size.width - 4))) if self._noted else 0
+        whole = _CARD_HEIGHTS[short] + _LEAST_RUNS + (devices > 2)  # with the sums of several GPUs
+        is_noted = noted > 0 and (left - noted >= (whole if left >= whole else _CARD_HEIGHTS[1]))
+        left -= noted if is_noted else 0
+        self._notes.display = is_noted
         if self._table.display:
-            left -= self._table.fit(left - _CARD_HEIGHTS[self.has_class("-short")])
-        self._card.set_class(left < _CARD_HEIGHTS[0], "-bare")
-        beside = self.has_class("-beside")
-        spare = left - self._card.needed(room.width)
-        height = next((each for each in RUNS_HEIGHTS if each <= spare), 0)
-        self._recent.display = not self._recent.is_empty and (beside or height > 0)
-        self._recent.styles.height = "1fr" if beside else height
+            least = next((each for each in _CARD_HEIGHTS if each <= left), 1)
+            left += 1 + devices - self._table.fit(left + 1 + devices - least)
+        least = _CARD_HEIGHTS[short]
+        has_runs = not beside and left >= least + _LEAST_RUNS
+        runs = max(_LEAST_RUNS, min(left // 2, left - least)) if has_runs else 0
+        card = max(1, min(left - runs, _MOST_CARD if devices > 1 else _MOST_ALONE))
+        runs = min(left - card, _MOST_RUNS) if has_runs else 0
+        self._card.set_class(card < _CARD_HEIGHTS[0], "-bare")
+        self._card.styles.height = card
+        self._next.styles.height = steps
+        self._recent.display = beside or has_runs
+        self._recent.styles.height = card + own if beside else runs
 
-    def _about(self, seen: MachineScan) -> Content:
+    def _say(self) -> None:
+        """Tell which devices are marked."""
         from mptui.hardware.describe import short_names
 
-        if marked := self._marks(seen):
-            return Content.assemble(("marked: ", "$quiet"), short_names(marked))
-        return Content.styled(f"detected at {fmt.clock(seen.time, seconds=True)}", "$quiet")
+        if self._seen is not None and (marked := self._marks(self._seen)):
+            self._top.show_message(Content.assemble(("marked: ", "$quiet"), short_names(marked)))
+        else:
+            self._top.show_message(Content(""))
 
     def _marks(self, seen: MachineScan) -> "list[Device]":
         return [device for device in seen.devices if _identity(device) in self._marked]
 
+    def _meant(self, seen: MachineScan) -> "Sequence[Device]":
+        """Return the marked devices, else the chosen one."""
+        return self._marks(seen) or [seen.devices[self._chosen]]
+
+    def _why_not(self, devices: "Sequence[Device]") -> str | None:
+        """Return why devices can't train; None if they can."""
+        return next((clean(device.notes[0]) for device in devices if not device.usable), None)
+
     def on_resize(self) -> None:
-        """Fit the cards into the new height."""
-        self._fit()
+        """Fit all into the new size."""
+        self._share_height()
 
     def action_mark(self) -> None:
         """Mark the chosen device, or unmark it: a run goes to all marked ones."""
@@ -256,17 +376,73 @@ class DetectionScreen(Page):
 
     def action_choose(self) -> None:
         """Open the picker for the marked devices, else for the chosen one."""
+        self._go(demo=False)
+
+    def action_demo(self) -> None:
+        """Train on the built-in images, at once."""
+        self._go(demo=True)
+
+    def _go(self, *, demo: bool) -> None:
         if self._seen is None:
-            self._goes_on = True
-            self._top.show_message(Content.styled("detecting devices, then the profiles …", "$quiet"))
+            self._goes_on = not demo
+            self._top.show_message(Content.styled("detecting devices, then the settings …", "$quiet"))
             return
-        device = self._seen.devices[self._chosen]
-        if marked := self._marks(self._seen):
-            self.post_message(self.Chosen(self._seen, marked))
-        elif device.usable:
-            self.post_message(self.Chosen(self._seen, [device]))
+        devices = self._meant(self._seen)
+        if (why := self._why_not(devices)) is not None:
+            self.notify(why, title="device can't train", severity="warning", markup=False)
+            return
+        self.post_message(self.Chosen(self._seen, devices, self._data.value.strip(), demo=demo))
+
+    # -- data and newest runs
+
+    def action_next(self, by: int) -> None:
+        """Go from the devices to the data, the newest runs, and back to the devices."""
+        lines = self._recent.query_one(OptionList)
+        stops = [None, self._data, *([] if self._recent.is_empty or not self._recent.display else [lines])]
+        now = stops.index(self.focused) if self.focused in stops else 0
+        self.set_focus(stops[(now + by) % len(stops)])
+
+    def on_descendant_focus(self) -> None:
+        """Show the keys of what has the focus."""
+        self._offer()
+
+    def on_descendant_blur(self) -> None:
+        """Show the keys of the devices again."""
+        self._offer()
+
+    def _offer(self) -> None:
+        several = ("several",) if self._seen is not None and len(self._seen.devices) > 1 else ()
+        when = (
+            ("typing",)
+            if self.focused is self._data
+            else ("listed",)
+            if self.focused
+            else ("always", *several)
+        )
+        self.query_one(KeyBar).offer(*when)
+
+    @on(Input.Changed, "#data")
+    def _typed(self) -> None:
+        self._look_ahead(TYPING_PAUSE_S)
+
+    def on_paste(self, event: Paste) -> None:
+        """Take a folder that is pasted, or dropped on the terminal, as the data."""
+        if event.text.strip():
+            self._data.value = event.text.strip().splitlines()[0]
+            self._data.focus()
+
+    @on(OptionList.OptionSelected)
+    def action_open_run(self) -> None:
+        """Open the run under the cursor."""
+        if (row := self._recent.chosen) is not None:
+            self.post_message(self.RunChosen(row.path))
+
+    def back(self) -> None:
+        """Go back to the devices."""
+        if self.focused is not None:
+            self.set_focus(None)
         else:
-            self.notify(clean(device.notes[0]), title="device can't train", severity="warning", markup=False)
+            super().back()
 
     def on_screen_suspend(self) -> None:
         """Stop sampling while another screen is shown."""
@@ -274,8 +450,9 @@ class DetectionScreen(Page):
         self._watch.stop()
 
     def on_screen_resume(self) -> None:
-        """Resume sampling."""
+        """Resume sampling; take up what was typed in the picker."""
         self._polls.resume()
+        self._data.value = load_last(self._environ)["data"] or self._data.value
         self._show_runs()
         if self._seen is not None:
             self._watch.follow(self._seen.devices)
@@ -313,13 +490,13 @@ def _identity(device: "Device") -> str:
     return (device.uuid or device.torch_name).removeprefix("GPU-")
 
 
-def _torch_words(seen: MachineScan) -> Content:
-    """Describe torch and whether it sees the devices."""
+def _torch_words(seen: MachineScan) -> list[Content]:
+    """Describe torch and whether it sees the devices; nothing if it was not asked."""
     from mptui.hardware.describe import torch_line
 
     line = torch_line(seen.machine)
     if line is None:
-        return Content("")
+        return []
     unusable = [device for device in seen.devices if not device.usable]
     sign = ("✗ ", "$text-warning") if unusable else ("✓ ", "$text-success")
-    return Content.assemble(sign, (clean(line), "$quiet"))
+    return [Content.assemble(sign, (clean(line), "$quiet"))]

@@ -31,6 +31,7 @@ from mptui.text import clean, clean_lines
 from mptui.tui.data_preview import DataPreview, asked_of, preview
 from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
 from mptui.tui.keys import bindings
+from mptui.tui.last import load_last, save_last
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.selection import (
     DataSuggester,
@@ -41,12 +42,12 @@ from mptui.tui.selection import (
     about_data,
     every_profile,
     filling_batch,
+    first_pick,
     fits,
+    flags_of_group,
     in_a_paragraph,
-    load_last,
     rate_rule,
     resolved,
-    save_last,
     to_save,
     values,
 )
@@ -67,22 +68,20 @@ class SelectionPage(Page):
     Args:
         devices: The device to train on, or several of one kind for a run in several processes.
         profile: The profile to begin with, if none was selected before.
+        data: The data to begin with; None: the last that was selected.
         environ: Environment, for settings, profiles and the state folder.
     """
 
-    def __init__(self, devices: Sequence[Device], profile: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, devices: Sequence[Device], profile: str, data: str | None, environ: Mapping[str, str]
+    ) -> None:
         super().__init__()
         self._devices = devices
         self._device = tightest(devices)
         self._environ = environ
         self._profiles = list_profiles(environ)
-        last = load_last(environ)
-        names = [info.name for info in self._profiles]
-        first = next(name for name in (last["profile"], profile, *names) if name in names)
-        own = last["epochs"] if first == last["profile"] else ""
-        where = devices[0].torch_name
-        where = where if len(devices) == 1 else where.partition(":")[0]
-        self._picks = Picks(Picked(first, where, last["model"], last["data"], own))
+        last = load_last(environ) | ({} if data is None else {"data": data})
+        self._picks = Picks(first_pick(self._profiles, profile, devices, last))
         self._resolved: Resolved | None = None
         self._fault = self._data_fault = ""
         self._data_task: str | None = None
@@ -232,6 +231,7 @@ class PickerScreen(SelectionPage):
     Args:
         devices: The device to train on, or several of one kind for a run in several processes.
         profile: The profile to begin with, if none was selected before.
+        data: The data to begin with; None: the last that was selected.
         keymap: The user's keys.
         environ: Environment, for settings, profiles and the state folder.
         ascii_only: Draw in ASCII.
@@ -253,11 +253,12 @@ class PickerScreen(SelectionPage):
         self,
         *devices: Device,
         profile: str = "",
+        data: str | None = None,
         keymap: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(devices, profile, environ)
+        super().__init__(devices, profile, data, environ)
         self._keymap = keymap or {}
         self._ascii_only = ascii_only
         self._filling = ""
@@ -563,10 +564,9 @@ class PickerScreen(SelectionPage):
         assert resolution is not None, "else there are faults"
         self._picks.use()
         self._keep_typed()
-        numbers = ",".join(str(device.index) for device in self._devices)
-        group = ("--device", numbers) if len(self._devices) > 1 else ()
         self.rest()
-        self.post_message(self.Started(picked.request(resolution, self._environ), group))
+        request = picked.request(resolution, self._environ)
+        self.post_message(self.Started(request, flags_of_group(self._devices)))
 
     def _keep_typed(self) -> None:
         """Keep the selection for whoever comes back, or starts the program again."""

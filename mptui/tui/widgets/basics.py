@@ -264,12 +264,17 @@ def throttle(sample: DeviceSample) -> Content:
 
 
 class TopLine(Static):
-    """One line: the name on the left, a message on the right."""
+    """One line: the name on the left, a message on the right.
+
+    Args:
+        about: What follows the name, the first of these that has room.
+    """
 
     DEFAULT_CSS = "TopLine { height: 1; padding: 0 1; text-wrap: nowrap; }"
 
-    def __init__(self) -> None:
+    def __init__(self, about: Sequence[str] = ()) -> None:
         super().__init__(markup=False)
+        self._about = about
         self._said = Content("")
 
     def show_message(self, words: Content) -> None:
@@ -279,9 +284,12 @@ class TopLine(Static):
 
     def on_resize(self) -> None:
         """Lay the line out in the new width."""
-        name = Content.styled("mptui", "bold $text-accent")
-        said = self._said.truncate(max(0, self.content_size.width - name.cell_length - 2), ellipsis=True)
-        gap = self.content_size.width - name.cell_length - said.cell_length
+        width, name = self.content_size.width, Content.styled("mptui", "bold $text-accent")
+        left = width - name.cell_length - self._said.cell_length - 4
+        if (about := next((words for words in self._about if len(words) <= left), None)) is not None:
+            name = Content.assemble(name, "  ", (about, "$quiet"))
+        said = self._said.truncate(max(0, width - name.cell_length - 2), ellipsis=True)
+        gap = width - name.cell_length - said.cell_length
         self.update(Content.assemble(name, " " * max(2, gap), said), layout=False)
 
 

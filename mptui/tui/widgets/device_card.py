@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -198,7 +198,7 @@ def _shaped(shape: _Shape, names: int, memory: int, power: int) -> list[_Column]
         _Column("busy", bars + 5, busy, right=not bars),
         _Column(f"last {shape.history} s", shape.history, past, right=True),
         _Column("memory GiB" if bars else "GiB", bars + memory, used, right=not bars),
-        _Column("W", shape.power and max(power, shape.power), lambda row: Content(_power(row.sample)), True),
+        _Column("W", shape.power and max(power, shape.power), _watts, right=True),
         _Column("°C ", 4, _degrees, right=True),
         _Column("throttled by", shape.throttle, _throttle),
     ]
@@ -226,8 +226,16 @@ def _rounded(value: float | None, digits: int = 0) -> str:
     return fmt.UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
+def _watts(row: DeviceRow) -> Content:
+    """Return the power; a CPU without a sensor has none."""
+    has_none = row.sample.power_w is None and not row.is_gpu
+    return Content("" if has_none else _power(row.sample))
+
+
 def _degrees(row: DeviceRow) -> Content:
-    """Return the temperature, with a sign if clocks are throttled."""
+    """Return the temperature, with a sign if clocks are throttled; a CPU without a sensor has none."""
+    if row.sample.temperature_c is None and not row.is_gpu:
+        return Content("")
     sign = ("▾" if row.sample.throttle else " ", "$text-warning")
     return Content.assemble(_rounded(row.sample.temperature_c), sign)
 
@@ -309,17 +317,6 @@ _BAR_GAP = "   "
 _LABEL, _FIGURE = 7, 18
 _TWO_COLUMNS = 60
 """Width in cells from which two gauges share a line."""
-_FRAME = 2
-"""Cells of the border on two sides, and of the padding."""
-_HEIGHTS = " ▁▂▃▄▅▆▇█"
-_LEAST_HISTORY, _MOST_HISTORY = 2, 10
-"""Height in lines of a history."""
-_HISTORIES: Mapping[str, Callable[[DeviceSample], float | None]] = {
-    "busy, one sample a second": lambda sample: sample.utilisation,
-    "memory in use": lambda sample: basics.share(sample.memory_used, sample.memory_total),
-    "power, of its limit": lambda sample: basics.share(sample.power_w, sample.power_limit_w),
-}
-"""Title -> share of 1, in the order in which they are shown where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +329,10 @@ class CardDevice:
 
 
 class DeviceCard(Static):
-    """One device with all details, and its history where there is room."""
+    """One device with all details, and who is on it where there is room."""
 
     DEFAULT_CSS = """
     DeviceCard {
-        display: none;
         padding: 0 1;
         border: round $accent;
         border-title-color: $text-accent;
@@ -349,6 +345,7 @@ class DeviceCard(Static):
 
     def __init__(self) -> None:
         super().__init__(markup=False)
+        self.border_title = "looking at this machine …"
         self._of: CardDevice | None = None
         self._reading = DeviceReading(DeviceSample(name=""))
         self._reason: str | None = None
@@ -359,7 +356,6 @@ class DeviceCard(Static):
         """Show a device; `alone`: with gauges, as no table shows its load."""
         self._of = of
         self._alone = alone
-        self.display = True
         self.set_class(marked, "-marked")
         title = clean(f"{of.device.torch_name}  {of.device.name}", 60)
         self.border_title = Content(f"✓ {title}" if marked else title)
@@ -376,8 +372,7 @@ class DeviceCard(Static):
         if self._of is None or width <= 0:
             return
         lines = _most_important(self._lines(self._of, width), width, height)
-        left = height - _height(lines, width)
-        content = Content("\n").join([*lines, *self._more(width, left)])
+        content = Content("\n").join(lines)
         if not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
@@ -385,13 +380,6 @@ class DeviceCard(Static):
     def on_resize(self) -> None:
         """Lay out in the new size."""
         self.redraw()
-
-    def needed(self, width: int) -> int:
-        """Return the height in which a card of this width has room for all but the history."""
-        if self._of is None:
-            return 0
-        width -= 2 * _FRAME
-        return _FRAME + _height([line for _, line in self._lines(self._of, width)], width)
 
     def _lines(self, of: CardDevice, width: int) -> list[tuple[int, Content]]:
         """Return the lines, each with its rank: the highest is left out first."""
@@ -403,16 +391,21 @@ class DeviceCard(Static):
         tone = "$quiet" if usable else "$text-warning"
         load = _live(sample, width) if self._alone else [_figures(sample)]
         warning = Content.styled(clean(problem or "") if of.device.kind != "cpu" else "", "$text-warning")
+        # without a frame, and a table, this line has the name
+        name = (
+            f"{of.device.torch_name}  {of.device.name}   " if self._alone and self.has_class("-bare") else ""
+        )
         ranked = [
-            (5, Content.styled(clean(told.identity), "$quiet")),
-            *((4, line) for line in load),
+            (3 if name else 5, Content.assemble(clean(name), (clean(told.identity), "$quiet"))),
+            *((4 if self._alone else 10, line) for line in load),
             (1, warning),
             (3, self._company(of.device)),
+            (7, _people(self._reading.sample.processes or [], width)),
             (6, _formats(told.formats)),
             (0, _use(clean(told.use))),
             (2, Content(clean(told.start))),
-            (7, Content.styled(clean(self._reason or ""), "$quiet")),
-            *((8 if usable else 1, Content.styled(clean(note), tone)) for note in told.notes),
+            (8, Content.styled(clean(self._reason or ""), "$quiet")),
+            *((9 if usable else 1, Content.styled(clean(note), tone)) for note in told.notes),
         ]
         return [(rank, line) for rank, line in ranked if line.plain]
 
@@ -425,18 +418,6 @@ class DeviceCard(Static):
         return Content(_BAR_GAP).join(
             part for part in (basics.throttle(self._reading.sample), others) if part.plain
         )
-
-    def _more(self, width: int, height: int) -> list[Content]:
-        """Return what fills `height` lines: all processes if there are several, and histories."""
-        processes = self._reading.sample.processes or []
-        lines = _people(processes, width) if len(processes) > 1 else []
-        lines = lines if len(lines) <= height else []
-        for title, part in _HISTORIES.items():
-            shares = [share for sample in self._reading.past if (share := part(sample)) is not None]
-            rows = min(height - len(lines) - 1, _MOST_HISTORY)
-            if shares and rows >= _LEAST_HISTORY:
-                lines += [Content.styled(title, "$quiet"), *_area(shares[-width:], width, rows)]
-        return lines
 
 
 def _processes(reading: DeviceReading, device: "Device") -> Sequence[DeviceProcess] | None:
@@ -488,28 +469,19 @@ def _figures(sample: DeviceSample) -> Content:
     if sample.power_w is None and sample.temperature_c is None:
         own = sample.utilisation_own
         return Content("" if own is None else f"busy {basics.busy_with_own(sample)}")
-    return Content(_BAR_GAP.join([basics.power(sample), basics.heat(sample), basics.clock(sample)]))
+    return Content(_BAR_GAP.join([basics.power(sample).lstrip(), basics.heat(sample), basics.clock(sample)]))
 
 
-def _people(processes: Sequence[DeviceProcess], width: int) -> list[Content]:
-    """Return a line for each process: memory, PID, user and program."""
-    lines = []
+def _people(processes: Sequence[DeviceProcess], width: int) -> Content:
+    """Return a line for each process if there are several: memory, PID, user and program."""
+    if len(processes) < 2:
+        return Content("")
+    lines = [Content.styled(f"{'memory':>10}  {'pid':>8}  on this device", "$quiet")]
     for each in processes:
         who = clean(f"{each.user or fmt.UNKNOWN}  {each.command or fmt.UNKNOWN}")
         line = Content(f"{fmt.size(each.memory):>10}  {each.pid:>8}  {who}")
         lines.append(line.truncate(width, ellipsis=True))
-    return [Content.styled(f"{'memory':>10}  {'pid':>8}  on this device", "$quiet"), *lines]
-
-
-def _area(shares: Sequence[float], width: int, rows: int) -> list[Content]:
-    """Return fractions of 1 as columns, `rows` lines high, the last at the right of `width` cells."""
-    top = len(_HEIGHTS) - 1
-    levels = [max(1, round(min(max(share, 0.0), 1.0) * rows * top)) for share in shares]
-    lines = [
-        "".join(_HEIGHTS[min(max(level - top * row, 0), top)] for level in levels)
-        for row in reversed(range(rows))
-    ]
-    return [Content.styled(line.rjust(width), "$text-accent") for line in lines]
+    return Content("\n").join(lines)
 
 
 def _gib(value: int | None) -> str:
@@ -532,11 +504,14 @@ def _use(words: str) -> Content:
 
 
 class DeviceTable(Vertical):
-    """A line for each device, and one of sums; the lines scroll where not all fit."""
+    """A line for each device, and one of sums; the lines scroll where not all fit.
+
+    Args:
+        expected: Number of devices that have lines before the first ones are shown.
+    """
 
     DEFAULT_CSS = """
     DeviceTable {
-        display: none;
         height: auto;
         Static { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
         VerticalScroll { scrollbar-size: 1 1; }
@@ -551,11 +526,14 @@ class DeviceTable(Vertical):
             super().__init__()
             self.number = number
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         super().__init__()
+        self.expected = expected
         self._heading, self._lines, self._sums = (Static(markup=False) for _ in range(3))
         self._scroll = VerticalScroll(self._lines, can_focus=False)
-        self._rows: Sequence[DeviceRow] = ()
+        self._rows: Sequence[DeviceRow] = [
+            DeviceRow(label=str(number), name="…", sample=DeviceSample(name="")) for number in range(expected)
+        ]
         self._chosen = 0
 
     def compose(self) -> ComposeResult:

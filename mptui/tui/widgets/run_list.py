@@ -16,7 +16,7 @@ from mptui import text as fmt
 from mptui.runs.listing.rows import RUNNING, RunRow
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
-from mptui.tui.keys import KEYS, display
+from mptui.tui.keys import KEYS, bindings, display
 from mptui.tui.widgets.basics import KeyedList, fit
 
 # Lines of the list of runs: the columns that fit, most important first
@@ -26,6 +26,8 @@ _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success
 _BAD, _DOUBTFUL = ("✗", "$text-error"), ("▲", "$text-warning")
 _STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
 _LEAST_NAME, _MOST_NAME = 18, 52
+_LEAST_OF_FEW = 13
+"""Least cells of a name on the first screen, which tells the model beside it."""
 _WITH_STAMP = 40
 """Cells of the names from which they have the time of their start."""
 _SECONDS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -96,13 +98,21 @@ _COLUMNS = (
     _Column("time", 12, _taken, right=True, leave=5),
     _Column("age", 8, lambda row: ago(row.started), right=True),
 )
+_FEW = (
+    _Column("state", 14, lambda row: _state(row), leave=1),
+    _Column("model", 11, lambda row: row.model or fmt.UNKNOWN, leave=2, most=24),
+    _Column("data", 10, lambda row: _last_part(row.data) or fmt.UNKNOWN, leave=3, most=24),
+    _Column("best", _BEST, _best, right=True),
+    _Column("age", 7, lambda row: ago(row.started), right=True),
+)
+"""The columns of the newest runs on the first screen."""
 _HEAD = 4
 """Cells of the number of a marked run and of the sign of its state."""
 
 
-def fitting_columns(width: int) -> tuple[list[_Column], int]:
+def fitting_columns(width: int, among: Sequence[_Column] = _COLUMNS) -> tuple[list[_Column], int]:
     """Return the columns that fit into `width` cells beside the name, and the cells of the name."""
-    columns = fmt.fitting(_COLUMNS, width - _HEAD - _LEAST_NAME)
+    columns = fmt.fitting(among, width - _HEAD - (_LEAST_NAME if among is _COLUMNS else _LEAST_OF_FEW))
     left = width - _HEAD - sum(each.width for each in columns)
     name = max(8, min(left, _MOST_NAME))
     for at, column in enumerate(columns):
@@ -112,15 +122,21 @@ def fitting_columns(width: int) -> tuple[list[_Column], int]:
     return columns, name
 
 
-def heading(width: int, order: str = "") -> Content:
+def heading(width: int, order: str = "", among: Sequence[_Column] = _COLUMNS) -> Content:
     """Return the line of headings; that of the order stands out."""
-    columns, name = fitting_columns(width)
+    columns, name = fitting_columns(width, among)
     titles = [("name", fit("name", name)), *((each.title, each.fit(each.title)) for each in columns)]
     cells = (text.stylize("$text-accent" if title == order else "$quiet") for title, text in titles)
     return Content.assemble(" " * _HEAD, *cells)
 
 
-def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "") -> Content:
+def run_line(
+    row: RunRow,
+    width: int,
+    number: int | None = None,
+    indent: str = "",
+    among: Sequence[_Column] = _COLUMNS,
+) -> Content:
     """Return the line of a run.
 
     Args:
@@ -128,8 +144,9 @@ def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "
         width: Cells of the line.
         number: Its number among the marked runs, in the colour of its curve; None: not marked.
         indent: What stands before its name.
+        among: The columns, of which those that fit are shown.
     """
-    columns, name = fitting_columns(width)
+    columns, name = fitting_columns(width, among)
     needs_look = row.is_doubtful or row.silent_s is not None
     sign, tone = _DOUBTFUL if needs_look else _SIGNS.get(row.state, _BAD)
     mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
@@ -177,48 +194,6 @@ def differing_words(keys: Collection[str], runs: int, width: int) -> str:
     return f"{fmt.counted(len(names), 'setting')} differ"
 
 
-# The newest runs, beside the devices on the first screen
-# -------------------------------------------------------
-
-
-class RecentRuns(Static):
-    """The newest runs, as many as fit."""
-
-    DEFAULT_CSS = """
-    RecentRuns {
-        text-wrap: nowrap;
-        padding: 0 1;
-        border: round $frame;
-        border-title-color: $quiet;
-        border-subtitle-color: $quiet;
-    }
-    """
-
-    def __init__(self, keymap: Mapping[str, str], *, id: str | None = None) -> None:
-        super().__init__(markup=False, id=id)
-        key = next(key for key in KEYS if key.id == "app.runs")
-        self.border_subtitle = Content(f"{display(key, keymap)} all runs")
-        self._rows: Sequence[RunRow] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no runs to show."""
-        return not self._rows
-
-    def show(self, rows: Sequence[RunRow]) -> None:
-        """Show the newest of these runs."""
-        self._rows = rows
-        self.border_title = Content(f"recent runs · {summary_words(rows)}")
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        """Lay the lines out in the new size."""
-        width, height = self.content_size
-        if self._rows and width > 0:
-            lines = [heading(width), *(run_line(row, width) for row in self._rows[: max(0, height - 1)])]
-            self.update(Content("\n").join(lines), layout=False)
-
-
 # The list of runs with a cursor
 # ------------------------------
 
@@ -236,6 +211,8 @@ class RunTable(Vertical):
         KeyedList, KeyedList:focus { border: none; }
     }
     """
+
+    columns: Sequence[_Column] = _COLUMNS
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -280,12 +257,66 @@ class RunTable(Vertical):
         width = self.content_size.width - 3  # padding, and the scrollbar
         if width <= 0:
             return
-        self.query_one("#headings", Static).update(heading(width, self._order))
+        self.query_one("#headings", Static).update(self._heading(width))
         self.query_one(KeyedList).replace(
-            [Option(run_line(row, width, self._marked.get(row.path)), id=row.name) for row in self._rows],
+            [
+                Option(run_line(row, width, self._marked.get(row.path), among=self.columns), id=row.name)
+                for row in self._rows
+            ],
             keeps_place=keeps_place,
         )
+
+    def _heading(self, width: int) -> Content:
+        return heading(width, self._order, self.columns)
 
     def on_resize(self) -> None:
         """Lay the lines out in the new width."""
         self._draw()
+
+
+# The newest runs, on the first screen
+# ------------------------------------
+
+
+class RecentRuns(RunTable):
+    """The newest runs, with a cursor once it has the focus.
+
+    Args:
+        keymap: The user's keys.
+    """
+
+    BINDINGS = bindings("newest")
+    columns = _FEW
+    most = 30
+    """Number of runs, of which those scroll that have no room."""
+
+    async def action_open_run(self) -> None:
+        """Open the run under the cursor."""
+        await self.run_action("screen.open_run")
+
+    async def action_next(self, by: int) -> None:
+        """Leave the list for the next part of the screen."""
+        await self.run_action(f"screen.next({by})")
+
+    def __init__(self, keymap: Mapping[str, str], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        key = next(key for key in KEYS if key.id == "app.runs")
+        self.border_subtitle = Content(f"{display(key, keymap)} all runs")
+        self._is_read = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no runs to show."""
+        return not self._rows
+
+    def show_newest(self, rows: Sequence[RunRow]) -> None:
+        """Show the newest of these runs."""
+        self._is_read = True
+        self.border_title = Content(f"recent runs · {summary_words(rows)}" if rows else "recent runs")
+        self.show(rows[: self.most], {}, "")
+
+    def _heading(self, width: int) -> Content:
+        if self._rows:
+            return super()._heading(width)
+        told = "no runs yet: enter leads to the first" if self._is_read else "reading the runs …"
+        return Content.styled(told, "$quiet")

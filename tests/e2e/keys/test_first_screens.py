@@ -73,7 +73,7 @@ def all_screens(walk):
     walk("app.suspend", "ctrl+z", "are suspended; to continue: fg")
     program.go_on()
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
-    program.shows("enter choose a profile")
+    program.shows("enter settings")
     program.until(walk.gone("written:"), "the notification's end: it would cover the last keys of a help")
 
 
@@ -97,7 +97,7 @@ def picker(walk):
     program.until(walk.gone("changed only"), "all settings")
     edits(walk)
     for answer in ("q", "enter"):
-        walk("discard.discard", answer, walk.gone("discard edits?"), "enter choose a profile")
+        walk("discard.discard", answer, walk.gone("discard edits?"), "enter settings")
         program.press("enter")
         program.shows("enter start")
         change(walk, "0.25")

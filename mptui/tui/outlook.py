@@ -1,0 +1,90 @@
+"""What the start of a selection would train, and for how long: for the screens before a run."""
+
+from collections.abc import Mapping, Sequence
+
+from mptui.config.profiles import list_profiles
+from mptui.config.resolve import Resolved
+from mptui.errors import MptuiError
+from mptui.hardware.advice import choose_precision
+from mptui.hardware.devices import Device, tightest
+from mptui.registry.names import BUILT_IN
+from mptui.registry.own_code import is_own
+from mptui.runs.listing.expected_time import expected_time, time_words
+from mptui.runs.listing.rows import RunRow
+from mptui.runs.planning.plan import filled
+from mptui.text import clean, counted
+from mptui.tui.look import Outlook
+from mptui.tui.selection import Picked, about_data, first_pick, resolved
+
+
+def outlook(
+    picked: Picked, devices: Sequence[Device], rows: Sequence[RunRow], environ: Mapping[str, str]
+) -> Outlook:
+    """Tell what a start of a selection would train; reads the disk.
+
+    Args:
+        picked: The selection.
+        devices: Its devices.
+        rows: The earlier runs, newest first.
+        environ: Environment, for settings and profiles.
+    """
+    device = tightest(devices)
+    try:
+        task, _ = about_data(picked.data)
+        resolution = resolved(picked, task, environ)
+        config = filled(resolution, device)[0].config
+    except MptuiError as error:
+        return Outlook(fault=error.message)
+    data = config.data
+    is_built_in = data.path is None and data.name == BUILT_IN
+    time, _ = expected(resolution, devices, rows, samples=None)
+    name = "your network" if is_own(config.model.name) else str(config.model.name)
+    return Outlook(
+        network=clean(name, 60),
+        data="built-in shapes" if is_built_in else clean(picked.data or str(data.path or data.name), 60),
+        epochs=counted(config.training.epochs, "epoch"),
+        time_there=f"{time} on {_called(devices)}" if time else "",
+    )
+
+
+def expected(
+    resolution: Resolved, devices: Sequence[Device], rows: Sequence[RunRow], samples: int | None
+) -> tuple[str, str]:
+    """Return the time that a run would take, "" if it is not known, and how that is known, or why not.
+
+    Args:
+        resolution: The run.
+        devices: Its devices.
+        rows: The earlier runs, newest first.
+        samples: Number of training samples; None: not known.
+    """
+    device = tightest(devices)
+    try:
+        config = filled(resolution, device)[0].config
+    except MptuiError:
+        return "", ""
+    if samples is None and config.data.name == BUILT_IN:
+        samples = config.data.samples
+    found = expected_time(rows, config, device, ranks=len(devices), samples=samples)
+    if found is not None:
+        return time_words(found.seconds), f"as fast as the run {clean(found.run, 60)}"
+    used = choose_precision(config.precision.mode, device).used
+    network = "your network" if is_own(config.model.name) else config.model.name
+    return "", f"not known: no earlier run of {network} in {used} on {_called(devices)}"
+
+
+def outlook_of_start(
+    advised: str,
+    devices: Sequence[Device],
+    rows: Sequence[RunRow],
+    last: Mapping[str, str],
+    environ: Mapping[str, str],
+) -> Outlook:
+    """Tell what the picker would start as it opens; see `first_pick`."""
+    return outlook(first_pick(list_profiles(environ), advised, devices, last), devices, rows, environ)
+
+
+def _called(devices: Sequence[Device]) -> str:
+    if len(devices) > 1:
+        return f"{len(devices)} GPUs"
+    return "this CPU" if devices[0].kind == "cpu" else devices[0].torch_name

@@ -1,0 +1,169 @@
+"""The first screen as the way into the program: the data, what Enter would train, the newest runs."""
+
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.events import Paste
+
+from mptui.runs.listing.rows import RunList
+from mptui.tui.cockpit import Cockpit
+from mptui.tui.last import save_last
+from mptui.tui.look import scan_machine
+from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.live import LiveScreen
+from tests.data.images import class_folders
+from tests.hardware.machines import cpu
+from tests.tui.cockpits import FakeRun, quick_scan, until
+from tests.tui.frames import DEADLINE_S, frame
+from tests.tui.test_runs_screen import a_run, demo_journal
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+SIZES = [(80, 24), (60, 16), (120, 35), (200, 60)]
+
+
+@asynccontextmanager
+async def first_screen(tmp_path, size=(80, 24), scan=quick_scan):
+    """The program at its first screen, its folders in `tmp_path`; yields (app, pilot, the started runs)."""
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path)}
+    folder, started = tmp_path / "runs", []
+    folder.mkdir(exist_ok=True)
+
+    def start(request, _resume, _group):
+        started.append(FakeRun(request))
+        return started[-1]
+
+    screen = DetectionScreen(scan=scan, runs=RunList(folder), environ=environ)
+    app = Cockpit(start, first=screen, environ=environ, runs=folder)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        yield app, pilot, started
+
+
+@pytest.fixture
+def with_runs(tmp_path):
+    """Two runs of a ResNet-18 on this CPU, of which one has failed, with their time."""
+    folder = tmp_path / "runs"
+    device = quick_scan(False).devices[-1].name
+    spent = {
+        "device": device,
+        "samples_seen": 1000,
+        "samples_per_second": 12.0,
+        "precision": {"used": "fp32"},
+    }
+    spent |= {"time": {"total_s": 110.0, "session_s": 110.0, "first_step_s": 10.0}}
+    best = {"epoch": 2, "metric": "acc1", "value": 0.764}
+    run = a_run(folder, "newer", journal=demo_journal(), best=best, **spent)
+    (run / "run.toml").write_text('[model]\nname = "resnet18"\n[data]\nname = "shapes"\nimage_size = 64\n')
+    a_run(folder, "older", age_s=7200, status="failed", model="unet", best={"metric": None, "value": None})
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_newcomer_asks_first_is_answered_in_each_size(with_runs, size):
+    async with first_screen(with_runs, size) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on built-in shapes")
+        await until(app, pilot, "76.4 %")
+        await until(app, pilot, "about 22 min on this CPU")
+        text = frame(app)
+    for words in ("trains image networks", "cpu", "use ", "profile ", "data", "built-in shapes", "completed"):
+        assert words in text
+    assert "failed" in text
+    assert "o all runs" in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_first_frame_has_its_last_layout(with_runs, size):
+    go = threading.Event()
+
+    def slow_scan(_with_torch):
+        go.wait(DEADLINE_S)
+        return scan_machine(False)
+
+    async with first_screen(with_runs, size, slow_scan) as (app, pilot, _):
+        await until(app, pilot, "looking at this machine")
+        ids = "#left", "#data", "#next", "#recent", "DeviceCard"
+        before = [app.screen.query_one(each).region for each in ids]
+        go.set()
+        await until(app, pilot, "about 22 min on this CPU")
+        notes = app.screen.query_one("#notes")
+        moved = notes.size.height if notes.display else 0
+        after = [app.screen.query_one(each).region for each in ids]
+    assert [(now.x, now.width) for now in after] == [(each.x, each.width) for each in before]
+    assert {now.y - each.y for now, each in zip(after, before, strict=True)} <= {0, moved, moved - 1}
+
+
+async def test_a_machine_without_a_known_pace_promises_no_time(tmp_path):
+    async with first_screen(tmp_path) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on built-in shapes")
+        await until(app, pilot, "no runs yet")
+        assert "about" not in frame(app)
+        assert " min" not in frame(app)
+
+
+@pytest.mark.parametrize("form", ["{}", "'{}'", "file://{}", "shell"])
+async def test_a_folder_dropped_on_the_terminal_is_the_data_of_the_run(tmp_path, form):
+    folder = tmp_path / "my flowers"
+    class_folders(folder, {"roses": 3, "tulips": 3})
+    text = str(folder).replace(" ", "\\ ") if form == "shell" else form.format(folder)
+    async with first_screen(tmp_path) as (app, pilot, started):
+        await until(app, pilot, "built-in shapes")
+        app.post_message(Paste(f"{text} \n"))
+        await until(app, pilot, "enter settings of a run on it")
+        await until(app, pilot, "train resnet18 on")
+        await pilot.press("enter")
+        await until(app, pilot, "2 classes")
+        await pilot.press("enter")
+        await until(app, pilot, "space pause")
+    assert started[0].request.flags["data.path"][1] == str(folder)
+
+
+async def test_data_that_is_not_there_is_told_while_it_is_typed(tmp_path):
+    async with first_screen(tmp_path) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on built-in shapes")
+        await pilot.press("tab", *"/gone")
+        await until(app, pilot, "✗ no such folder: /gone")
+
+
+async def test_what_was_typed_in_the_picker_is_there_again(tmp_path):
+    last = {"profile": "stable", "model": "", "data": "cifar10", "epochs": "3"}
+    save_last(last, {"XDG_STATE_HOME": str(tmp_path / "state")})
+    async with first_screen(tmp_path) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on cifar10: 3 epochs")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("tab", "end", *["backspace"] * 7, *"shapes", "escape", "escape")
+        await until(app, pilot, "train resnet18 on built-in shapes: 3 epochs")
+
+
+async def test_a_newest_run_is_opened_and_left_again(with_runs):
+    async with first_screen(with_runs) as (app, pilot, _):
+        await until(app, pilot, "76.4 %")
+        await until(app, pilot, "enter settings")
+        await pilot.press("tab", "tab")
+        await until(app, pilot, "enter open")
+        await pilot.press("enter")
+        await until(app, pilot, "train longer")
+        assert isinstance(app.screen, LiveScreen)
+        await pilot.press("escape")
+        await until(app, pilot, "enter open")
+        await pilot.press("escape")
+        await until(app, pilot, "enter settings")
+
+
+async def test_the_demo_trains_on_built_in_images_whatever_was_typed(tmp_path):
+    async with first_screen(tmp_path) as (app, pilot, started):
+        await until(app, pilot, "train resnet18 on")
+        await pilot.press("tab", *"/gone", "escape", "d")
+        await until(app, pilot, "space pause")
+    assert started[0].request.flags["data.name"][1] == "shapes"
+    assert started[0].request.flags["hardware.device"][1] == cpu().torch_name
+
+
+async def test_the_exercises_are_a_key_away(tmp_path):
+    async with first_screen(tmp_path) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on")
+        await pilot.press("l")
+        await until(app, pilot, "Range is in the exponent")
+        await pilot.press("escape")
+        await until(app, pilot, "enter settings")
