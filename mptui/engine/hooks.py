@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
-from mptui.data.batch import Batch
+from mptui.data.batch import Batch, Window
 from mptui.engine.evaluate import ValidationResult
 from mptui.engine.job import Job
 from mptui.engine.micro_batches import Recovery
@@ -30,6 +30,9 @@ class Hook:
 
     def run_begins(self) -> None:
         """Called when the run begins, resumes, or returns to an earlier state, before its next step."""
+
+    def first_window(self, window: Window) -> None:
+        """Called with the windows that are read until the first step of this process is over. May wait."""
 
     def step_begins(self) -> None:
         """Called before the first forward pass of a step. Must not wait for the device."""

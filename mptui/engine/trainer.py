@@ -153,6 +153,9 @@ class Trainer:
         begin_epoch(context)
         epochs.enter_training(context)
         for window in read_windows(context, self._windows):
+            if context.outcome.first_step_s is None:
+                for first_window in context.hooks.at(Hook.first_window):
+                    first_window(window)
             watch = Stopwatch(context.device) if context.parts.compiler.timing else None
             self._train_step(window)
             if watch is not None:

@@ -17,6 +17,7 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.replica import placed
 from mptui.engine.ranks.sync import RanksMailbox
+from mptui.engine.reporting.first_batch import OnData
 from mptui.engine.reporting.observers import observers
 from mptui.engine.reporting.pictures import OnImages, OnPictures
 from mptui.engine.trainer import Trainer
@@ -122,6 +123,7 @@ def build_trainer(
     ranks: Ranks = ALONE,
     on_images: OnImages | None = None,
     on_pictures: OnPictures | None = None,
+    on_data: OnData | None = None,
 ) -> tuple[Trainer, Recorder]:
     """Build a complete trainer over `train` samples of a kind (read as another kind with `reads_as`)."""
     task = task or ("classification" if kind is Blot else "segmentation")
@@ -139,6 +141,7 @@ def build_trainer(
             augment=is_train and run.data.augment == "default",
             seed=run.training.seed,
             channels_last=bool(run.speed.channels_last),
+            mixup_alpha=run.data.mixup_alpha,
             workers=workers,
             cache=cache,
             share=Share(ranks.rank, ranks.world_size),
@@ -164,7 +167,7 @@ def build_trainer(
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
     saver = (Saver if ranks.is_first else NonPrimarySaver)(folder, lambda: run.checkpoint, events.handle)
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
-    looking_on = observers(on_images=on_images, on_pictures=on_pictures)
+    looking_on = observers(on_images=on_images, on_pictures=on_pictures, on_data=on_data)
     return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver, observers=looking_on), events
 
 

@@ -4,11 +4,14 @@ import random
 
 import numpy as np
 import pytest
+from textual.widgets import Static
 
 from mptui.events import ImagesGenerated, PhaseChanged, RunFinished, Warned
 from mptui.runs.store import pictures
 from mptui.runs.store.index import from_document, to_document
 from mptui.runs.view.run_view import RunView
+from mptui.tui.terminal.graphics import Graphics
+from mptui.tui.widgets import panels
 from tests.tui.events import START, MemorySource, step_event
 from tests.tui.frames import frame, put
 
@@ -57,6 +60,27 @@ async def test_what_was_found_is_shown_beside_the_data_until_the_first_point(sta
         await put(app, pilot, step_event(1, START + 90, random.Random(0)))
         assert "✓ layout" not in frame(app)
         assert "╭─ loss" in frame(app)
+
+
+async def test_terminals_with_graphics_get_the_data_in_pixels(stage, tmp_path, monkeypatch):
+    shown = []
+
+    def widget(picture):
+        shown.append((picture, Static()))
+        return shown[-1][1]
+
+    monkeypatch.setattr(panels, "graphics_of", lambda app: Graphics(widget, (10, 20)))
+    source = MemorySource([*preparation(), pictured(tmp_path)])
+    source.run = tmp_path
+    async with stage.live(source, (120, 35)) as (app, pilot):
+        await pilot.pause()
+        text = frame(app)
+        assert "▀" not in text
+        lines, pixels = text.splitlines(), set()
+        for picture, drawn in shown:
+            pixels |= {colour[:3] for _, colour in picture.getcolors(1 << 20) if colour[3]}
+            assert any(label in lines[drawn.region.bottom] for label in LABELS)
+        assert pixels == {(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0)}
 
 
 def test_the_times_of_all_candidates_of_a_choice_are_its_time():

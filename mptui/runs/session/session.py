@@ -9,10 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mptui.config.resolve import resolve, to_toml, values_of
-from mptui.data.types import Dataset
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -24,7 +21,6 @@ from mptui.events import (
     DeviceSample,
     Diagnosed,
     Event,
-    ImagesGenerated,
     PhaseChanged,
     Suspended,
     Warned,
@@ -35,7 +31,6 @@ from mptui.io.files import Guard
 from mptui.processes.rank_place import is_restart
 from mptui.runs.planning.auto import Decider
 from mptui.runs.planning.build import PreparedRun, run_started
-from mptui.runs.planning.data_pictures import data_pictures
 from mptui.runs.planning.plan import Plan, workers_under
 from mptui.runs.remote.control import ControlServer, preset_names
 from mptui.runs.remote.feed import OwnFeed
@@ -254,28 +249,9 @@ class Session(RankTraining):
         with pulse(sampler, self._beat, self._absence):
             check_stop, costs = self._agreed.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
-
-            def decide(plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
-                self._picture_data(plan, dataset)  # to be looked at while the choices are measured
-                return decider.decide(plan, model, dataset)
-
-            self._train_from(begun, decide, on_bad=lambda problem: self._records.bad_samples.add([problem]))
-
-    def _picture_data(self, plan: Plan, dataset: Dataset) -> None:
-        """Write some training images as the network gets them, if pictures are wanted."""
-        began = time.monotonic()
-        if not plan.config.logging.pictures or (found := data_pictures(plan, dataset)) is None:
-            return
-        self._emit(
-            ImagesGenerated(
-                epoch=0,
-                path=self._records.write_data_pictures(found.tiles),
-                images=len(found.tiles),
-                seconds=time.monotonic() - began,
-                what="data",
-                labels=found.labels,
+            self._train_from(
+                begun, decider.decide, on_bad=lambda problem: self._records.bad_samples.add([problem])
             )
-        )
 
     def _note_prepared(self, prepared: PreparedRun) -> None:
         if self.plan.precision.warning is not None:  # includes the factor if it was measured
@@ -284,8 +260,11 @@ class Session(RankTraining):
 
     def _outputs(self) -> dict[str, Any]:
         on_images = partial(self._records.write_images, keep=self.plan.config.sampling.keep)
-        looking_on = observers(on_images=on_images, on_pictures=self._records.write_pictures)
-        return {"on_best": self._records.write_best, "observers": looking_on}
+        records = self._records
+        looking_on = observers(
+            on_images=on_images, on_pictures=records.write_pictures, on_data=records.write_data_pictures
+        )
+        return {"on_best": records.write_best, "observers": looking_on}
 
     def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: Beginning) -> int | None:
         self._watchdog.follow(trainer.context)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -535,6 +535,16 @@ class PicturePanel(Panel):
                 shown.styles.width, shown.styles.height = size
                 shown.styles.margin = (lines, 0, 0, 0)
                 self.mount(shown)
+
+    def strip(self, pictures: "Sequence[Image]", tile: int) -> "Image":
+        """Return pictures of a height side by side for the terminal's graphics, each in so many cells."""
+        from PIL import Image  # only such terminals need it
+
+        across = tile * self.cell[0]
+        strip = Image.new("RGBA", (len(pictures) * across, max(picture.height for picture in pictures)))
+        for number, picture in enumerate(pictures):
+            strip.paste(picture, (number * across, 0))
+        return strip
 
     def blocks(self, pixels: "Image") -> list[Content]:
         """Return a picture as lines, two rows of pixels in each."""

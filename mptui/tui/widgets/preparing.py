@@ -13,6 +13,7 @@ from mptui.events import ImagesGenerated
 from mptui.runs.store.pictures import FOLDER
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import PreparationStep
+from mptui.text import clean
 from mptui.tui.run_source import RunSource
 from mptui.tui.widgets.basics import Lines, Panel
 from mptui.tui.widgets.panels import PicturePanel, fitted, opened_picture
@@ -85,7 +86,7 @@ _LEAST = 16
 
 
 class DataPanel(PicturePanel):
-    """As many training images as fit, in half blocks.
+    """As many training images as fit, in pixels or half blocks.
 
     Args:
         ascii_only: Draw in ASCII.
@@ -124,18 +125,25 @@ class DataPanel(PicturePanel):
             if fits[columns] * tiles[0].width >= _LEAST:
                 break
         tiles = tiles[:count]
-        wide = (width + _GAP) // columns - _GAP
+        tile = (width + _GAP) // columns - _GAP
         down = max(1, rows // -(-count // columns) - caption)
         lines: list[Content] = []
-        for first in range(0, len(tiles), columns):
-            drawn = [self.blocks(fitted(tile, wide, 2 * down)) for tile in tiles[first : first + columns]]
-            words = event.labels[first : min(first + columns, count)]
-            if words:
-                drawn = [[*each, Content(word)] for each, word in zip(drawn, words, strict=True)]
-            padded = [[line.truncate(wide, ellipsis=True, pad=True) for line in block] for block in drawn]
+        strips: list[tuple[int, Image]] = []
+        for first in range(0, count, columns):
+            size = (tile * self.cell[0], down * self.cell[1])
+            shown = [fitted(each, *size) for each in tiles[first : first + columns]]
+            if self.graphics is None:
+                drawn = [self.blocks(each) for each in shown]
+            else:
+                strips.append((caption if strips else 0, self.strip(shown, tile + _GAP)))
+                drawn = [[Content("")] * -(-each.height // self.cell[1]) for each in shown]
+            if words := event.labels[first : min(first + columns, count)]:
+                drawn = [[*each, Content(clean(word))] for each, word in zip(drawn, words, strict=True)]
+            padded = [[line.truncate(tile, ellipsis=True, pad=True) for line in block] for block in drawn]
             lines += (Content(" " * _GAP).join(parts) for parts in zip(*padded, strict=True))
+        self.show_pixels(*strips)
         kind = "" if event.labels else " and masks" if tiles[0].width > tiles[0].height else ""
-        self.retitle(f"data · training images{kind} as the network gets them")
+        self.retitle(f"data · the first training images{kind} as the network gets them")
         return lines[:rows]
 
 

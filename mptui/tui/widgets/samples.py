@@ -103,6 +103,7 @@ class _Grid:
         if (half := room // 2 - words) >= _LEAST_HALF:
             down = min(down, half)
         across = max(1, min(across, max(math.floor(down * ratio), _LEAST_WORDS)))
+        down = max(math.ceil(_cells(sample, (across, down), cell)[1]) for sample in samples)
         if group == BY_CLASS:
             laid = [
                 _Row(title=_name(record.classes, samples[run[0]].truth), places=run[:columns]) for run in runs
@@ -142,6 +143,14 @@ class _Grid:
 def _ratio(samples: Sequence[SampleRecord]) -> float:
     """Return the width of the widest picture, in units of its height."""
     return max(max(1, sample.box[2]) / max(1, sample.box[3]) for sample in samples)
+
+
+def _cells(sample: SampleRecord, size: tuple[int, int], cell: tuple[int, int]) -> tuple[float, float]:
+    """Return the columns and rows of a picture that `fitted` has made fit into such a size."""
+    _, _, width, height = (max(1, each) for each in sample.box)
+    scale = min(size[0] * cell[0] / width, size[1] * cell[1] / height)
+    scale = int(scale) if scale >= 1 else scale
+    return width * scale / cell[0], height * scale / cell[1]
 
 
 def _has_masks(samples: Sequence[SampleRecord]) -> bool:
@@ -281,17 +290,12 @@ class SamplesPanel(PicturePanel):
         """Yield the pictures of each row as one, with the lines between it and the one above."""
         if self.graphics is None:
             return
-        from PIL import Image  # only terminals with graphics need it
-
         assert self._grid is not None
-        (_, down), (wide, high) = self._grid.size, self.cell
         below = 0
         for row, top in zip(shown, tops, strict=True):
-            pixels = Image.new("RGBA", (len(row.places) * (self._grid.tile + _GAP) * wide, down * high))
-            for column, place in enumerate(row.places):
-                pixels.paste(self._fitted(place), (column * (self._grid.tile + _GAP) * wide, 0))
-            yield top - below, pixels
-            below = top + down
+            strip = self.strip([self._fitted(place) for place in row.places], self._grid.tile + _GAP)
+            yield top - below, strip
+            below = top - -strip.height // self.cell[1]
 
     def _words(self, sample: SampleRecord, width: int, place: int, row: _Row) -> list[Content]:
         """Return the lines below a sample; in a row of a class its name is above."""
@@ -415,10 +419,8 @@ def _heading(
     record: PictureRecord, samples: Sequence[SampleRecord], grid: _Grid, cell: tuple[int, int]
 ) -> Content:
     """Return the names of the parts of a picture, above each of them, over all columns."""
-    _, _, width, height = samples[0].box
-    scale = min(grid.size[0] * cell[0] / max(width, 1), grid.size[1] * cell[1] / max(height, 1))
-    across = round(width * (int(scale) if scale >= 1 else scale) / cell[0])
-    names = fit(_parts_named(record, across), grid.tile)
+    across, _ = _cells(samples[0], grid.size, cell)
+    names = fit(_parts_named(record, round(across)), grid.tile)
     return Content(" " * _GAP).join([names] * min(grid.columns, len(samples)))
 
 
