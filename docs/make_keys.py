@@ -13,7 +13,6 @@ _PLACES = {
     "list": "Focused list",
     "field": "A text field",
     "edit": "Editing a value",
-    "metrics": "Choosing the metrics to draw",
     "live": "The run",
     "chart": "Focused chart",
     "log": "Focused log",

@@ -24,7 +24,7 @@ from mptui.text import clean
 # The table of all keys, from which bindings, footer, help and palette are built
 # ------------------------------------------------------------------------------
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete", "clean", "fork", "metrics"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete", "clean", "fork"}
 """Dialogs, which receive only their own keys."""
 
 PARTS_OF = {
@@ -166,7 +166,13 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
     BoundKey("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
     BoundKey("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
-    BoundKey("live.metrics", "slash", "metrics", "choose the metrics to draw", "metrics"),
+    BoundKey("live.metrics", "slash", "metrics", "charts of metrics with these names", "metrics"),
+    BoundKey("live.charts_later", "right_parenthesis", "charts_page(1)", "next page of charts"),
+    BoundKey("live.charts_earlier", "left_parenthesis", "charts_page(-1)", "previous page of charts"),
+    BoundKey("live.more_columns", "right_square_bracket", "grid(0, 1)", "more columns of charts"),
+    BoundKey("live.fewer_columns", "left_square_bracket", "grid(0, -1)", "fewer columns, or as it fits"),
+    BoundKey("live.more_rows", "right_curly_bracket", "grid(1, 0)", "more rows of charts"),
+    BoundKey("live.fewer_rows", "left_curly_bracket", "grid(-1, 0)", "fewer rows, or as it fits"),
     BoundKey("live.log", "l", "log", "full log, or back to the charts", "log"),
     BoundKey("live.pictures", "i", "pictures", "images: predicted, or made", "images"),
     BoundKey("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
@@ -294,10 +300,6 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     BoundKey("switch.take", "enter", "take", "switch (or its digit)", palette=False),
     BoundKey("switch.stay", "escape,backspace", "stay", "stay", palette=False),
-    BoundKey("metrics.choose", "enter", "choose", "draw this metric first, or not", palette=False),
-    BoundKey("metrics.up", "up", "move(-1)", "metric above", palette=False),
-    BoundKey("metrics.down", "down", "move(1)", "metric below", palette=False),
-    BoundKey("metrics.close", "escape", "close", "close", palette=False),
     BoundKey("edit.take", "enter", "take", "apply", palette=False),
     BoundKey("edit.cancel", "escape", "cancel", "cancel", palette=False),
     BoundKey("help.close", "escape,backspace,q,question_mark,f1", "close", "close", palette=False),
@@ -369,7 +371,6 @@ ALWAYS = {
     "discard.stay": "escape",
     "switch.stay": "escape",
     "edit.cancel": "escape",
-    "metrics.close": "escape",
     "help.close": "escape",
 }
 """Keys that can't be remapped, so that quitting is always possible."""

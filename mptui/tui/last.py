@@ -1,4 +1,4 @@
-"""The last selection before a run, kept in the state folder; an unreadable file is ignored."""
+"""What a person chose last, in the state folder; an unreadable file is ignored."""
 
 import contextlib
 import json
@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from mptui.io.files import read_regular, replace_file, state_folder
 from mptui.text import clean
 
-_NAMES = ("profile", "model", "data", "epochs")
+_FILE = "last.json"
+_NAMES = ("profile", "model", "data", "epochs", "charts")
+"""The selection of the picker, and the grid of charts (`mptui.tui.widgets.grid`)."""
 _LONGEST = 4096
 _LARGEST = 1 << 16
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Read the last selection by name; missing or invalid entries are empty."""
+    """Read the last choices by name; missing or invalid entries are empty."""
     try:
-        document = json.loads(read_regular(state_folder(environ) / "last.json", _LARGEST))
+        document = json.loads(read_regular(state_folder(environ) / _FILE, _LARGEST))
     except (OSError, ValueError, RecursionError):
         document = None
     found = document if isinstance(document, dict) else {}
@@ -24,11 +26,11 @@ def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
-    """Save the selection; a failed write is ignored."""
+    """Save these choices beside the others; a failed write is ignored."""
     folder = state_folder(environ)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "last.json", json.dumps({name: texts[name] for name in _NAMES}).encode())
+        replace_file(folder / _FILE, json.dumps(load_last(environ) | dict(texts)).encode())
 
 
 def _text(value: object) -> str:

@@ -59,6 +59,12 @@ _KEYS = {
     "comma": ",",
     "greater_than_sign": ">",
     "full_stop": ".",
+    "left_parenthesis": "(",
+    "right_parenthesis": ")",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
     **{f"ctrl+{letter}": chr(ord(letter) & 31) for letter in string.ascii_lowercase},
 }
 """What a terminal sends for a key that has a name."""

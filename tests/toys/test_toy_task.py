@@ -116,10 +116,10 @@ def test_its_memory_is_estimated():
 def test_the_live_screen_draws_its_metric():
     view = RunView()
     view.handle(run_started(task="balanced"))
-    assert charts_of(view, [])[:3] == ["loss", "balanced accuracy", "learning rate"]
+    assert charts_of(view)[:3] == ["loss", "balanced accuracy", "learning rate"]
     assert is_percent("balanced accuracy")
     view.handle(run_started(task="segmentation", primary="miou"))
-    assert charts_of(view, [])[:3] == ["loss", "mean IoU", "learning rate"]
+    assert charts_of(view)[:3] == ["loss", "mean IoU", "learning rate"]
 
 
 def test_its_metric_is_in_the_summary_and_its_state_in_a_checkpoint(tmp_path):

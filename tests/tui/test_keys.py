@@ -9,7 +9,6 @@ from mptui.tui.app import MptuiApp
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.dialogs.questions import (
     AskDialog,
-    ChooseMetricsDialog,
     CleanDialog,
     DeleteDialog,
     DiscardDialog,
@@ -67,7 +66,6 @@ OWNERS = {
     "list": KeyedList,
     "field": Field,
     "edit": AskDialog,
-    "metrics": ChooseMetricsDialog,
 }
 
 

@@ -1,5 +1,6 @@
 """The charts of the live screen: which are drawn, their windows, cursor and marks."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,25 +13,62 @@ from tests.tui.events import START, MemorySource, demo, demo_source, device_samp
 from tests.tui.frames import frame, put, seen
 
 
-@pytest.mark.parametrize("sizes", [[(120, 36)], pytest.param([(60, 16), (80, 24)], marks=pytest.mark.slow)])
-async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(stage, sizes):
-    async with stage.live(demo_source(), (60, 16)) as (app, pilot):
-        for size in sizes:
-            await pilot.resize_terminal(*size)
-            await pilot.press("slash", *"scale")
-            assert await seen(app, pilot, "65,536")
-            assert "gradient norm  " not in frame(app)
-            await pilot.press("enter", "escape")
-            await pilot.pause()
-            assert "╭─ loss scale" in frame(app)
-            assert size[0] < 100 or "╭─ loss  train" in frame(app)
-            await pilot.press("slash", *"loss scale", "enter", "escape")
-            await pilot.pause()
-            assert "╭─ loss scale" not in frame(app)
-            await pilot.press("slash", "down", "down", "up", "enter", "enter", "escape")
-            await pilot.press("slash", *"noth", "enter", "down", "escape")
-            await pilot.pause()
-            assert "metrics to draw" not in frame(app)
+@pytest.fixture(autouse=True)
+def _nothing_chosen(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def titles(app):
+    """Return the charts that are shown, in their order on the left, then on the right."""
+    charts = [chart for chart in app.screen.query(Chart) if chart.region.area]
+    return [re.split(r"  |\[", str(chart.border_title))[0] for chart in charts]
+
+
+@pytest.mark.parametrize("size", [(120, 36), pytest.param((80, 24), marks=pytest.mark.slow)])
+async def test_charts_follow_the_names_and_globs_that_are_typed(stage, size):
+    async with stage.live(demo_source(), size) as (app, pilot):
+        before = titles(app)
+        await pilot.press("slash", *"l*s scale")
+        assert await seen(app, pilot, " /l*s scale ")
+        assert titles(app) == ["loss scale"]
+        await pilot.press("ctrl+u", *"norm, lear")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert titles(app) == ["gradient norm", "learning rate"][: 2 if size[0] > 80 else 1]
+        await pilot.press("slash", "ctrl+u", *"nothing")
+        assert await seen(app, pilot, " /nothing: no metric ")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert titles(app) == before
+        assert "/nothing" not in frame(app)
+
+
+async def test_the_grid_of_rows_and_columns_its_pages_and_its_names_are_there_at_the_next_start(stage):
+    async with stage.live(demo_source(), (200, 60)) as (app, pilot):
+        assert len(titles(app)) == 6
+        await pilot.press("right_square_bracket", "right_curly_bracket")
+        await pilot.pause()
+        assert len(titles(app)) == 8  # all that there are
+        assert " 2x3 " in frame(app)
+        await pilot.press("left_curly_bracket", "left_curly_bracket", "slash", *"o", "enter")
+    async with stage.live(demo_source(), (200, 60)) as (app, pilot):
+        first = titles(app)
+        assert len(first) == 5
+        assert " 1x3 · /o · page 1 of 2 " in frame(app)
+        await pilot.press("right_parenthesis")
+        assert await seen(app, pilot, " page 2 of 2 ")
+        await pilot.pause()
+        rest = titles(app)
+        assert rest
+        assert not {*rest} & {*first}
+        await pilot.press("right_parenthesis")
+        await pilot.pause()
+        assert titles(app) == first
+        await pilot.resize_terminal(100, 24)
+        await pilot.pause()
+        assert len(titles(app)) == 1
+        await pilot.press("right_square_bracket")
+        assert await seen(app, pilot, "no room for more charts")
 
 
 async def test_the_chart_of_the_loss_says_what_is_in_it(stage):

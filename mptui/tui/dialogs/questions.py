@@ -1,4 +1,4 @@
-"""Dialogs that ask: yes or no, a text, a setting, the metrics to draw."""
+"""Dialogs that ask: yes or no, a text, a setting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -8,8 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import SuggestFromList
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input, Static
 
 from mptui.config.keys import SETTINGS
 from mptui.config.resolve import read_value
@@ -21,114 +20,6 @@ from mptui.tui.widgets.basics import Dialog
 
 if TYPE_CHECKING:
     from mptui.engine.optim.schedule import RateChange
-
-
-# A dialog that chooses the metrics to draw, with a search
-# --------------------------------------------------------
-
-_NAME = 30
-
-
-class ChooseMetricsDialog(Dialog[None]):
-    """Lists metrics; each chosen one is drawn at once, in the order in which they were chosen.
-
-    Args:
-        values: Metric -> its last value, as text.
-        chosen: The metrics chosen so far.
-        on_answer: Receives the chosen metrics after each change.
-    """
-
-    BINDINGS = bindings("metrics")
-    DEFAULT_CSS = """
-    ChooseMetricsDialog {
-        background: $background 50%;
-        Vertical {
-            width: 52;
-            max-height: 100%;
-            padding: 0 2;
-        }
-        Input { margin-bottom: 1; background: $panel; }
-        OptionList {
-            height: auto;
-            max-height: 12;
-            border: none;
-            padding: 0;
-            background: $surface;
-            scrollbar-size: 1 1;
-            & > .option-list--option-highlighted { background: $selected; text-style: none; }
-            &:ansi > .option-list--option-highlighted, &:nocolor > .option-list--option-highlighted {
-                background: $surface;
-                text-style: bold underline;
-            }
-        }
-    }
-    """
-
-    def __init__(
-        self, values: Mapping[str, str], chosen: Sequence[str], on_answer: Callable[[list[str]], None]
-    ) -> None:
-        super().__init__()
-        self._values = values
-        self._chosen = list(chosen)
-        self._on_answer = on_answer
-
-    def compose(self) -> ComposeResult:
-        """Lay out the search and the list."""
-        with Vertical() as box:
-            box.border_title = "metrics to draw"
-            box.border_subtitle = "↑↓ · Enter: show first, or not · Esc: close"
-            yield Input(placeholder="search, such as: loss", compact=True)
-            metrics = OptionList(markup=False)
-            metrics.can_focus = False
-            yield metrics
-
-    def on_mount(self) -> None:
-        """List all metrics."""
-        self._list()
-
-    def on_input_changed(self) -> None:
-        """List the metrics that have all words of the search."""
-        self._list()
-
-    def on_input_submitted(self) -> None:
-        """Choose the metric under the cursor."""
-        self.action_choose()
-
-    def action_move(self, lines: int) -> None:
-        """Move the cursor."""
-        metrics = self.query_one(OptionList)
-        if metrics.option_count:
-            metrics.highlighted = ((metrics.highlighted or 0) + lines) % metrics.option_count
-
-    def action_choose(self) -> None:
-        """Choose the metric under the cursor, or take it back."""
-        metrics = self.query_one(OptionList)
-        if metrics.highlighted is None:
-            return
-        name = metrics.get_option_at_index(metrics.highlighted).id or ""
-        if name in self._chosen:
-            self._chosen.remove(name)
-        else:
-            self._chosen.append(name)
-        self._on_answer(list(self._chosen))
-        metrics.replace_option_prompt_at_index(metrics.highlighted, self._line(name))
-
-    def action_close(self) -> None:
-        """Close."""
-        self.dismiss()
-
-    def _list(self) -> None:
-        words = self.query_one(Input).value.lower().split()
-        names = [name for name in self._values if all(word in name.lower() for word in words)]
-        metrics = self.query_one(OptionList)
-        metrics.set_options([Option(self._line(name), id=name) for name in names])
-        metrics.highlighted = 0 if names else None
-
-    def _line(self, name: str) -> Content:
-        mark = f"{self._chosen.index(name) + 1}" if name in self._chosen else " "
-        return Content.assemble(
-            (f"{mark:>2} ", "bold $text-accent"), name.ljust(_NAME), (self._values[name].rjust(12), "$quiet")
-        )
 
 
 # Dialogs with a question that is answered by a key: quitting, stopping, discarding, deleting

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -12,9 +12,9 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.geometry import Size
 from textual.message import Message
+from textual.widgets import Input
 from typing_extensions import override
 
-from mptui import text as fmt
 from mptui.errors import MptuiError
 from mptui.runs.listing.difference import ForkWords, ParentReader, fork_words
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
@@ -22,17 +22,16 @@ from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.specs import EVENTS
-from mptui.runs.view.words import is_percent
 from mptui.text import clean
 from mptui.tui.dialogs.questions import (
     Answer,
-    ChooseMetricsDialog,
     LeaveDialog,
     StopDialog,
     SwitchProfileDialog,
     UndoDialog,
 )
 from mptui.tui.keys import KEYS_WAIT, bindings
+from mptui.tui.last import load_last, save_last
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.memory import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
@@ -40,7 +39,8 @@ from mptui.tui.screens.page import HEIGHTS, WIDTHS, Page, TooSmall
 from mptui.tui.screens.pictures import PicturesScreen
 from mptui.tui.screens.ranks import RanksScreen
 from mptui.tui.widgets.basics import Column, Failure, KeyBar, Panel
-from mptui.tui.widgets.chart import Chart, ChartSet, charts_of
+from mptui.tui.widgets.chart import Chart, ChartSet, charts_of, named_charts
+from mptui.tui.widgets.grid import LEFT, RIGHT, Arrangement, ChartGrid, GridChoice, Room, arranged
 from mptui.tui.widgets.header import OFFERS, AlertBar, Header
 from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panels
 from mptui.tui.widgets.plot import Mode
@@ -63,14 +63,14 @@ class RunPage(Page):
         ascii_only: Draw in ASCII.
     """
 
-    CHARTS: ClassVar[int] = 6
-
     def __init__(self, source: RunSource, *, ascii_only: bool = False) -> None:
         super().__init__()
         self.source = source
         self.view = source.view
         mode: Mode = "ascii" if ascii_only else "braille"
-        self._chart_widgets = [Chart(mode=mode, fitted=True, id=f"chart-{n}") for n in range(self.CHARTS)]
+        self._chart_widgets = [
+            Chart(mode=mode, fitted=True, id=f"chart-{n}") for n in range(len(LEFT) + len(RIGHT))
+        ]
         self.charts = ChartSet(self._chart_widgets)
         self._moment: RunMoment | None = None
         self._past = self.view
@@ -236,10 +236,6 @@ SLOWEST_S = 2.0
 PAGES = 3
 """Pages of a small screen: first chart, second chart, panels; the panels take two pages if space is short."""
 
-LEFT_CHARTS, RIGHT_CHARTS = (0, 1, 4, 5), (2, 3)
-"""Places of the charts, in the order of importance: 2 is shown from 33 rows, 3 from `MORE_ROWS`, 4 and 5 if
-there are `MOST_COLUMNS`, too."""
-
 HIGH = [*HEIGHTS[:-1], (33, HEIGHTS[-1][1])]
 """Breakpoints of the screen: `-high` has room for a chart below the panels."""
 
@@ -284,7 +280,9 @@ class LiveScreen(RunPage):
         self._ascii_only = ascii_only
         self._resumable = resumable
         self._page = 0
-        self._chosen_metrics: list[str] = []
+        self._choice = GridChoice.of_text(load_last()["charts"])
+        self._arrangement: Arrangement | None = None
+        self._charts_page = 0
         self._leaving = False
         self._question: LeaveDialog | StopDialog | UndoDialog | None = None
         self._pausing: bool | None = None
@@ -299,14 +297,14 @@ class LiveScreen(RunPage):
         yield Ribbon(ascii_only=self._ascii_only)
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                with Vertical(id="charts"):
-                    yield from (self._chart_widgets[number] for number in LEFT_CHARTS)
+                yield ChartGrid(self._chart_widgets, id="charts")
                 yield Folded(ascii_only=self._ascii_only, id="folded")
                 yield ClosingPanel(id="closing")
                 yield LogPanel(id="log")
             with Column(id="right"):
                 yield from build_panels(self._ascii_only)
-                yield from (self._chart_widgets[number] for number in RIGHT_CHARTS)
+                yield from (self._chart_widgets[number] for number in RIGHT)
+        yield Input(placeholder="metrics: names and globs, such as: loss, top*", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -332,10 +330,9 @@ class LiveScreen(RunPage):
         """Let keys scroll the panels where they don't fit."""
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
         has_numbers = event.size.width >= WIDTHS[-1][0]  # else they have a line of their own
-        if has_numbers != self.charts.has_numbers:
-            self.charts.has_numbers = has_numbers
-            self._undrawn = True
-            self.poll()
+        self.charts.has_numbers = has_numbers
+        self._undrawn = True
+        self.poll()
 
     def poll(self, *, at_once: bool = True) -> None:
         """Show new events; those that only change figures can wait for the next drawing."""
@@ -378,7 +375,21 @@ class LiveScreen(RunPage):
         self.set_class(self.view.images is not None, "-images")
         self._show_preparation()
         self.show_panels()
-        self.charts.show(self.view, charts_of(self.view, self._chosen_metrics))
+        self._draw_charts()
+
+    def _draw_charts(self) -> None:
+        """Draw the charts of the page, in the grid that is chosen."""
+        choice, names = self._choice, charts_of(self.view, self._choice.words)
+        found = arranged(choice, self._room(), len(names), self._charts_page)
+        if found != self._arrangement:
+            self._arrangement = found
+            self.query_one(ChartGrid).lay_out(found)
+        self.charts.show(self.view, dict(zip(found.places, names[found.first :], strict=False)))
+        self.charts.note(_grid_words(choice, found, any(named_charts(self.view, choice.words))))
+
+    def _room(self) -> Room:
+        size = self.app.size
+        return Room.on(size, self.size_classes(size), has_images=self.view.images is not None)
 
     def _show_preparation(self) -> None:
         """Show what a run does before the first point of its charts in their place; it is gone afterwards."""
@@ -442,14 +453,14 @@ class LiveScreen(RunPage):
 
     @override
     def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
-        """Return the metrics: the chart of each is drawn first, and has the focus."""
+        """Return the metrics: the charts are those of its name, and the first has the focus."""
         return [
             (f"metric {clean(name, 60)}", "go to its chart", partial(self._go_to_metric, name))
             for name in self.view.histories
         ]
 
     def _go_to_metric(self, name: str) -> None:
-        self._draw_metrics(list(dict.fromkeys([name, *self._chosen_metrics])))
+        self._choose(replace(self._choice, words=name))
         if self.has_class("-log"):
             self.action_log()
         self.query_one("#chart-0").focus()
@@ -597,22 +608,49 @@ class LiveScreen(RunPage):
             return
         self.remove_class(f"-page-{self._page}")
         self._page = (self._page + 1) % (PAGES + self.has_class("-split"))
+        if self._page == 1 and self.has_class("-grid"):  # which has all charts of the page
+            self._page += 1
         self.add_class(f"-page-{self._page}")
-        if self._page < PAGES - 1:
-            self.query_one(f"#chart-{self._page}", Chart).focus()
+        if self._page < PAGES - 1 and self._chart_widgets[self._page].display:
+            self._chart_widgets[self._page].focus()
 
     def action_metrics(self) -> None:
-        """Ask which metrics to draw."""
-        percent = {name: is_percent(name) for name in self.view.histories}
-        last = {name: [*group.values()][-1].last for name, group in self.view.histories.items() if group}
-        values = {
-            name: fmt.percent(value) if percent[name] else fmt.figure(value) for name, value in last.items()
-        }
-        self.app.push_screen(ChooseMetricsDialog(values, self._chosen_metrics, self._draw_metrics))
+        """Ask for names of metrics; the charts follow while they are typed."""
+        self.add_class("-filtering")
+        words = self.query_one("#filter", Input)
+        words.value = self._choice.words
+        words.focus()
 
-    def _draw_metrics(self, names: list[str]) -> None:
-        self._chosen_metrics = names
-        self._show()
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self, event: Input.Changed) -> None:
+        self._choose(replace(self._choice, words=event.value))
+
+    @on(Input.Submitted, "#filter")
+    def _filter_chosen(self) -> None:
+        self.remove_class("-filtering")
+        self._chart_widgets[0].focus()
+        save_last({"charts": self._choice.text})
+
+    def _choose(self, choice: GridChoice) -> None:
+        self._choice, self._charts_page = choice, 0
+        self._draw_charts()
+
+    def action_grid(self, rows: int, columns: int) -> None:
+        """Show the charts in more or fewer rows or columns; in fewer than one: as it fits."""
+        choice = self._choice.stepped(rows, columns, self._room())
+        if choice is None:
+            self.notify("no room for more charts", markup=False)
+        else:
+            self._choose(choice)
+            save_last({"charts": choice.text})
+
+    def action_charts_page(self, way: int) -> None:
+        """Show the next page of charts, or the previous one if negative."""
+        if self._arrangement is None or self._arrangement.pages == 1:
+            self.notify("all charts are on this page", markup=False)
+        else:
+            self._charts_page = (self._charts_page + way) % self._arrangement.pages
+            self._draw_charts()
 
     def action_log(self) -> None:
         """Toggle between the log and the charts."""
@@ -631,7 +669,11 @@ class LiveScreen(RunPage):
     def back(self) -> None:
         """Close the log, an earlier moment, or a run that has ended."""
         may_close = self.view.finished is not None or not self.source.hosted
-        if self.has_class("-log"):
+        if self.has_class("-filtering"):
+            self.query_one("#filter", Input).value = ""
+            self._choose(replace(self._choice, words=""))
+            self._filter_chosen()
+        elif self.has_class("-log"):
             self.action_log()
         elif self.go_to(None):
             pass
@@ -659,3 +701,13 @@ def failed_to_start(view: RunView) -> bool:
     """Whether the run ended by a failure before its first step."""
     ended = view.finished is not None and view.finished.status not in {"completed", "stopped"}
     return ended and not view.step
+
+
+def _grid_words(choice: GridChoice, found: Arrangement, names_any: bool) -> str:
+    """Say what is chosen of the charts, and the page: `2x3 · /loss · page 1 of 2`."""
+    grid = f"{found.rows}x{found.columns}" if choice.rows or choice.columns else ""
+    words = f"/{clean(choice.words, 40)}" if choice.words.strip() else ""
+    none = "" if names_any or not words else ": no metric"
+    is_paged = found.pages > 1 and (found.page or grid or words)
+    page = f"page {found.page + 1} of {found.pages}" if is_paged else ""
+    return " · ".join(each for each in (grid, words + none, page) if each)

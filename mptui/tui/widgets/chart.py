@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +119,7 @@ class Chart(Widget, can_focus=True):
         super().__init__(id=id)
         self._plot = Plot((), mode=mode, fitted=fitted)
         self._is_fitted = fitted
+        self._noted = ""
         self._pinned: float | None = None
         self._fingerprint: object = None
         self._title: tuple[str, Sequence[Number]] = ("", ())
@@ -192,15 +194,22 @@ class Chart(Widget, can_focus=True):
         self._change(smooth=not self._plot.smooth)
         self._say_modes()
 
+    def note(self, words: str) -> None:
+        """Say something at the lower edge, before how the chart is drawn."""
+        if words != self._noted:
+            self._noted = words
+            self._say_modes()
+
     def _say_modes(self) -> None:
         plot = self._plot
         modes = (
+            (self._noted, bool(self._noted)),
             ("log axis", plot.log_y),
             ("all values", plot.fitted != self._is_fitted),
             ("not smoothed", not plot.smooth),
             (_window_words(plot.window), plot.window is not None),
         )
-        self.border_subtitle = " · ".join(word for word, on in modes if on)
+        self.border_subtitle = Content(" · ".join(word for word, on in modes if on))
 
     def _change(self, **changes: object) -> None:
         self._plot = replace(self._plot, **changes)  # type: ignore[arg-type]
@@ -331,9 +340,33 @@ def _window_words(window: StepWindow | None) -> str:
 # --------------------------------------------------------------------------
 
 
-def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
-    """Return the charts to draw: the chosen ones first, then the default ones."""
-    return list(dict.fromkeys([*chosen, LOSS, primary_chart(view), LR, GRADIENT_NORM, "speed", DEVICE]))
+def charts_of(view: RunView, words: str = "") -> list[str]:
+    """Return the charts to draw, the most important first: those that `words` name, or all if they name none.
+
+    Args:
+        view: The run.
+        words: Names and globs, with commas between them, such as `loss, top*`. A name of several words has
+            all of them; each is part of the name of a chart or of one of its curves.
+    """
+    names = dict.fromkeys([LOSS, primary_chart(view), LR, GRADIENT_NORM, "speed", DEVICE, *view.histories])
+    found = named_charts(view, words)
+    return list(dict.fromkeys(name for each in found for name in names if name in each)) or list(names)
+
+
+def named_charts(view: RunView, words: str) -> list[set[str]]:
+    """Return for each of the names and globs the charts that have it; see `charts_of`."""
+    texts = {chart: f"{chart} {' '.join(curves)}".lower() for chart, curves in view.histories.items()}
+    wanted = [each.split() for each in words.lower().split(",") if each.strip()]
+    return [
+        {chart for chart, text in texts.items() if all(_has(text, part) for part in parts)}
+        for parts in wanted
+    ]
+
+
+def _has(text: str, pattern: str) -> bool:
+    if any(sign in pattern for sign in "*?["):
+        return any(fnmatchcase(word, pattern) for word in text.split())
+    return pattern in text
 
 
 class ChartSet:
@@ -348,19 +381,23 @@ class ChartSet:
         self._window: StepWindow | None = None
         self._pinned: float | None = None
         self._behind: Curves = {}
-        self._shown: tuple[RunView, Sequence[str]] | None = None
+        self._shown: tuple[RunView, Mapping[int, str]] | None = None
         self.has_numbers = True
         """Whether the titles have the numbers of now."""
 
-    def show(self, view: RunView, names: Sequence[str]) -> None:
-        """Show the metrics of these names, as far as there are charts."""
+    def show(self, view: RunView, names: Mapping[int, str]) -> None:
+        """Show the metrics of these names, by the number of their chart."""
         self._shown = view, names
-        for number, chart in enumerate(self._charts):
-            name = names[number] if number < len(names) else ""
+        for number, name in names.items():
+            chart = self._charts[number]
             numbers = numbers_of(view, name) if self.has_numbers else ()
             chart.entitle(named(view, name), numbers)
             behind = self._behind.get(name, {})
             _show(chart, view, name, behind, is_first=number == 0, has_numbers=self.has_numbers)
+
+    def note(self, words: str) -> None:
+        """Say in the first chart what has been chosen of all."""
+        self._charts[0].note(words)
 
     def put_behind(self, curves: Curves) -> None:
         """Draw the curves of the parent of a fork behind those of the same charts."""

@@ -184,42 +184,31 @@ def panels(walk):
 
 
 def metrics(walk):
-    """Choose what the first chart shows."""
+    """Choose what the charts show, and in which grid."""
     program = walk.program
     for key in HELP_ENDS:
         program.press("question_mark")
         program.shows("Esc: close")
         walk("help.close", key, walk.gone("Esc: close"))
-    walk("live.metrics", "slash", "metrics to draw")
-    first = chosen(walk)
-    assert not first
-    for name, key in (("down", "down"), ("down", "down"), ("up", "up")):
-        line = cursor_line(walk)
-        walk(f"metrics.{name}", key, lambda line=line: cursor_line(walk) != line)
-    walk("metrics.choose", "enter", lambda: chosen(walk))
-    name = chosen(walk)
-    walk("metrics.close", "escape", walk.gone("metrics to draw"), f"╭─ {name} ")
-    program.send("slash", "down", "enter")
-    program.until(lambda: "metrics to draw" in program.text and not chosen(walk), "no choice")
-    program.press("escape")
-    program.until(walk.gone("metrics to draw"), "the charts")
-
-
-def cursor_line(walk):
-    """Return the line of the dialog in which the cursor is: that with another background."""
-    cells, text = walk.program.screen.buffer, walk.program.screen.display
-    first, last = (
-        next(n for n, line in enumerate(text) if words in line) for words in ("search, such", "Esc: ")
-    )
-    inside = range(first + 2, last)
-    colours = [cells[n][40].bg for n in inside]
-    return next((n for n, bg in zip(inside, colours, strict=True) if colours.count(bg) == 1), None)
-
-
-def chosen(walk):
-    """Return the name of the metric that is drawn first, "" for none."""
-    found = re.search(r"│ +1 (\w[\w ]*?)  ", walk.program.text)
-    return found[1] if found else ""
+    walk("live.metrics", "slash", "metrics: names and globs")
+    program.send(*"*scale, lear")
+    program.shows("╭─ loss scale ")
+    program.send("enter")
+    program.until(walk.gone("*scale, lear "), "the charts")
+    walk("live.charts_later", "right_parenthesis", "╭─ learning rate")
+    walk("live.charts_earlier", "left_parenthesis", "╭─ loss scale ")
+    program.send("slash", "escape")
+    program.shows("╭─ loss ")
+    program.resize(120, 36)
+    program.shows("╭─ mixed precision")
+    walk("live.more_columns", "right_square_bracket", " 2x2 ")
+    walk("live.more_rows", "right_curly_bracket", " 3x2 ")
+    walk("live.fewer_rows", "left_curly_bracket", " 2x2 ")
+    walk("live.fewer_columns", "left_square_bracket", " 2x1 ")
+    program.send("[", "{", "{")
+    program.until(walk.gone(" 2x1 "), "as it fits")
+    program.resize(80, 24)
+    program.until(walk.gone("╭─ mixed precision"), "the first page")
 
 
 def numerics(walk):

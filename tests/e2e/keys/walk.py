@@ -14,10 +14,11 @@ WALKS = {
         *("live.detach", "numerics.full"),
     ),
     "recorded run": (
-        *("chart", "log", "column", "metrics", "pictures", "ranks", "memory", "help"),
+        *("chart", "log", "column", "pictures", "ranks", "memory", "help"),
         *("live.page", "live.ranks", "live.advice", "live.hide", "live.numerics", "live.memory"),
         *("live.metrics", "live.log", "live.pictures", "live.log_axis", "live.smoothing", "live.closer"),
-        *("live.all_values",),
+        *("live.all_values", "live.charts_later", "live.charts_earlier", "live.more_columns"),
+        *("live.fewer_columns", "live.more_rows", "live.fewer_rows"),
         *("live.wider", "live.pan_earlier", "live.pan_later", "live.whole", "live.earlier", "live.later"),
         *("numerics.earlier", "numerics.later", "numerics.part", "numerics.close"),
         *("live.leap_earlier", "live.leap_later", "live.beginning", "live.now"),
