@@ -28,7 +28,17 @@ from mptui.runs.store.directory import CONFIG, is_trained, status_of
 from mptui.runs.view.words import closing_line
 from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
-from mptui.tui.keys import KEYS_WAIT, KeyHandled, Keymap, KeyQueue, bindings, display, heard_on, load_keymap
+from mptui.tui.keys import (
+    KEYS_WAIT,
+    KeyHandled,
+    Keymap,
+    KeyQueue,
+    bindings,
+    display,
+    elsewhere,
+    heard_on,
+    load_keymap,
+)
 from mptui.tui.palette import PAGES, Commands
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
@@ -371,7 +381,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
         self.theme = theme or theme_of_terminal()
         self._follows_terminal = theme is None
         self._first = first
-        self._key_queue = KeyQueue(self, super().on_event)
+        self._key_queue = KeyQueue(self, self._hand_over)
+        self._explained = set[tuple[str, str]]()
         self._ascii_filter = AsciiFilter() if ascii_only else None
 
     def on_mount(self) -> None:
@@ -392,6 +403,16 @@ class MptuiApp(RunActions, inherit_bindings=False):
             await self._key_queue.handle(event)
         else:
             await super().on_event(event)
+
+    async def _hand_over(self, event: Event) -> None:
+        """Pass a key or a pasted text on; say once where a key is for that does nothing on this screen."""
+        page = self.screen
+        if isinstance(event, Key) and isinstance(page, Page) and page.is_without(event.key):
+            known = (page.where, event.key)
+            if known not in self._explained:
+                self._explained.add(known)
+                self.notify(elsewhere(event.key, self.keymap.keys), markup=False)
+        await super().on_event(event)
 
     @on(KeyHandled)
     async def _key_heard(self, message: KeyHandled) -> None:

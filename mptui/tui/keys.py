@@ -69,6 +69,10 @@ class BoundKey:
         return self.id.split(".", 1)[0]
 
 
+_ALL = 1_000_000
+"""More lines than any list has."""
+
+
 KEYS: tuple[BoundKey, ...] = (
     BoundKey("detection.choose", "enter", "choose", "settings of a run on this device", "settings"),
     BoundKey("detection.next", "tab", "next(1)", "data, recent runs, devices", "data, runs"),
@@ -85,6 +89,8 @@ KEYS: tuple[BoundKey, ...] = (
         when="several",
     ),
     BoundKey("detection.later", "down,j", "step(1)", "next device", palette=False, when="several"),
+    BoundKey("detection.first", "home,g", f"step({-_ALL})", "first device", palette=False, when="several"),
+    BoundKey("detection.last", "end,G", f"step({_ALL})", "last device", palette=False, when="several"),
     BoundKey("detection.demo", "d", "demo", "demo: train on built-in shapes now", "demo"),
     BoundKey("detection.learn", "l", "app.learn", "learn mixed precision by exercises", "learn"),
     BoundKey("detection.again", "r", "look_again", "detect the devices again", "rescan"),
@@ -125,6 +131,8 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("list.page_down", "pagedown", "page_down", "next page", palette=False),
     BoundKey("list.first", "home,g", "first", "first line", palette=False),
     BoundKey("list.last", "end,G", "last", "last line", palette=False),
+    BoundKey("list.next", "n", "next(1)", "next match of a search", palette=False),
+    BoundKey("list.previous", "N", "next(-1)", "previous match of a search", palette=False),
     BoundKey("live.pause", "space", "pause", "pause or continue", "pause", when="going"),
     BoundKey(
         "live.preset",
@@ -137,7 +145,7 @@ KEYS: tuple[BoundKey, ...] = (
         when="going",
     ),
     BoundKey("live.page", "tab", "next_page", "next panel", "panels"),
-    BoundKey("live.ranks", "g", "ranks", "ranks: the processes of the run", "ranks", when="several"),
+    BoundKey("live.ranks", "R", "ranks", "ranks: the processes of the run", "ranks", when="several"),
     BoundKey("live.stop", "x", "stop", "save and stop; twice: don't ask", "stop", when="going"),
     BoundKey(
         "live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"
@@ -189,18 +197,26 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("live.later", "right", "move(1)", "forward in time by a column"),
     BoundKey("live.leap_earlier", "pageup", "leap(-1)", "back in time by a tenth of the run"),
     BoundKey("live.leap_later", "pagedown", "leap(1)", "forward by a tenth of the run"),
-    BoundKey("live.beginning", "home", "beginning", "the beginning of the run"),
-    BoundKey("live.now", "end", "now", "the run now"),
+    BoundKey("live.beginning", "home,g", "beginning", "the beginning of the run"),
+    BoundKey("live.now", "end,G", "now", "the run now"),
     BoundKey("chart.earlier", "left", "cursor(-1)", "cursor one column to the left", palette=False),
     BoundKey("chart.later", "right", "cursor(1)", "cursor one column to the right", palette=False),
-    BoundKey("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
-    BoundKey("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
-    BoundKey("column.earlier", "up,pageup", "page_up", "panels above", palette=False),
-    BoundKey("column.later", "down,pagedown", "page_down", "panels below", palette=False),
+    BoundKey("log.earlier", "up,k,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
+    BoundKey("log.later", "down,j,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
+    BoundKey("log.first", "home,g", f"scroll_log({_ALL})", "first line of the log", palette=False),
+    BoundKey("log.last", "end,G", f"scroll_log({-_ALL})", "last line of the log", palette=False),
+    BoundKey("column.earlier", "up,k,pageup", "page_up", "panels above", palette=False),
+    BoundKey("column.later", "down,j,pagedown", "page_down", "panels below", palette=False),
+    BoundKey("column.first", "home,g", "scroll_home", "first panel", palette=False),
+    BoundKey("column.last", "end,G", "scroll_end", "last panel", palette=False),
     BoundKey(
         "numerics.earlier", "up,k", "choose(-1)", "previous layer", "layer", display="up/down", palette=False
     ),
     BoundKey("numerics.later", "down,j", "choose(1)", "next layer", palette=False),
+    BoundKey("numerics.page_up", "pageup", "choose(-8)", "eight layers up", palette=False),
+    BoundKey("numerics.page_down", "pagedown", "choose(8)", "eight layers down", palette=False),
+    BoundKey("numerics.first", "home,g", f"choose({-_ALL})", "first layer", palette=False),
+    BoundKey("numerics.last", "end,G", f"choose({_ALL})", "last layer", palette=False),
     BoundKey("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
     BoundKey("numerics.full", "f", "full", "probe all values, or stop that", "full"),
     BoundKey("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
@@ -223,8 +239,10 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("ranks.later", "down,j", "scroll(1)", "one rank down", palette=False),
     BoundKey("ranks.page_up", "pageup", "scroll(-8)", "eight ranks up", palette=False),
     BoundKey("ranks.page_down", "pagedown", "scroll(8)", "eight ranks down", palette=False),
+    BoundKey("ranks.first", "home,g", f"scroll({-_ALL})", "first rank", palette=False),
+    BoundKey("ranks.last", "end,G", f"scroll({_ALL})", "last rank", palette=False),
     BoundKey("ranks.sort", "s", "sort", "sort by the next column", "sort"),
-    BoundKey("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey("ranks.close", "R", "app.back", "back to the charts", "charts", palette=False),
     BoundKey(
         "learn.exercise",
         "1,2,3,4,5,6",
@@ -238,10 +256,12 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("learn.less", "down,j", "move(-1)", "lower the number or scale; scroll", palette=False),
     BoundKey("learn.page_up", "pageup", "scroll(-1)", "lines above", palette=False),
     BoundKey("learn.page_down", "pagedown", "scroll(1)", "lines below", palette=False),
+    BoundKey("learn.first", "home,g", f"scroll({-_ALL})", "first line", palette=False),
+    BoundKey("learn.last", "end,G", f"scroll({_ALL})", "last line", palette=False),
     BoundKey("learn.number", "e", "number", "formats: type a number", "number"),
     BoundKey("learn.model", "m", "model", "choose the network", "model"),
     BoundKey("learn.precision", "p", "precision", "autocast: bf16 or fp16", "format"),
-    BoundKey("learn.rules", "g", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
+    BoundKey("learn.rules", "u", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
     BoundKey("learn.again", "r", "again", "run the exercise again", "again"),
     BoundKey("runs.open", "enter", "open", "show this run on the live screen", "open"),
     BoundKey("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
@@ -250,7 +270,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("runs.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     BoundKey("runs.filter", "slash", "filter", "only runs with these words", "filter"),
     BoundKey("runs.sort", "s", "sort", "next order of the list", "sort"),
-    BoundKey("runs.rename", "n", "rename", "rename this run", "rename"),
+    BoundKey("runs.rename", "e", "rename", "rename this run", "rename"),
     BoundKey("runs.delete", "x", "delete", "delete the marked, or this run", "delete"),
     BoundKey("runs.clean", "p", "clean", "remove checkpoints to free space", "free space"),
     BoundKey("compare.metric", "m", "metric", "next curve", "curve"),
@@ -258,6 +278,8 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
     BoundKey("compare.all_values", "z", "all_values", "all values on the axis, or fitted", "fit axis"),
     BoundKey("compare.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
+    BoundKey("compare.first", "home,g", "end(-1)", "first step of the curves", palette=False),
+    BoundKey("compare.last", "end,G", "end(1)", "last step of the curves", palette=False),
     BoundKey("compare.close", "c", "app.back", "back to the runs", palette=False),
     BoundKey("delete.delete", "x", "answer('delete')", "delete for good", palette=False),
     BoundKey("delete.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
@@ -334,6 +356,31 @@ def display(key: BoundKey, keymap: Mapping[str, str]) -> str:
 def _key_name(key: str) -> str:
     *modifiers, name = key.split("+")
     return "+".join([*modifiers, name if name in {"escape", "backspace", "enter"} else format_key(name)])
+
+
+PLACES = {
+    "live": "a run",
+    "runs": "the list of runs",
+    "picker": "the profiles",
+    "compare": "a comparison",
+    "detection": "the devices",
+    "numerics": "the numerics",
+    "pictures": "the pictures",
+    "ranks": "the ranks",
+    "settings": "the settings of a run",
+    "learn": "the exercises",
+    "list": "a list",
+}
+"""Where keys are for, in words."""
+
+
+def elsewhere(key: str, keymap: Mapping[str, str]) -> str:
+    """Say of a key that does nothing on a screen where it does something."""
+    for place, words in PLACES.items():
+        for bound in KEYS:
+            if bound.where == place and key in keymap.get(bound.id, bound.keys).split(","):
+                return f"{format_key(key)} does nothing here; in {words}: {bound.help}"
+    return f"{format_key(key)} does nothing here; the keys that do are under ?"
 
 
 def is_letter(key: str) -> bool:

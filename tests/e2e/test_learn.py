@@ -50,7 +50,7 @@ def test_all_exercises_on_a_terminal(terminal):
     walk("learn.exercise", "4", "fp16, autocast as on cuda")
     program.shows("computed in fp32")
     walk("learn.precision", "p", "bf16, autocast as on cuda")
-    walk("learn.rules", "g", "bf16, autocast as on cpu")
+    walk("learn.rules", "u", "bf16, autocast as on cpu")
     walk("learn.model", "m", "The network: unet")
     program.press("\x15", "resnet18", "enter")
     program.shows("resnet18, bf16")
@@ -60,6 +60,9 @@ def test_all_exercises_on_a_terminal(terminal):
     program.shows("unet, bf16")
     walk("learn.page_down", "pagedown", walk.changed(12))
     walk("learn.page_up", "pageup", walk.changed(12))
+    for first, last in (("home", "end"), ("g", "G")):
+        walk("learn.last", last, walk.changed(12))
+        walk("learn.first", first, walk.changed(12))
     before = len(program.output)
     walk("learn.again", "r", lambda: "running …".encode() in program.output[before:])
 

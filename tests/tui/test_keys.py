@@ -98,6 +98,22 @@ def test_ids_are_unique_and_no_key_means_two_things():
         assert all(len(bound) == 1 for bound in BindingsMap(bindings(where)).key_to_bindings.values())
 
 
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("list", ("up", "down", "first", "last")),
+        ("detection", ("earlier", "later", "first", "last")),
+        *((each, ("earlier", "later", "first", "last")) for each in ("log", "column", "numerics")),
+        *((each, ("earlier", "later", "first", "last")) for each in ("pictures", "ranks")),
+        ("learn", ("more", "less", "first", "last")),
+    ],
+)
+def test_lists_have_the_same_keys_on_every_screen(place, names):
+    by_id = {key.id: key.keys.split(",") for key in KEYS}
+    for name, keys in zip(names, (("up", "k"), ("down", "j"), ("home", "g"), ("end", "G")), strict=True):
+        assert {*keys} <= {*by_id[f"{place}.{name}"]}
+
+
 def test_the_help_of_a_key_fits_a_line_of_the_help():
     assert max(len(key.help) for key in KEYS) <= 36
 

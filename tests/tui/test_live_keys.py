@@ -235,6 +235,18 @@ async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name
         assert app.clipboard == "docs/forks.md"
 
 
+async def test_a_key_that_does_nothing_says_once_what_it_is_for(stage):
+    async with stage.live(demo_source(), (120, 36)) as (app, pilot):
+        app.screen.query_one("#log").focus()
+        await pilot.press("w", "j")
+        assert await seen(app, pilot, "w does nothing here; in the profiles: save as a profile")
+        app.clear_notifications()
+        await pilot.press("w", "w", "p")
+        assert await seen(app, pilot, "p does nothing here")
+        assert "w does nothing here" not in frame(app)
+        assert "j does nothing here" not in frame(app)
+
+
 def test_the_pages_of_the_palette_are_those_that_there_are():
     assert set(PAGES) == {path.stem for path in (Path(__file__).parents[2] / "docs").glob("*.md")}
 

@@ -86,7 +86,7 @@ async def test_no_number_of_a_journal_breaks_the_live_screen(stage, numbers):
 @pytest.mark.parametrize("numbers", SETS)
 @pytest.mark.parametrize(
     ("key", "words", "orders"),
-    [("n", "layers by risk", ""), ("g", "2 by rank", "s" * 10), ("m", "measured", "")],
+    [("n", "layers by risk", ""), ("R", "2 by rank", "s" * 10), ("m", "measured", "")],
 )
 async def test_no_number_of_a_journal_breaks_the_screens_above_it(stage, key, words, orders, numbers):
     async with stage.live(MemorySource([*demo()[:9], *figures(1.0)])) as (app, pilot):

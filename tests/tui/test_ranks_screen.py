@@ -37,8 +37,8 @@ def figures(text, start):
 
 async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal(stage):
     async with stage.live(demo_source(eight()), (80, 24)) as (app, pilot):
-        assert "g ranks" in frame(app)
-        await pilot.press("g")
+        assert "R ranks" in frame(app)
+        await pilot.press("R")
         await pilot.pause()
         text = frame(app)
         assert "ranks · 8 by rank · step 14,300" in text
@@ -50,14 +50,14 @@ async def test_eight_ranks_are_read_at_a_glance_in_a_small_terminal(stage):
         assert "151 ms" in line(text, "worst")
         assert "150 ms" in line(text, "spread")
         assert VERDICT in " ".join(words.strip("│ ") for words in text.splitlines())
-        await pilot.press("g")
+        await pilot.press("R")
         await pilot.pause()
         assert "╭─ loss" in frame(app)
 
 
 async def test_a_verdict_that_is_longer_than_its_panel_says_so(stage):
     async with stage.live(demo_source(eight()), (60, 16)) as (app, pilot):
-        await pilot.press("g")
+        await pilot.press("R")
         assert await seen(app, pilot, "rank 5 was the slowest in 47 of 50")
         assert "for data, the …" in frame(app)
 
@@ -67,7 +67,7 @@ async def test_a_verdict_that_is_longer_than_its_panel_says_so(stage):
 )
 async def test_sixty_four_ranks_are_sorted_and_scrolled(stage, size):
     async with stage.live(demo_source(many()), size) as (app, pilot):
-        await pilot.press("g")
+        await pilot.press("R")
         await pilot.pause()
         text = frame(app)
         assert " of 64 by rank" in text
@@ -94,7 +94,7 @@ async def test_sixty_four_ranks_are_sorted_and_scrolled(stage, size):
 async def test_reports_that_come_while_it_is_open_are_shown(stage):
     source = demo_source(eight())
     async with stage.live(source, (120, 36)) as (app, pilot):
-        await pilot.press("g")
+        await pilot.press("R")
         await pilot.pause()
         assert "node0" in frame(app)
         source.waiting.append(ranks_sampled([rank_row(0), rank_row(1)], step=14_400, steps=9))
@@ -106,8 +106,8 @@ async def test_reports_that_come_while_it_is_open_are_shown(stage):
 
 async def test_a_run_of_one_process_has_no_such_screen(stage):
     async with stage.live(demo_source(), (80, 24)) as (app, pilot):
-        assert "g ranks" not in frame(app)
-        await pilot.press("g")
+        assert "R ranks" not in frame(app)
+        await pilot.press("R")
         assert await seen(app, pilot, "this run trains in one process")
         assert "╭─ loss" in frame(app)
 
@@ -120,7 +120,7 @@ async def test_a_rank_that_has_not_reported_is_shown_as_unknown(stage):
         app,
         pilot,
     ):
-        await pilot.press("g")
+        await pilot.press("R")
         await pilot.pause()
         assert figures(frame(app), "1 ").startswith("1 " + " ".join("–" * 10))
     assert {"ranks.sort", "ranks.close"} < {key.id for key in heard_on("ranks")}
@@ -136,7 +136,7 @@ def test_of_a_rank_that_is_silent_for_long_the_age_of_its_beat_is_red_and_nothin
 
 async def test_a_wide_table_keeps_together_what_is_compared(stage):
     async with stage.live(demo_source(eight()), (200, 60)) as (app, pilot):
-        await pilot.press("g")
+        await pilot.press("R")
         await pilot.pause()
         lines = frame(app).splitlines()
     heading = next(row for row in lines if " busy " in row)

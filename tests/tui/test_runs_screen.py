@@ -253,12 +253,16 @@ async def test_a_run_is_opened_and_left_again(shown, three):
         assert app.has_left
 
 
-async def test_a_run_that_is_clicked_twice_is_opened_once(shown, three):
+async def test_a_click_chooses_a_run_and_a_second_one_opens_it_once(shown, three):
     async with shown(three) as (app, pilot):
-        lines = app.screen.query_one(KeyedList)
-        for _ in range(2):
-            lines.action_select()
+        screen = app.screen
+        await pilot.click(KeyedList, offset=(9, 1))
+        await pilot.pause()
+        assert screen.chosen == three / "hour"
+        assert app.screen is screen
+        await pilot.double_click(KeyedList, offset=(9, 0))
         await until(app, pilot, "completed")
+        assert app.screen.source.run == three / "minute"
         await pilot.press("escape")
         assert isinstance(app.screen, RunsScreen)
 
@@ -337,7 +341,7 @@ async def test_at_most_eight_are_marked(shown, tmp_path):
 
 async def test_a_run_is_renamed_where_the_name_is_free(shown, three):
     async with shown(three) as (app, pilot):
-        await pilot.press("n")
+        await pilot.press("e")
         await pilot.pause()
         app.screen.query_one(Input).value = "hour"
         await pilot.press("enter")
@@ -370,7 +374,7 @@ async def test_a_renamed_run_keeps_the_cursor_though_its_list_was_being_read_alr
         app.screen.poll()
         while not reading.is_set():
             await pilot.pause(0.01)
-        await pilot.press("n", *["backspace"] * 4, *"zebra", "enter")
+        await pilot.press("e", *["backspace"] * 4, *"zebra", "enter")
         renamed.set()
         await until(app, pilot, "zebra")
         assert listed(app) == ["day", "minute", "zebra"]

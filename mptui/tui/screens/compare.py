@@ -165,6 +165,12 @@ class CompareScreen(Page):
             self._curve = curves[(curves.index(self._curve) + 1) % len(curves)]
             self._draw()
 
+    def action_end(self, way: int) -> None:
+        """Put the cursor of the chart at the last step, or at the first."""
+        chart = self.query_one(Chart)
+        for columns in (way, way * chart.size.width):  # the first move begins at the last step
+            chart.action_cursor(columns)
+
     def action_log_axis(self) -> None:
         """Toggle the logarithmic value axis."""
         self.query_one(Chart).toggle_log()

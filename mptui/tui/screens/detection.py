@@ -281,6 +281,8 @@ class DetectionScreen(Page):
     def _pressed(self, event: DeviceTable.Pressed) -> None:
         if self._seen is not None:
             self._choose(self._seen, event.number)  # of a device that may be gone
+            if event.twice:
+                self.action_choose()
 
     def _choose(self, seen: MachineScan, index: int) -> None:
         self._chosen = min(max(index, 0), len(seen.devices) - 1)

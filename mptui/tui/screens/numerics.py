@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from textual.app import App, ComposeResult
 from textual.content import Content
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.events import NUMERICS_BUDGET, Numerics, NumericsLayer
@@ -79,6 +80,10 @@ class NumericsScreen(ViewPage):
         self.set_class(unseen, "-unseen")
         self.query_one(ExponentPanel).display = not unseen
         super().show()
+
+    @override
+    def wheel(self, lines: int) -> None:
+        self.action_choose(lines)
 
     def action_choose(self, rows: int) -> None:
         """Choose another layer."""

@@ -62,6 +62,10 @@ class Page(Screen[str]):
             if works(key, states) and (key.id in ids or f"{key.id}.1" in ids)
         ]
 
+    def is_without(self, key: str) -> bool:
+        """Whether a key does nothing here; a text field takes what it is given."""
+        return key not in self.active_bindings and not isinstance(self.focused, Input)
+
     def by_name(self) -> Iterable[tuple[str, str, Callable[[], None]]]:
         """Return what can be found by its name in the palette: name, meaning, and how to go there."""
         return ()
@@ -120,6 +124,17 @@ class ViewPage(Page):
         for panel in self.query("Panel"):
             assert isinstance(panel, Panel)
             panel.show(self._view)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Go a line up, as its key does."""
+        self.wheel(-1)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Go a line down, as its key does."""
+        self.wheel(1)
+
+    def wheel(self, lines: int) -> None:
+        """Go down by so many lines, or up if negative; nothing on a screen without a list."""
 
     def back(self) -> None:
         """Close."""

@@ -498,6 +498,10 @@ class PickerScreen(SelectionPage):
             go = partial(self.query_one(SettingsPanel).go_to, value.key)
             yield f"setting {value.key}", SETTINGS[value.key].help, go
 
+    @on(KeyedList.Opened, "#values")
+    def _opened(self) -> None:
+        self.action_edit()
+
     def action_edit(self) -> None:
         """Edit the value under the cursor."""
         self._take_in()

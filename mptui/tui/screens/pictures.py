@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.css.query import NoMatches
 from textual.widgets import Static
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.events import ImagesGenerated
@@ -130,6 +131,10 @@ class PicturesScreen(ViewPage):
             )
             self._samples.choose(self._tab)
             self.show()
+
+    @override
+    def wheel(self, lines: int) -> None:
+        self.action_scroll(lines)
 
     def action_scroll(self, rows: int) -> None:
         """Go up or down by so many rows of samples, or lines of the matrix."""

@@ -7,6 +7,7 @@ from statistics import median
 
 from textual.app import ComposeResult
 from textual.content import Content
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.events import RankRow, RanksSampled
@@ -247,6 +248,10 @@ class RanksScreen(ViewPage):
         yield SlowRanks(id="slow")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
+
+    @override
+    def wheel(self, lines: int) -> None:
+        self.action_scroll(lines)
 
     def action_scroll(self, rows: int) -> None:
         """Scroll by so many ranks."""

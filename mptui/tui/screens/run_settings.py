@@ -22,7 +22,7 @@ from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import TooSmall, ViewPage
 from mptui.tui.selection import in_a_paragraph, values_of_run
-from mptui.tui.widgets.basics import KeyBar
+from mptui.tui.widgets.basics import KeyBar, KeyedList
 from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.settings import SettingsPanel
 from mptui.tui.work import in_background
@@ -106,6 +106,10 @@ class RunSettingsScreen(ViewPage):
     def action_changed(self) -> None:
         """Show only changed settings, or all."""
         self.query_one(SettingsPanel).toggle_changed()
+
+    @on(KeyedList.Opened)
+    def _opened(self) -> None:
+        self.action_edit()
 
     def action_edit(self) -> None:
         """Ask for another value of the setting under the cursor, if it can change."""

@@ -22,7 +22,7 @@ from mptui.tui.dialogs.questions import Answer, AskDialog, Choices, CleanDialog,
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.screens.compare import CompareScreen, show_curve
 from mptui.tui.screens.page import Page, TooSmall
-from mptui.tui.widgets.basics import KeyBar, TopLine
+from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import Mode
 from mptui.tui.widgets.run_list import RunTable, differing_words, summary_words
@@ -156,7 +156,7 @@ class RunsScreen(Page):
         """Draw the curves where there is room now."""
         self.call_after_refresh(self._read_curves)
 
-    @on(OptionList.OptionSelected)
+    @on(KeyedList.Opened)
     def _pressed(self) -> None:
         self.action_open()
 

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Center, Middle, Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Click
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.style import Style
 from textual.widgets import OptionList, Static
@@ -420,6 +421,30 @@ class KeyedList(OptionList, inherit_bindings=False):
         }
     }
     """
+
+    class Opened(Message):
+        """A line was clicked twice: it is to be opened."""
+
+        def __init__(self, sender: "KeyedList") -> None:
+            super().__init__()
+            self.sender = sender
+
+        @property
+        def control(self) -> "KeyedList":
+            """The list, by which handlers choose."""
+            return self.sender
+
+    def on_click(self, event: Click) -> None:
+        """Open the line under the mouse at the second click; the first has chosen it."""
+        if event.chain == 2 and event.style.meta.get("option") == self.highlighted is not None:
+            self.post_message(self.Opened(self))
+
+    def action_next(self, way: int) -> None:
+        """Go to the next line, or the one before: a search lists its matches alone."""
+        if way > 0:
+            self.action_cursor_down()
+        else:
+            self.action_cursor_up()
 
     def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
         """Return a style; the cursor is reversed where colours can't show it.

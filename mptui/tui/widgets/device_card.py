@@ -520,11 +520,12 @@ class DeviceTable(Vertical):
     """
 
     class Pressed(Message):
-        """A line was clicked."""
+        """A line was clicked; `twice`: it is to be opened."""
 
-        def __init__(self, number: int) -> None:
+        def __init__(self, number: int, *, twice: bool = False) -> None:
             super().__init__()
             self.number = number
+            self.twice = twice
 
     def __init__(self, expected: int) -> None:
         super().__init__()
@@ -575,7 +576,7 @@ class DeviceTable(Vertical):
         """Choose the device of the line under the mouse."""
         place = event.get_content_offset(self._lines)
         if place is not None and self._scroll.region.contains_point(event.screen_offset):
-            self.post_message(self.Pressed(place.y))
+            self.post_message(self.Pressed(place.y, twice=event.chain == 2))
 
 
 def _put(line: Static, content: Content) -> None:

@@ -316,6 +316,14 @@ class LogPanel(Panel, can_focus=True):
         end = len(rows) - self._back
         return rows[max(0, end - height) : end]
 
+    def on_mouse_scroll_up(self) -> None:
+        """Show earlier lines."""
+        self.action_scroll_log(3)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Show later lines."""
+        self.action_scroll_log(-3)
+
     def action_scroll_log(self, lines: int) -> None:
         """Scroll up by `lines`, or down if negative."""
         self._back = max(0, self._back + lines)

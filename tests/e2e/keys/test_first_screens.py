@@ -38,6 +38,11 @@ def devices(walk):
         walk(f"detection.{name}", key, f"cuda:{number}  NVIDIA H200")
     walk("detection.earlier", "up", "cuda:2  NVIDIA H200")
     walk("detection.earlier", "k", "cuda:1  NVIDIA H200")
+    for first, last in (("home", "end"), ("g", "G")):
+        walk("detection.last", last, walk.gone("cuda:1  NVIDIA H200"))
+        walk("detection.first", first, "cuda:0  NVIDIA H200")
+    program.press("j")
+    program.shows("cuda:1  NVIDIA H200")
     walk("detection.mark", "space", "marked: cuda:1")
     program.press("space")
     program.until(walk.gone("marked"), "no mark")
@@ -95,6 +100,7 @@ def picker(walk):
     walk("picker.changed", "c", "changed only")
     program.press("c")
     program.until(walk.gone("changed only"), "all settings")
+    walk("picker.all", "a", walk.changed(23))
     edits(walk)
     for answer in ("q", "enter"):
         walk("discard.discard", answer, walk.gone("discard edits?"), "enter settings")

@@ -134,22 +134,28 @@ def timeline(walk):
     moves(walk, "chart.earlier", "left")
     moves(walk, "chart.earlier", "left")
     moves(walk, "chart.later", "right")
-    walk("live.now", "end", lambda: not moment(walk))
+    for key in ("end", "G"):
+        walk("live.now", key, lambda: not moment(walk))
+        program.press("left")
+        program.until(lambda: moment(walk), "an earlier moment")
+    program.press("end")
+    program.until(lambda: not moment(walk), "now")
     moves(walk, "live.leap_earlier", "pageup")
     moves(walk, "live.leap_earlier", "pageup")
     moves(walk, "live.leap_later", "pagedown")
-    walk("live.beginning", "home", lambda: moment(walk) == "0")
-    program.press("end")
-    program.until(lambda: not moment(walk), "now")
+    for key in ("home", "g"):
+        walk("live.beginning", key, lambda: moment(walk) == "0")
+        program.press("end")
+        program.until(lambda: not moment(walk), "now")
     program.press("l")
     program.until(walk.gone("╭─ loss"), "the log, which has the focus")
     moves(walk, "live.earlier", "left")
     moves(walk, "live.earlier", "left")
     typed = moment(walk)
     moves(walk, "live.later", "right")
-    program.send("end", "left", "left", "right", "left")
+    program.send("l", "end", "l", "left", "left", "right", "left")
     program.until(lambda: moment(walk) == typed, "the same moment")
-    program.send("end", "l")
+    program.send("l", "end")
     program.shows("╭─ loss")
 
 
@@ -157,10 +163,12 @@ def log(walk):
     """Scroll the log."""
     program = walk.program
     walk("live.log", "l", walk.gone("╭─ loss"))
-    for key in ("up", "pageup"):
-        walk("log.earlier", key, walk.changed(LOG))
-    for key in ("down", "pagedown"):
-        walk("log.later", key, walk.changed(LOG))
+    for earlier, later in (("up", "down"), ("pageup", "pagedown"), ("k", "j")):
+        walk("log.earlier", earlier, walk.changed(LOG))
+        walk("log.later", later, walk.changed(LOG))
+    for start, end in (("home", "end"), ("g", "G")):
+        walk("log.first", start, walk.changed(LOG))
+        walk("log.last", end, walk.changed(LOG))
     program.press("l")
     program.shows("╭─ loss")
 
@@ -171,9 +179,12 @@ def panels(walk):
     program.resize(100, 18)
     program.shows("╭─ mixed precision")
     program.send("tab", "tab")  # the second chart, then the panels
-    for down, up in (("down", "up"), ("pagedown", "pageup")):
+    for down, up in (("down", "up"), ("pagedown", "pageup"), ("j", "k")):
         walk("column.later", down, "time per step", walk.gone("╭─ mixed precision"))
         walk("column.earlier", up, "╭─ mixed precision", walk.gone("time per step"))
+    for end, start in (("end", "home"), ("G", "g")):
+        walk("column.last", end, "time per step", walk.gone("╭─ mixed precision"))
+        walk("column.first", start, "╭─ mixed precision", walk.gone("time per step"))
     program.resize(80, 24)
     program.until(walk.gone("╭─ mixed precision"), "the first page")
     walk("live.page", "tab", "╭─ top-1")
@@ -220,6 +231,15 @@ def numerics(walk):
     walk("numerics.later", "j", "fc · outputs")
     walk("numerics.earlier", "up", "layer3.0.conv1 · gradients")
     walk("numerics.earlier", "k", "layer4.2.conv3 · gradients")
+    for name, key, layer in (
+        ("last", "end", "fc · outputs"),
+        ("first", "home", "layer4.2.conv3 · gradients"),
+        ("last", "G", "fc · outputs"),
+        ("first", "g", "layer4.2.conv3 · gradients"),
+        ("page_down", "pagedown", "fc · outputs"),
+        ("page_up", "pageup", "layer4.2.conv3 · gradients"),
+    ):
+        walk(f"numerics.{name}", key, layer)
     walk("numerics.part", "tab", "14,297 · outputs")
     walk("numerics.close", "n", walk.gone("layers by risk"))
     program.send("n", "tab", "tab", "down")
@@ -274,7 +294,7 @@ def sample_chosen(walk):
 def ranks(walk):
     """Scroll and sort the ranks."""
     program = walk.program
-    walk("live.ranks", "g", " of 64 by rank")
+    walk("live.ranks", "R", " of 64 by rank")
     walk.help("ranks")
     first = rows(walk)
     for name, key in (
@@ -288,11 +308,14 @@ def ranks(walk):
         before = rows(walk)
         walk(f"ranks.{name}", key, lambda before=before: rows(walk) != before)
     assert rows(walk) == first
+    for start, end in (("home", "end"), ("g", "G")):
+        walk("ranks.last", end, lambda: rows(walk).endswith("64"))
+        walk("ranks.first", start, lambda: rows(walk) == first)
     walk("ranks.sort", "s", " of 64 by slowest")
-    walk("ranks.close", "g", walk.gone(" of 64 by"))
-    program.send("g", "s", "s", "pagedown", "down", "k")
+    walk("ranks.close", "R", walk.gone(" of 64 by"))
+    program.send("R", "s", "s", "pagedown", "down", "k")
     program.until(lambda: rows(walk).startswith("9-") and "by data" in program.text, "a page further")
-    program.send("g", "m")
+    program.send("R", "m")
     program.shows("╭─ measured")
     program.press("m")
 

@@ -62,6 +62,12 @@ def cursor(walk):
         ("up", "up", FIRST),
         ("last", "end", LAST),
         ("first", "home", FIRST),
+        ("down", "j", "run-01"),
+        ("up", "k", FIRST),
+        ("last", "G", LAST),
+        ("first", "g", FIRST),
+        ("next", "n", "run-01"),
+        ("previous", "N", FIRST),
     ):
         walk(f"list.{name}", key, lambda run=run: under(walk) == run)
     walk("list.page_down", "pagedown", lambda: under(walk) > "run-05")
@@ -105,6 +111,11 @@ def comparing(walk):
     walk("compare.smoothing", "s", "not smoothed")
     walk("compare.all_values", "z", "all values")
     walk("compare.focus", "tab", walk.recoloured(0, 1))
+    for name, keys in (("last", ("end", "G")), ("first", ("home", "g"))):
+        for key in keys:
+            program.press("right" if name == "first" else "left")
+            walk(f"compare.{name}", key)
+    program.press("escape")  # the cursor of the chart goes
     walk("compare.close", "c", walk.gone("comparing 2 runs"))
     program.send("c", "m", "y", "tab", "left")  # the curves are not read yet when the second key comes
     program.until(
@@ -121,7 +132,7 @@ def changing(walk, folder):
     program = walk.program
     program.press("home")
     program.until(lambda: under(walk) == FIRST, "the first run")
-    walk("runs.rename", "n", "name of the run")
+    walk("runs.rename", "e", "name of the run")
     program.send("ctrl+u", *"baseline", "enter")
     program.until(lambda: (folder / "baseline").exists() and "✓ baseline" in program.text, "the name")
     for stay in ("escape", "backspace"):

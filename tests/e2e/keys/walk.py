@@ -20,7 +20,8 @@ WALKS = {
         *("live.all_values", "live.charts_later", "live.charts_earlier", "live.more_columns"),
         *("live.fewer_columns", "live.more_rows", "live.fewer_rows"),
         *("live.wider", "live.pan_earlier", "live.pan_later", "live.whole", "live.earlier", "live.later"),
-        *("numerics.earlier", "numerics.later", "numerics.part", "numerics.close"),
+        *("numerics.earlier", "numerics.later", "numerics.page_up", "numerics.page_down"),
+        *("numerics.first", "numerics.last", "numerics.part", "numerics.close"),
         *("live.leap_earlier", "live.leap_later", "live.beginning", "live.now"),
     ),
     "runs": ("list", "runs", "compare", "delete", "clean"),
@@ -59,7 +60,9 @@ class Walk:
             wanted: What is seen once it has acted.
         """
         assert key in _BY_ID[name].keys.split(","), f"{key} is no key of {name}"
-        assert not all(map(self._holds, wanted)), f"{name}: {wanted} before {key}\n{self.program.text}"
+        assert not wanted or not all(map(self._holds, wanted)), (
+            f"{name}: {wanted} before {key}\n{self.program.text}"
+        )
         self._pressed.add((name, key))
         self.program.press(key)
         for each in wanted:
