@@ -114,6 +114,7 @@ class Cockpit(TerminalApp):
             *event.devices,
             profile=profile,
             data=event.data,
+            runs=RunList(self.runs.folder),
             keymap=self.keymap.keys,
             environ=self._environ,
             ascii_only=self.ascii_only,

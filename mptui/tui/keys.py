@@ -103,7 +103,7 @@ KEYS: tuple[BoundKey, ...] = (
         when="typing",
     ),
     BoundKey("place.next", "tab", "next(1)", "the recent runs", "runs", when="typing"),
-    BoundKey("place.leave", "escape", "app.back", "the devices", "leave the field", when="typing"),
+    BoundKey("place.leave", "escape", "app.back", "the devices", "leave it", when="typing"),
     BoundKey("newest.open", "enter", "open_run", "show this run on the live screen", "open", when="listed"),
     BoundKey("newest.next", "tab", "next(1)", "the devices", "devices", when="listed"),
     BoundKey("picker.start", "enter", "start", "start the run", "start"),
@@ -124,7 +124,11 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("picker.save", "w", "save", "save as a profile", "save"),
     BoundKey("picker.all", "a", "all", "all settings, or the usual ones", "all"),
     BoundKey("picker.changed", "c", "changed", "only changed settings, or all", "changed"),
-    BoundKey("field.done", "enter", "submit", "take the text", "take the text", palette=False, when="typing"),
+    BoundKey(
+        "field.done", "enter", "submit", "take it; once more: start", "take, again: start", when="typing"
+    ),
+    BoundKey("field.next", "tab", "next(1)", "next field", "next", when="typing"),
+    BoundKey("field.leave", "escape", "app.back", "leave the field", "leave it", when="typing"),
     BoundKey("list.up", "up,k", "cursor_up", "previous line", palette=False),
     BoundKey("list.down", "down,j", "cursor_down", "next line", palette=False),
     BoundKey("list.page_up", "pageup", "page_up", "previous page", palette=False),

@@ -10,7 +10,7 @@ from mptui.hardware.devices import Device, tightest
 from mptui.registry.names import BUILT_IN
 from mptui.registry.own_code import is_own
 from mptui.runs.listing.expected_time import expected_time, time_words
-from mptui.runs.listing.rows import RunRow
+from mptui.runs.listing.rows import RunRow, unstamped
 from mptui.runs.planning.plan import filled
 from mptui.text import clean, counted
 from mptui.tui.look import Outlook
@@ -67,10 +67,10 @@ def expected(
         samples = config.data.samples
     found = expected_time(rows, config, device, ranks=len(devices), samples=samples)
     if found is not None:
-        return time_words(found.seconds), f"as fast as the run {clean(found.run, 60)}"
+        return time_words(found.seconds), f"as fast as {clean(unstamped(found.run), 60)}"
     used = choose_precision(config.precision.mode, device).used
     network = "your network" if is_own(config.model.name) else config.model.name
-    return "", f"not known: no earlier run of {network} in {used} on {_called(devices)}"
+    return "", f"no earlier run of {clean(str(network), 40)} in {used} here"
 
 
 def outlook_of_start(

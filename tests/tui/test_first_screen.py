@@ -151,6 +151,20 @@ async def test_a_newest_run_is_opened_and_left_again(with_runs):
         await until(app, pilot, "enter settings")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (60, 16)])
+async def test_the_picker_tells_time_and_memory_before_the_start_and_what_its_fields_keys_do(with_runs, size):
+    async with first_screen(with_runs, size) as (app, pilot, _):
+        await until(app, pilot, "train resnet18 on")
+        await pilot.press("enter")
+        await until(app, pilot, "about 22 min")
+        assert "memory" in frame(app)
+        assert ("as fast as newer" in frame(app)) == (size[1] > 16)
+        await pilot.press("tab")
+        await until(app, pilot, "enter take, again: start  tab next  escape leave it")
+        await pilot.press("tab", *"vgg11")
+        await until(app, pilot, "no earlier run of vgg11" if size[1] > 16 else "time not known")
+
+
 async def test_the_demo_trains_on_built_in_images_whatever_was_typed(tmp_path):
     async with first_screen(tmp_path) as (app, pilot, started):
         await until(app, pilot, "train resnet18 on")

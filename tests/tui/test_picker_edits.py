@@ -152,7 +152,7 @@ async def test_a_wrong_word_is_told_with_its_field_and_empties_nothing(picker, e
         await pilot.press("tab", "tab", "tab", *"many")
         await until(app, pilot, "✗ epochs: must be a whole number")
         assert "╭─ ✗ epochs" in frame(app)
-        assert "enter take the text" in frame(app)
+        assert "enter take, again: start" in frame(app)
         assert "enter start" not in frame(app)
         assert [option.id for option in screen.query_one("#values").options] == listed
         await pilot.press("enter")

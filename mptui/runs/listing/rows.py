@@ -1,6 +1,7 @@
 """The summaries of runs as rows: listed, ordered, compared."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -383,6 +384,14 @@ class RunRow:
         texts = (self.name, self.state, state, self.task, self.model, self.data, self.precision, self.metric)
         said = " ".join(texts).lower()
         return all(word in said for word in words)
+
+
+_STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
+
+
+def unstamped(name: str) -> str:
+    """Return the name of a run without the time of its start."""
+    return _STAMP.sub("", name)
 
 
 class RunList:

@@ -15,7 +15,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
 from mptui.runs.listing.forks import fork_step
-from mptui.runs.listing.rows import compare, figure_name, figure_texts, what_differs
+from mptui.runs.listing.rows import compare, figure_name, figure_texts, unstamped, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_noisy, is_percent, metric_words
@@ -25,7 +25,7 @@ from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine, fit
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import ABANDONED, Mode, Series
-from mptui.tui.widgets.run_list import differing_words, unstamped
+from mptui.tui.widgets.run_list import differing_words
 from mptui.tui.work import in_background
 
 # The comparison of runs: a curve of all over each other, and what differs between them

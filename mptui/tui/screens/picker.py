@@ -26,12 +26,14 @@ from mptui.errors import MptuiError
 from mptui.hardware.describe import short_names
 from mptui.hardware.devices import Device, tightest
 from mptui.hardware.torch_view import import_failure
+from mptui.runs.listing.rows import RunList, RunRow
 from mptui.runs.planning.plan import Request, check_batch
 from mptui.text import clean, clean_lines
 from mptui.tui.data_preview import DataPreview, asked_of, preview
 from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
 from mptui.tui.keys import bindings
 from mptui.tui.last import load_last, save_last
+from mptui.tui.outlook import expected
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.selection import (
     DataSuggester,
@@ -52,7 +54,15 @@ from mptui.tui.selection import (
     values,
 )
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
-from mptui.tui.widgets.settings import NAMES, Fields, Outline, SampleStrip, SettingsPanel, profile_options
+from mptui.tui.widgets.settings import (
+    NAMES,
+    Cost,
+    Fields,
+    Outline,
+    SampleStrip,
+    SettingsPanel,
+    profile_options,
+)
 from mptui.tui.work import in_background
 
 # Base class of the picker: the selection of a run, and what is known of its memory and its data
@@ -69,13 +79,23 @@ class SelectionPage(Page):
         devices: The device to train on, or several of one kind for a run in several processes.
         profile: The profile to begin with, if none was selected before.
         data: The data to begin with; None: the last that was selected.
+        runs: The earlier runs, which tell how long one would take; None: there are none.
         environ: Environment, for settings, profiles and the state folder.
     """
 
     def __init__(
-        self, devices: Sequence[Device], profile: str, data: str | None, environ: Mapping[str, str]
+        self,
+        devices: Sequence[Device],
+        profile: str,
+        data: str | None,
+        runs: RunList | None,
+        environ: Mapping[str, str],
     ) -> None:
         super().__init__()
+        self._runs = runs
+        self._rows: Sequence[RunRow] | None = None
+        self._time: tuple[str, str] | None = None
+        self._reckoning: object = None
         self._devices = devices
         self._device = tightest(devices)
         self._environ = environ
@@ -124,6 +144,12 @@ class SelectionPage(Page):
             self._asked = asked
             self._preview = None
             self._look_into_data(self._resolved, asked)
+        samples = None if self._preview is None else self._preview.train
+        reckoning = self.picked, self._data_task, samples
+        if self._resolved is not None and reckoning != self._reckoning:
+            self._reckoning = reckoning
+            self._time = None
+            self._reckon(reckoning, self._resolved, samples)
         classes = None if self._preview is None else self._preview.classes or None
         counting = self._selections(), classes
         if counting != self._counting:
@@ -157,7 +183,7 @@ class SelectionPage(Page):
 
     def rest(self) -> None:
         """End the slow work until the person is back, as a run needs the processor."""
-        self._asked = self._counting = None
+        self._asked = self._counting = self._reckoning = self._rows = None
 
     def on_screen_resume(self) -> None:
         """Learn what a run's start has left unknown."""
@@ -183,6 +209,20 @@ class SelectionPage(Page):
         if counting == self._counting:
             self._fits = counted
             self._counted = True
+            with suppress(NoMatches):  # the screen was closed
+                self.show_learnt()
+
+    @work(exclusive=True, group="time")
+    async def _reckon(self, reckoning: object, resolution: Resolved, samples: int | None) -> None:
+        """Reckon the time of the selected run from earlier ones."""
+        await asyncio.sleep(TYPING_PAUSE_S)
+        runs, devices = self._runs, self._devices
+        if self._rows is None:
+            self._rows = [] if runs is None else await in_background(runs.rows)
+        rows = self._rows
+        found = await in_background(lambda: expected(resolution, devices, rows, samples))
+        if reckoning == self._reckoning:
+            self._time = found
             with suppress(NoMatches):  # the screen was closed
                 self.show_learnt()
 
@@ -232,6 +272,7 @@ class PickerScreen(SelectionPage):
         devices: The device to train on, or several of one kind for a run in several processes.
         profile: The profile to begin with, if none was selected before.
         data: The data to begin with; None: the last that was selected.
+        runs: The earlier runs, which tell how long one would take; None: there are none.
         keymap: The user's keys.
         environ: Environment, for settings, profiles and the state folder.
         ascii_only: Draw in ASCII.
@@ -254,11 +295,12 @@ class PickerScreen(SelectionPage):
         *devices: Device,
         profile: str = "",
         data: str | None = None,
+        runs: RunList | None = None,
         keymap: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(devices, profile, data, environ)
+        super().__init__(devices, profile, data, runs, environ)
         self._keymap = keymap or {}
         self._ascii_only = ascii_only
         self._filling = ""
@@ -268,6 +310,7 @@ class PickerScreen(SelectionPage):
         yield TopLine()
         yield Fields(self.picked, DataSuggester(), ModelSuggester())
         yield Static(id="about", markup=False)
+        yield Cost(id="cost")
         with Horizontal(id="body"):
             yield KeyedList(id="profiles")
             with Vertical(id="right"):
@@ -346,13 +389,16 @@ class PickerScreen(SelectionPage):
         pictures = () if found is None else found.pictures
         self.set_class(bool(pictures), "-pictured")
         self.query_one(SampleStrip).show(pictures)
+        fit = self._fits.get(self.picked.profile)
+        self.query_one(Cost).show(self._time, fit)
         if self._resolved is None:
             words.refuse(self._fault)
         else:
             words.show(
                 self._resolved,
                 self._device,
-                self._fits.get(self.picked.profile),
+                fit,
+                self._time,
                 ranks=len(self._devices),
                 samples=None if found is None else found.train,
                 brief=self.has_class("-settings") and not self.has_class("-high"),

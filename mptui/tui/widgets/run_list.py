@@ -1,6 +1,5 @@
 """Lists of runs: the columns that fit, most important first."""
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from mptui import text as fmt
-from mptui.runs.listing.rows import RUNNING, RunRow
+from mptui.runs.listing.rows import RUNNING, RunRow, unstamped
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
 from mptui.tui.keys import KEYS, bindings, display
@@ -24,7 +23,6 @@ from mptui.tui.widgets.basics import KeyedList, fit
 
 _SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
 _BAD, _DOUBTFUL = ("✗", "$text-error"), ("▲", "$text-warning")
-_STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
 _LEAST_NAME, _MOST_NAME = 18, 52
 _LEAST_OF_FEW = 13
 """Least cells of a name on the first screen, which tells the model beside it."""
@@ -159,11 +157,6 @@ def _name(name: str, room: int) -> str:
     """Return the name, without the time of its start where few have room for it: the age tells it, too."""
     name = clean(name, 200)
     return name if room >= _WITH_STAMP - 1 and len(name) <= room else unstamped(name)
-
-
-def unstamped(name: str) -> str:
-    """Return the name of a run without the time of its start."""
-    return _STAMP.sub("", name)
 
 
 def summary_words(rows: Sequence[RunRow]) -> str:

@@ -120,7 +120,7 @@ _LABEL = 11
 _BAR = 24
 _FAULT_LINES = 6
 _WIDE = 90
-_BRIEF = {"precision", "batch", "lr", "epochs"}
+_BRIEF = {"precision", "batch", "lr", "epochs", "time"}
 
 
 class Outline(Static):
@@ -134,6 +134,7 @@ class Outline(Static):
         run: Resolved,
         device: Device,
         fit: Fit | str | None,
+        time: tuple[str, str] | None,
         *,
         ranks: int = 1,
         samples: int | None = None,
@@ -145,12 +146,15 @@ class Outline(Static):
             run: The run.
             device: The device of one process.
             fit: Its estimate, why there is none, or None: unknown yet.
+            time: How long it would take, "" if that is not known, and why; None: unknown yet.
             ranks: Number of processes.
             samples: Number of training samples; None: not known.
             brief: Show only what settings decide, a line each.
         """
         width = self.content_size.width
         words, memory = in_words(run, device, ranks, samples), _memory(fit, width, samples)
+        taken, why = time or ("…", "")
+        words.insert(1 + [label for label, *_ in words].index("epochs"), ("time", taken or fmt.UNKNOWN, why))
         if brief:
             lines = [_outline_line(*each) for each in words if each[0] in _BRIEF]
             short = [line.truncate(width, ellipsis=True) for line in (*lines, memory[0])]
@@ -211,6 +215,24 @@ def _parts(fit: Fit, room: int) -> str:
 
 def _parts_text(parts: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{word} {size / (1 << 30):.2g}" for word, size in parts)
+
+
+# Time and memory of the selected run in a line, where the summary has no room
+# ----------------------------------------------------------------------------
+
+
+class Cost(Static):
+    """How long a run would take, and whether its memory fits."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+
+    def show(self, time: tuple[str, str] | None, fit: Fit | str | None) -> None:
+        """Show them; None: not known yet."""
+        taken = "…" if time is None else time[0] or "time not known"
+        memory = _memory(fit, 0, None)[0][_LABEL:]
+        words = Content.assemble((taken, "bold"), ("   memory ", "$quiet"), memory)
+        self.update(words, layout=False)
 
 
 # Some pictures of a data set side by side
@@ -394,6 +416,10 @@ class Field(Input):
 
     BINDINGS = bindings("field")
 
+    async def action_next(self, by: int) -> None:
+        """Leave the field for the next one."""
+        await self.run_action(f"screen.next({by})")
+
 
 class Fields(Horizontal):
     """Data, model and epochs; each can be empty.
@@ -413,7 +439,7 @@ class Fields(Horizontal):
     def compose(self) -> ComposeResult:
         """Lay out the fields."""
         picked = self._picked
-        hints = "(else built-in shapes)", "(else by the data)", ""
+        hints = "(else shapes)", "(else by the data)", ""
         texts = picked.data, picked.model, picked.epochs
         for name, text, hint, suggester in zip(
             NAMES, texts, hints, (self._data, self._models, None), strict=True

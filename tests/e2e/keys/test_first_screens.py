@@ -87,10 +87,10 @@ def picker(walk):
     walk.help("picker", but={"field"})
     for digit, name in reversed([*enumerate(ORDER[:9], 1)]):
         walk("picker.profile", str(digit), f"╭─ {name} ")
-    walk("picker.next", "tab", "enter take the text")
-    walk("picker.previous", "shift+tab", walk.gone("enter take the text"))
+    walk("picker.next", "tab", "enter take, again: start")
+    walk("picker.previous", "shift+tab", walk.gone("enter take, again: start"))
     program.press("tab")
-    program.shows("enter take the text")
+    program.shows("enter take, again: start")
     walk("field.done", "enter", "enter start")
     walk("picker.filter", "slash", "words of a setting")
     program.press("training.lr_sc")
