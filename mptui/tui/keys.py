@@ -270,6 +270,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("runs.open", "enter", "open", "show this run on the live screen", "open"),
     BoundKey("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
     BoundKey("runs.compare", "c", "compare", "compare the marked with this run", "compare"),
+    BoundKey("runs.pin", "t", "pin", "behind the live charts, or not", "behind"),
     BoundKey("runs.resume", "r", "resume", "resume this run", "resume"),
     BoundKey("runs.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     BoundKey("runs.filter", "slash", "filter", "only runs with these words", "filter"),

@@ -30,7 +30,7 @@ from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
 from mptui.tui.widgets.run_list import ago, heading, run_line, summary_words
 from tests.tui.cockpits import quick_scan, until
-from tests.tui.events import START, beginning, demo, finished, run_started, step_event, training
+from tests.tui.events import START, beginning, demo, demo_source, finished, run_started, step_event, training
 from tests.tui.frames import DEADLINE_S, frame, seen
 
 NOW = time.time()
@@ -309,6 +309,26 @@ async def test_a_branch_that_a_run_has_left_is_drawn_behind_its_curve(shown, tmp
         await pilot.press("down")
         while "abandoned" in frame(app):  # the suite's limit of time ends it
             await pilot.pause(0.02)
+
+
+async def test_a_pinned_run_is_a_ghost_in_the_live_charts_until_it_is_unpinned(stage, tmp_path):
+    steps = [step_event(at, START + at, random.Random(0)) for at in range(1, 60)]
+    for name, age_s in (("20261120-101500-earlier", 90.0), ("other", 60.0)):
+        a_run(tmp_path, name, age_s=age_s, events=[run_started(), *steps])
+    async with stage.live(demo_source(), (120, 40)) as (app, pilot):
+        app.runs = RunList(tmp_path)
+        await pilot.press("o")
+        assert await seen(app, pilot, "earlier")
+        await pilot.press("t", "down", "t")
+        assert frame(app).count("○") == 2
+        await pilot.press("escape")
+        assert await seen(app, pilot, "── other   ╌╌ earlier")
+        await pilot.press("o")
+        assert await seen(app, pilot, "○")
+        await pilot.press("t", "down", "t", "escape")
+        while "earlier" in frame(app):  # the suite's limit of time ends it
+            await pilot.pause(0.02)
+        assert "abandoned" not in frame(app)
 
 
 async def test_a_figure_that_a_run_has_only_now_leaves_the_cursor_of_a_comparison_on_its_line(

@@ -276,6 +276,23 @@ def fork_words(parent: ForkParent, fork: RunView) -> ForkWords:
     return ForkWords(found.title, found.short, compares=True)
 
 
+class GhostReader:
+    """Reads the curves of runs to draw behind another, again only after they have grown. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs = RunCurves()
+        self._known: dict[Path, tuple[RunView, Curves]] = {}
+
+    def read(self, runs: Sequence[Path]) -> dict[Path, Curves]:
+        """Return the curves of each run that has a readable journal; the same ones while it hasn't grown."""
+        before, self._known = self._known, {}
+        for run, view in self._runs.read(runs).items():
+            known = before.get(run)
+            is_current = known is not None and known[0] is view
+            self._known[run] = known if known is not None and is_current else (view, _curves(view, 0))
+        return {run: curves for run, (_, curves) in self._known.items()}
+
+
 def _curves(view: RunView, step: int) -> Curves:
     return {
         chart: {label: history.since(step) for label, history in histories.items() if history.end_x > step}

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from typing_extensions import override
 
 from mptui.errors import MptuiError
-from mptui.runs.listing.difference import ForkWords, ParentReader, fork_words
+from mptui.runs.listing.difference import Curves, ForkWords, GhostReader, ParentReader, fork_words
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.history import RunMoment
@@ -43,9 +43,10 @@ from mptui.tui.widgets.chart import Chart, ChartSet, charts_of, named_charts
 from mptui.tui.widgets.grid import LEFT, RIGHT, Arrangement, ChartGrid, GridChoice, Room, arranged
 from mptui.tui.widgets.header import OFFERS, AlertBar, Header
 from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panels
-from mptui.tui.widgets.plot import Mode
+from mptui.tui.widgets.plot import ABANDONED, PARENT, Mode
 from mptui.tui.widgets.preparing import Preparing
 from mptui.tui.widgets.ribbon import Ribbon
+from mptui.tui.widgets.run_list import pinned_runs, unstamped
 from mptui.tui.work import Budget, in_background
 
 # Base class of the live screen: charts, timeline and panels of a run, now or at an earlier moment
@@ -77,11 +78,39 @@ class RunPage(Page):
         self._parents = ParentReader()
         self._reads_parent = False
         self._fork_words: ForkWords | None = None
+        self._ghosts = GhostReader()
+        self._reads_ghosts = False
+        self._parent_curves: dict[str, Curves] = {}
+        self._pinned_curves: dict[str, Curves] = {}
 
     def on_mount(self) -> None:
         """Look for the parent of a fork, now and while it may train."""
         self._parent_timer = self.set_interval(PARENT_S, self._read_parent)
         self._read_parent()
+        self.set_interval(PARENT_S, self._read_pinned)
+
+    def on_screen_resume(self) -> None:
+        """Draw the runs that have been pinned meanwhile."""
+        self._read_pinned()
+
+    @work(group="ghosts")
+    async def _read_pinned(self) -> None:
+        """Draw the runs behind the charts that are pinned in the list of runs."""
+        runs = [run for run in pinned_runs(self.app) if run != self.source.run]
+        has_changed = bool(runs or self._pinned_curves) and self.is_current
+        if self._reads_ghosts or not has_changed:
+            return
+        self._reads_ghosts = True
+        try:
+            found = await in_background(lambda: self._ghosts.read(runs))
+        finally:
+            self._reads_ghosts = False
+        self._pinned_curves = {_ghost_word(run, runs): curves for run, curves in found.items()}
+        self._put_behind()
+
+    def _put_behind(self) -> None:
+        if self.is_running:
+            self.charts.put_behind({**self._parent_curves, **self._pinned_curves})
 
     @work(group="parent")
     async def _read_parent(self) -> None:
@@ -100,7 +129,8 @@ class RunPage(Page):
             self._parent_timer.stop()
         elif self.is_running:
             self._fork_words = fork_words(parent, self.view)
-            self.charts.put_behind(parent.curves)
+            self._parent_curves = {PARENT: parent.curves}
+            self._put_behind()
             self.show_header()
 
     @property
@@ -711,3 +741,10 @@ def _grid_words(choice: GridChoice, found: Arrangement, names_any: bool) -> str:
     is_paged = found.pages > 1 and (found.page or grid or words)
     page = f"page {found.page + 1} of {found.pages}" if is_paged else ""
     return " · ".join(each for each in (grid, words + none, page) if each)
+
+
+def _ghost_word(run: Path, others: list[Path]) -> str:
+    """Return the name of a run for the legend, without its time where that is enough to know it."""
+    name = unstamped(clean(run.name, 40))
+    is_known = name not in {PARENT, ABANDONED} and sum(unstamped(each.name) == name for each in others) == 1
+    return name if is_known else f"run {clean(run.name, 40)}"

@@ -25,7 +25,7 @@ from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import Mode
-from mptui.tui.widgets.run_list import RunTable, differing_words, summary_words
+from mptui.tui.widgets.run_list import MOST_PINNED, RunTable, differing_words, pinned_runs, summary_words
 from mptui.tui.work import in_background
 
 RENEW_S = 2.0
@@ -101,7 +101,8 @@ class RunsScreen(Page):
         if self.is_running:
             self._rows = rows
             there = {row.path for row in rows}
-            self._marked = [run for run in self._marked if run in there]
+            for chosen in (self._marked, pinned_runs(self.app)):
+                chosen[:] = [run for run in chosen if run in there]
             self._show(keeps_place=True)
             if follow is not None:
                 self.query_one(RunTable).choose(follow)
@@ -191,6 +192,20 @@ class RunsScreen(Page):
         self._show()
         self.query_one(OptionList).action_cursor_down()
 
+    def action_pin(self) -> None:
+        """Draw the run under the cursor behind the live charts, or no longer."""
+        row, pinned = self.query_one(RunTable).chosen, pinned_runs(self.app)
+        if row is None:
+            return
+        if row.path in pinned:
+            pinned.remove(row.path)
+        elif len(pinned) == MOST_PINNED:
+            self.notify(f"{MOST_PINNED} runs can be behind the charts", severity="warning", markup=False)
+            return
+        else:
+            pinned.append(row.path)
+        self._show()
+
     def action_compare(self) -> None:
         """Compare the marked runs, a single one with that under the cursor.
 
@@ -239,7 +254,8 @@ class RunsScreen(Page):
                 renamed = rename_run(row.path, name)
             except MptuiError as error:
                 return error.message
-            self._marked = [renamed if run == row.path else run for run in self._marked]
+            for chosen in (self._marked, pinned_runs(self.app)):
+                chosen[:] = [renamed if run == row.path else run for run in chosen]
             self._renew(follow=renamed)
             return None
 

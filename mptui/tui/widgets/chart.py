@@ -47,7 +47,6 @@ from mptui.tui.widgets.basics import words_of_numbers
 from mptui.tui.widgets.plot import (
     ABANDONED,
     GUTTER,
-    PARENT,
     PARTS,
     ROLES,
     Drawing,
@@ -380,7 +379,8 @@ class ChartSet:
         self._charts = charts
         self._window: StepWindow | None = None
         self._pinned: float | None = None
-        self._behind: Curves = {}
+        self._behind: Mapping[str, Curves] = {}
+        self._drawn_behind: list[tuple[str, int]] = []
         self._shown: tuple[RunView, Mapping[int, str]] | None = None
         self.has_numbers = True
         """Whether the titles have the numbers of now."""
@@ -392,17 +392,18 @@ class ChartSet:
             chart = self._charts[number]
             numbers = numbers_of(view, name) if self.has_numbers else ()
             chart.entitle(named(view, name), numbers)
-            behind = self._behind.get(name, {})
+            behind = {word: curves.get(name, {}) for word, curves in self._behind.items()}
             _show(chart, view, name, behind, is_first=number == 0, has_numbers=self.has_numbers)
 
     def note(self, words: str) -> None:
         """Say in the first chart what has been chosen of all."""
         self._charts[0].note(words)
 
-    def put_behind(self, curves: Curves) -> None:
-        """Draw the curves of the parent of a fork behind those of the same charts."""
-        if curves is not self._behind:
-            self._behind = curves
+    def put_behind(self, behind: Mapping[str, Curves]) -> None:
+        """Draw the curves of other runs, by the word for each, behind those of the same charts."""
+        if [(word, id(curves)) for word, curves in behind.items()] != self._drawn_behind:
+            self._drawn_behind = [(word, id(curves)) for word, curves in behind.items()]
+            self._behind = dict(behind)
             if self._shown is not None:
                 self.show(*self._shown)
 
@@ -455,7 +456,7 @@ def _show(
     chart: Chart,
     view: RunView,
     name: str,
-    behind: Mapping[str, History],
+    behind: Mapping[str, Mapping[str, History]],
     *,
     is_first: bool,
     has_numbers: bool,
@@ -480,12 +481,13 @@ def _show(
         for label, history in histories.items()
         if history.abandoned is not None
     ]
-    parents = [
-        Series(f"parent's {label}", history, noisy=is_noisy(name, label), behind=PARENT)
-        for label, history in behind.items()
+    others = [
+        Series(f"{word}'s {label}", history, place % 2 == 1, is_noisy(name, label), behind=word)
+        for place, (word, ghosts) in enumerate(behind.items())
+        for label, history in ghosts.items()
     ]
     chart.show(
-        [*curves, *left, *parents],
+        [*curves, *left, *others],
         marks=tuple(view.marks) if is_first else (),
         skips=view.skips if is_first else None,
         best=None if best is None else (best_word(view, name), best.step, best.value),

@@ -355,8 +355,8 @@ GUTTER = 7
 """Width of the value labels in cells, fixed so that the plot doesn't move when a label grows."""
 
 PARENT, ABANDONED = "parent", "abandoned"
-"""Words for series behind the others, which must come after them: of the parent of a fork, whose steps are
-shown as far as the run's own; of a branch that the run has left."""
+"""Words for series behind the others, which must come after them: of the parent of a fork; of a branch that
+the run has left. The steps of other runs, which have their names, are shown as far as the run's own."""
 
 FITTED = 0.8
 """Share of the steps in view, the last ones, whose values are on a fitted axis."""
@@ -659,7 +659,8 @@ class Drawing:
         ascii_only = self.plot.mode == "ascii"
         own = {number: series for number, series in enumerate(self.plot.own) if not series.titled}
         behind = dict.fromkeys(series.behind for series in self.plot.series if series.behind)
-        numbers = [*own, *range(len(self.plot.own), len(self.plot.own) + len(behind))]
+        first = {series.behind: number for number, series in reversed([*enumerate(self.plot.series)])}
+        numbers = [*own, *(first[word] for word in behind)]
         labels = [_narrow(label) for label in (*(series.label for series in own.values()), *behind)]
         if sum(len(label) + 6 for label in labels) > self._width:
             labels = [label.replace(VALIDATION, "val") for label in labels]

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
@@ -134,6 +136,8 @@ def run_line(
     number: int | None = None,
     indent: str = "",
     among: Sequence[_Column] = _COLUMNS,
+    *,
+    is_pinned: bool = False,
 ) -> Content:
     """Return the line of a run.
 
@@ -143,11 +147,13 @@ def run_line(
         number: Its number among the marked runs, in the colour of its curve; None: not marked.
         indent: What stands before its name.
         among: The columns, of which those that fit are shown.
+        is_pinned: Whether it is drawn behind the live charts.
     """
     columns, name = fitting_columns(width, among)
     needs_look = row.is_doubtful or row.silent_s is not None
     sign, tone = _DOUBTFUL if needs_look else _SIGNS.get(row.state, _BAD)
-    mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
+    pin = "○" if is_pinned else " "
+    mark = (f" {pin}", "") if number is None else (f"{number}{pin}", f"bold $series-{number}")
     words = fit(indent + _name(row.name, name - 1 - len(indent)), name - 1).stylize("bold").pad_right(1)
     cells = [each.fit(each.words(row)).stylize(tone if each.title == "state" else "") for each in columns]
     return Content.assemble(mark, (f"{sign} ", tone), words, *cells)
@@ -189,6 +195,17 @@ def differing_words(keys: Collection[str], runs: int, width: int) -> str:
 
 # The list of runs with a cursor
 # ------------------------------
+
+
+MOST_PINNED = 2
+"""Largest number of runs behind the live charts, which are told apart by their dashes."""
+
+_PINNED: WeakKeyDictionary[App[Any], list[Path]] = WeakKeyDictionary()
+
+
+def pinned_runs(app: App[Any]) -> list[Path]:
+    """Return the runs that a program draws behind its live charts, in the order in which they were pinned."""
+    return _PINNED.setdefault(app, [])
 
 
 class RunTable(Vertical):
@@ -251,13 +268,12 @@ class RunTable(Vertical):
         if width <= 0:
             return
         self.query_one("#headings", Static).update(self._heading(width))
-        self.query_one(KeyedList).replace(
-            [
-                Option(run_line(row, width, self._marked.get(row.path), among=self.columns), id=row.name)
-                for row in self._rows
-            ],
-            keeps_place=keeps_place,
-        )
+        pinned, lines = pinned_runs(self.app), []
+        for row in self._rows:
+            number = self._marked.get(row.path)
+            line = run_line(row, width, number, among=self.columns, is_pinned=row.path in pinned)
+            lines.append(Option(line, id=row.name))
+        self.query_one(KeyedList).replace(lines, keeps_place=keeps_place)
 
     def _heading(self, width: int) -> Content:
         return heading(width, self._order, self.columns)
