@@ -135,8 +135,8 @@ TASKS: dict[str, TaskSpec] = {
         network=ByDevice("resnet50", cpu="resnet18"),
         side=ByDevice(224, cpu=64),
         metrics={
-            "acc1": MetricSpec("accuracy", "top-1", fraction=True),
-            "acc5": MetricSpec("top-5 accuracy", "top-5", fraction=True),
+            "acc1": MetricSpec("top-1", "top-1", fraction=True),
+            "acc5": MetricSpec("top-5", "top-5", fraction=True),
             "balanced_accuracy": MetricSpec("balanced accuracy", fraction=True),
             "macro_f1": MetricSpec("macro F1", fraction=True),
             "macro_precision": MetricSpec("macro precision", fraction=True),

@@ -139,7 +139,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("list.previous", "N", "next(-1)", "previous match of a search", palette=False),
     BoundKey("live.pause", "space", "pause", "pause or continue", "pause", when="going"),
     BoundKey(
-        "live.preset",
+        "live.profile",
         "1,2,3,4,5,6,7,8,9",
         "preset({n})",
         "switch to this profile",
@@ -431,6 +431,8 @@ _NAMED = {key.value for key in Keys} | {"question_mark", "slash", "comma", "full
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt)\+)*(.+)")
 _WHERES = {key.where for key in KEYS}
 _BY_ID = {key.id: key for key in KEYS}
+_RENAMED = {"live.preset": "live.profile"}
+"""Names of earlier versions."""
 
 
 @dataclass(slots=True)
@@ -476,7 +478,8 @@ def load_keymap(folder: Path) -> Keymap:
 def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for where, table in document.items():
         if isinstance(table, dict):
-            yield from ((f"{where}.{what}", value) for what, value in table.items())
+            names = ((f"{where}.{what}", value) for what, value in table.items())
+            yield from ((_RENAMED.get(name, name), value) for name, value in names)
         else:
             yield where, table
 

@@ -48,8 +48,8 @@ def test_demo_run_is_told():
     assert view.best["loss"][0] == 11 * 1267
     assert [mark.label for mark in view.marks] == ["stable → fast"]
     assert set(view.histories["loss"]) == {"train", "validation"}
-    assert view.histories["accuracy"].keys() == {"top-1 validation"}
-    assert view.histories["top-5 accuracy"].keys() == {"top-5 validation"}
+    assert view.histories["top-1"].keys() == {"top-1 validation"}
+    assert view.histories["top-5"].keys() == {"top-5 validation"}
     assert view.histories["device"].keys() == {"busy", "memory"}
 
 

@@ -126,7 +126,7 @@ def test_no_file_is_no_change(tmp_path):
 def test_remap_is_taken_and_shown(keymap):
     loaded = keymap('[live]\npause = "p"\npreset = "f2,f3"\n')
     assert loaded.warnings == []
-    assert loaded.bindings() == {"live.pause": "p", "live.preset.1": "f2", "live.preset.2": "f3"}
+    assert loaded.bindings() == {"live.pause": "p", "live.profile.1": "f2", "live.profile.2": "f3"}
     pause = next(key for key in KEYS if key.id == "live.pause")
     assert display(pause, loaded.keys) == "p"
 

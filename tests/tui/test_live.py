@@ -118,7 +118,7 @@ async def test_a_smaller_one_says_what_it_needs(stage):
 async def test_waiting_is_visible_and_nothing_is_a_dash(stage):
     async with stage.live(MemorySource(beginning())) as (app, pilot):
         text = frame(app)
-        assert "● warming up" in text
+        assert "● first step" in text
         assert "no data yet" not in text
         assert "–" not in text
         await put(app, pilot, PhaseChanged(time=START + 96, phase="scanning"))
@@ -133,7 +133,7 @@ async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(stage):
     async with stage.live(MemorySource()) as (app, pilot):
         for phase, words in (
             ("compiling", "● compiling"),
-            ("warming_up", "● warming up"),
+            ("warming_up", "● first step"),
             ("training", "● training"),
         ):
             told = PhaseChanged(time=START, phase=phase, expected_s=110.0 if phase == "compiling" else None)

@@ -128,7 +128,7 @@ async def test_an_undo_says_what_it_leaves_and_asks(stage):
 
 
 async def test_remapped_presets_are_remapped_in_their_dialog_too(fast_run):
-    async with live(fast_run, keys=Keymap({"live.preset": "f1,f2,f3,f4"})) as (app, pilot):
+    async with live(fast_run, keys=Keymap({"live.profile": "f1,f2,f3,f4"})) as (app, pilot):
         await pilot.press("f4")
         await until(app, pilot, "switch to debug?")
         await pilot.press("f4")
@@ -227,7 +227,7 @@ async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name
         await pilot.press("escape")
         found = {command.title: command for command in commands}
         await pilot.press("l")
-        found["metric top-5 accuracy"].callback()
+        found["metric top-5"].callback()
         await pilot.pause()
         assert app.focused.border_title.startswith("top-5")
         found["docs forks: forks: the same run in another precision"].callback()

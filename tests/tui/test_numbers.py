@@ -40,8 +40,8 @@ def words(view, chart, width=200):
 def test_the_lowest_loss_and_the_best_metric_are_each_told_with_its_epoch():
     view = view_of(0.9, 1.1, 0.639)
     assert words(view, "loss") == " · train 0.264 · val 0.639 · lowest 0.639 in epoch 3"
-    assert named(view, "accuracy") == "top-1"
-    assert words(view, "accuracy") == " · val 76.9 % · best 78.4 % in epoch 2"
+    assert named(view, "top-1") == "top-1"
+    assert words(view, "top-1") == " · val 76.9 % · best 78.4 % in epoch 2"
     assert words(view_of(0.522, 1.1, 0.639), "loss").endswith("val 0.639 · lowest 0.522 in epoch 1")
     assert words(view_of(0.522, float("nan")), "loss").endswith("val nan · lowest 0.522 in epoch 1")
 
@@ -50,13 +50,13 @@ def test_a_run_that_goes_back_has_the_lowest_loss_and_the_best_of_then():
     view = view_of(0.9, 1.1, 0.639)
     view.go_back(150)
     assert (view.best["loss"].epoch, view.best["loss"].value) == (1, 0.9)
-    assert view.best["accuracy"].epoch == 1
+    assert view.best["top-1"].epoch == 1
 
 
 def test_where_the_loss_decides_the_metric_is_told_of_that_epoch():
     view = view_of(0.9, 0.7, primary="val_loss")
     assert words(view, "loss").endswith("lowest 0.700 in epoch 2")
-    assert words(view, "accuracy").endswith("at the best 78.4 % in epoch 2")
+    assert words(view, "top-1").endswith("at the best 78.4 % in epoch 2")
 
 
 @pytest.mark.parametrize(("task", "metric"), [("classification", "acc1"), ("segmentation", "dice")])

@@ -127,6 +127,16 @@ async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(picke
         assert "/warm" not in frame(app)
 
 
+async def test_a_search_without_a_match_says_what_to_do(picker, environ):
+    async with picker(environ) as (app, pilot, screen):
+        await pilot.press("slash", *"zebra", "enter")
+        await until(app, pilot, "no setting has these words: esc shows all")
+        await pilot.press("e")  # there is nothing to edit
+        await pilot.press("escape")
+        await pilot.pause()
+        assert screen.query_one("#values").highlighted_id is not None
+
+
 async def test_the_palette_finds_keys_settings_and_profiles_by_name(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         found = {command.title: command for command in app.get_system_commands(screen)}

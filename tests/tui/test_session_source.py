@@ -91,7 +91,7 @@ def test_the_last_words_before_the_first_step_are_not_of_the_cache(folder):
     for event in events[:trains]:
         view.handle(event)
     assert any(isinstance(event, Progress) for event in events[:trains])
-    assert "● warming up" in str(headline(view, view.time, 200))
+    assert "● first step" in str(headline(view, view.time, 200))
 
 
 @pytest.mark.parametrize("signal", [2, 15])

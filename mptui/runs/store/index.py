@@ -51,7 +51,7 @@ from mptui.text import clean
 # rebuilt from the journal.
 
 NAME = "index.json"
-VERSION = 7
+VERSION = 8
 
 LARGEST = 64 << 20
 """Largest size of an index."""

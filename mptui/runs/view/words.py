@@ -139,7 +139,7 @@ NOISY = frozenset({GRADIENT_NORM, "speed", DEVICE})
 
 
 PHASE_WORDS = {
-    "warming_up": "warming up",
+    "warming_up": "first step",
 }
 
 BUSY_PHASES = frozenset(

@@ -245,7 +245,7 @@ _OF_THE_RATE = {
 }
 """Settings that determine the effective rate and batch, which are shown instead."""
 
-_PRESETS = next(key for key in KEYS if key.id == "live.preset")
+_PRESETS = next(key for key in KEYS if key.id == "live.profile")
 
 
 def _digits() -> list[BindingType]:

@@ -200,7 +200,11 @@ class MeasuredMemory(Panel):
         """Lay out the figures with their course over the run."""
         sample = view.memory
         if sample is None:
-            return [Content.styled("the run has not reported its memory yet", "$quiet")]
+            return [
+                Content.styled(
+                    "the run has not reported its memory yet: it does with its first steps", "$quiet"
+                )
+            ]
         if sample.reserved is None:
             words = "with Python, its libraries and what the data takes; tensors on a CPU are not told apart"
             return [

@@ -180,7 +180,7 @@ class RiskTable(Panel):
         parts = "" if self.part == "all" else f" · {_WORDS[self.part]}"
         self.retitle(f"layers by risk{step}{parts}")
         if event is None:
-            return [Content.styled("no numerics sample yet", "$quiet")]
+            return [Content.styled("no numerics sample yet: f probes all values now", "$quiet")]
         rows = rows_of(event, self.part)
         room, cursor = max(1, self.content_size.height - 2), self._cursor(rows)
         key = (event, self.part, cursor, room, width, self.app.theme)

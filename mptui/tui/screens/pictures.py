@@ -81,7 +81,9 @@ class PicturesScreen(ViewPage):
         """Show the view; read the files of its pictures if they are others than before."""
         event = self._view.pictures
         if event is None:
-            self._samples.missing = "no pictures yet: they are made after each validation"
+            self._samples.missing = (
+                "no pictures yet: each validation makes them; v on the live screen validates now"
+            )
         elif event != self._asked:
             self._asked = event
             self._load(event)

@@ -129,7 +129,11 @@ class RankTable(Panel):
         """Lay out a heading, the rows that fit, and median, worst and spread of all."""
         event = view.ranks
         if event is None:
-            return [Content.styled("the ranks have not reported yet", "$quiet")]
+            return [
+                Content.styled(
+                    "the ranks have not reported yet: the first report comes with the first steps", "$quiet"
+                )
+            ]
         columns, rows = _columns(width), _sorted(event, self._order)
         room = max(1, self.content_size.height - 4)
         self._first = max(0, min(self._first, len(rows) - room))

@@ -394,7 +394,9 @@ class SettingsPanel(Vertical):
             kept = [value for value in self._values if value.changed or not self._only_changed]
             shown = [(value.table, value) for value in kept if value.has(words)]
         # minus the frame, the padding of each line and the scroll bar
-        listed.replace(value_options(shown, self.size.width - 5))
+        lines = value_options(shown, self.size.width - 5)
+        why = "no setting has these words: esc shows all" if words else "no setting is changed: c shows all"
+        listed.replace(lines or [Option(Content.styled(why, "$quiet"), id="none.", disabled=True)])
         listed.border_title = Content(self._title)
         parts = [f"/{clean(field.value, 40)}"] if words else []
         parts += ["changed only"] if self._only_changed else []

@@ -39,7 +39,7 @@ def devices(walk):
     walk("detection.earlier", "up", "cuda:2  NVIDIA H200")
     walk("detection.earlier", "k", "cuda:1  NVIDIA H200")
     for first, last in (("home", "end"), ("g", "G")):
-        walk("detection.last", last, walk.gone("cuda:1  NVIDIA H200"))
+        walk("detection.last", last, "╭─ cpu  ")
         walk("detection.first", first, "cuda:0  NVIDIA H200")
     program.press("j")
     program.shows("cuda:1  NVIDIA H200")

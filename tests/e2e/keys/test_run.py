@@ -75,13 +75,13 @@ def profiles(walk):
     program = walk.program
     for digit, name in reversed([*enumerate(ORDER[:9], 1)]):
         if name != "debug":  # that of the run
-            walk("live.preset", str(digit), f"switch to {name}?")
+            walk("live.profile", str(digit), f"switch to {name}?")
             walk("switch.stay", "escape" if digit % 2 else "backspace", walk.gone(f"switch to {name}?"))
     program.press("2")
     program.shows("switch to stable?")
     walk("switch.take", "enter", walk.gone("switch to stable?"), lambda: len(switches(program)) == 1)
     assert switches(program)[-1].profile == "stable"
-    walk("live.preset", "4", "switch to debug?")
+    walk("live.profile", "4", "switch to debug?")
     program.send("1", "1")  # another one, and its digit again
     program.until(lambda: len(switches(program)) == 2, "the switch")
     assert switches(program)[-1].profile == "fast"

@@ -9,7 +9,7 @@ from tests.e2e.terminal import Terminal
 WALKS = {
     "first screens": ("detection", "picker", "field", "edit", "discard", "app"),
     "run": (
-        *("switch", "undo", "settings", "stop", "leave", "fork", "live.pause", "live.preset", "live.stop"),
+        *("switch", "undo", "settings", "stop", "leave", "fork", "live.pause", "live.profile", "live.stop"),
         *("live.checkpoint", "live.validate", "live.resume", "live.undo", "live.fork", "live.settings"),
         *("live.detach", "numerics.full"),
     ),
