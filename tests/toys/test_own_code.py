@@ -10,7 +10,7 @@ from textual.widgets import Input
 from mptui.cli.main import _exit_code
 from mptui.config.resolve import resolve
 from mptui.engine.checkpoint.files import read_newest
-from mptui.events import Recovered, Step
+from mptui.events import ImagesGenerated, Recovered, Step
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import CONFIG, read_summary
 from mptui.runs.store.journal import read_journal
@@ -67,6 +67,9 @@ def test_without_trust_nothing_of_the_file_runs(option, module, tmp_path, capsys
 
 def test_trust_is_not_saved_and_a_resume_asks_for_it_again(module, tmp_path, capsys):
     assert run(*words(module, "--trust-code", "--name", "first", "--max-steps", "2")) == 0
+    events = read_journal(tmp_path / "runs" / "first")
+    pictured = [event for event in events if isinstance(event, ImagesGenerated) and event.what == "data"]
+    assert [(event.images, event.path) for event in pictured] == [(8, "predictions/data.png")]
     saved = tomli.loads((tmp_path / "runs" / "first" / CONFIG).read_text())
     assert saved["code"] == {"folder": str(tmp_path)}
     (next(tmp_path.glob("*/imported"))).unlink()
