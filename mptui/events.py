@@ -293,8 +293,8 @@ class ImagesGenerated(Event):
 
     `path` is their file in the run directory, "" if it could not be written. `what` is samples, which the
     network has made, predictions of validation images, in whose file `.json` replaces `.png`, or data:
-    the first training images as the network gets them, side by side, with `labels`: the class of each, both of
-    a mixed one, or how noisy it is.
+    the first training images as the network gets them, side by side, with `labels`: the class of each, both
+    of a mixed one, or how noisy it is.
     """
 
     kind: ClassVar[str] = "images_generated"

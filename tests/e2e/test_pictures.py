@@ -12,6 +12,8 @@ from tests.e2e.picture_screen import GREEN
 
 PLACEHOLDER = "\U0010eeee".encode()
 HALF_BLOCK = "▀".encode()
+BRIGHTNESS = b"-" * 20
+"""A row of a green picture."""
 ASKED = re.compile(rb"\x1b\[c|\x1b\[16t|a=q")
 
 
@@ -68,13 +70,13 @@ def test_others_get_sixels(terminal, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("environ", "pixels"),
+    ("environ", "pixels", "drawn"),
     [
-        ({"TERM": "xterm-kitty"}, (0, 0)),
-        ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, (1200, 900)),
-        ({"TERM": "xterm-kitty", "COLORTERM": ""}, (1200, 900)),
+        ({"TERM": "xterm-kitty"}, (0, 0), HALF_BLOCK),
+        ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, (1200, 900), BRIGHTNESS),
+        ({"TERM": "xterm-kitty", "COLORTERM": ""}, (1200, 900), HALF_BLOCK),
     ],
 )
-def test_half_blocks_remain_where_a_picture_would_be_lost(terminal, tmp_path, environ, pixels):
-    output = shown(terminal, tmp_path, environ, HALF_BLOCK, pixels)
+def test_characters_remain_where_a_picture_would_be_lost(terminal, tmp_path, environ, pixels, drawn):
+    output = shown(terminal, tmp_path, environ, drawn, pixels)
     assert b"\x1b_G" not in output
