@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from mptui.errors import MptuiError
 from mptui.runs.listing.difference import Curves, ForkWords, GhostReader, ParentReader, fork_words
+from mptui.runs.listing.rows import unstamped
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.history import RunMoment
@@ -46,7 +47,7 @@ from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panel
 from mptui.tui.widgets.plot import ABANDONED, PARENT, Mode
 from mptui.tui.widgets.preparing import Preparing
 from mptui.tui.widgets.ribbon import Ribbon
-from mptui.tui.widgets.run_list import pinned_runs, unstamped
+from mptui.tui.widgets.run_list import pinned_runs
 from mptui.tui.work import Budget, in_background
 
 # Base class of the live screen: charts, timeline and panels of a run, now or at an earlier moment

@@ -214,7 +214,9 @@ LABEL, FIGURE = 10, 14
 
 def gauge(label: str, fraction: float | None, figure: str, room: int, *, label_width: int = LABEL) -> Content:
     """Return a line with a quiet label, a bar of `room` cells, and a figure aligned right."""
-    return Content.assemble((label.ljust(label_width), "$quiet"), bar(fraction, room), figure.rjust(FIGURE))
+    return Content.assemble(
+        (label.ljust(label_width), "$quiet"), bar(fraction, room, "$device-curve"), figure.rjust(FIGURE)
+    )
 
 
 def share(part: float | None, whole: float | None) -> float | None:

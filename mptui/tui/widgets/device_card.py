@@ -191,7 +191,7 @@ def _shaped(shape: _Shape, names: int, memory: int, power: int) -> list[_Column]
 
     def past(row: DeviceRow) -> Content:
         newest = list(row.busy)[-shape.history :]
-        return Content.styled(fmt.sparkline(newest, [0.0, 1.0]), "$text-accent")
+        return Content.styled(fmt.sparkline(newest, [0.0, 1.0]), "$device-curve")
 
     columns = [
         _Column("name", names, lambda row: Content(clean(short_name(row.name)))),
@@ -206,7 +206,7 @@ def _shaped(shape: _Shape, names: int, memory: int, power: int) -> list[_Column]
 
 
 def _with_bar(fraction: float | None, figure: str, cells: int) -> Content:
-    return Content.assemble(bar(fraction, cells), " ", figure) if cells else Content(figure)
+    return Content.assemble(bar(fraction, cells, "$device-curve"), " ", figure) if cells else Content(figure)
 
 
 def _memory(sample: DeviceSample) -> str:

@@ -571,20 +571,19 @@ class Drawing:
         """Mark where curves leave the axis, once a stretch, and say the furthest value at each edge."""
         numbers = range(len(self.plot.own))
         for row, way, sign in ((1, 1, "▲"), (self._height, -1, "▾")):
-            cut = [self._beyond(number, way) for number in numbers]
-            places = [(far, cell, part) for number in numbers for far, cell, part in cut[number]]
-            for _, cell, part in places:
-                self._write(row, GUTTER + cell, sign, part)
+            places = [place for number in numbers for place in self._beyond(number, way)]
+            for _, cell in places:
+                self._write(row, GUTTER + cell, sign, "axis")
             said = self._y.label(way * max(places)[0]) if places else ""
-            for _, cell, part in sorted(places, reverse=True):
+            for _, cell in sorted(places, reverse=True):
                 if self._free(row, GUTTER + cell + 1, len(said) + 1):
-                    self._write(row, GUTTER + cell + 1, said, part)
+                    self._write(row, GUTTER + cell + 1, said, "axis")
                     break
 
-    def _beyond(self, number: int, way: int) -> list[tuple[float, int, str]]:
+    def _beyond(self, number: int, way: int) -> list[tuple[float, int]]:
         """Return the furthest value of each stretch of a curve above the axis (`way` 1) or below it (-1).
 
-        With its cell and its part; a value below counts as negative.
+        With its cell; a value below counts as negative.
         """
         curve, is_line = self._curves[number], not self.plot.series[number].points
         ends = (curve.band or curve.line) if is_line else (self._bottoms[number], self._tops[number])
@@ -596,8 +595,7 @@ class Drawing:
         cells = np.flatnonzero(np.isfinite(outside))
         stretches = np.split(cells, np.flatnonzero(np.diff(cells) > 1) + 1)
         furthest = [int(each[outside[each].argmax()]) for each in stretches]
-        part = "warn" if curve.band is None else "axis"
-        return [(float(outside[cell]), cell, part) for cell in furthest]
+        return [(float(outside[cell]), cell) for cell in furthest]
 
     def _sign(self, number: int) -> str:
         """Return the sign on the line of a series; "" without one."""
