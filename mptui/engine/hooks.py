@@ -32,7 +32,7 @@ class Hook:
         """Called when the run begins, resumes, or returns to an earlier state, before its next step."""
 
     def first_window(self, window: Window) -> None:
-        """Called with the windows that are read until the first step of this process is over. May wait."""
+        """Called with the first window that this process reads, before its step. May wait."""
 
     def step_begins(self) -> None:
         """Called before the first forward pass of a step. Must not wait for the device."""

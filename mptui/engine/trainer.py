@@ -86,6 +86,7 @@ class Trainer:
         self._lockstep = Lockstep(self.context)
         self.context.hooks.add("ranks", self._lockstep)
         self._started = time.perf_counter()
+        self._is_first = True
         self._warned_of_empty_in = -1
         self._unscaled = torch.ones((), device=job.device)
 
@@ -153,7 +154,8 @@ class Trainer:
         begin_epoch(context)
         epochs.enter_training(context)
         for window in read_windows(context, self._windows):
-            if context.outcome.first_step_s is None:
+            if self._is_first:
+                self._is_first = False
                 for first_window in context.hooks.at(Hook.first_window):
                     first_window(window)
             watch = Stopwatch(context.device) if context.parts.compiler.timing else None

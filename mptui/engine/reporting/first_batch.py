@@ -32,7 +32,6 @@ class FirstBatch(Hook):
     def __init__(self, context: TrainContext, *, on_data: OnData | None) -> None:
         self._context = context
         self._on_data = on_data
-        self._told = False
 
     @property
     def active(self) -> bool:
@@ -42,9 +41,9 @@ class FirstBatch(Hook):
 
     def first_window(self, window: Window) -> None:
         """Picture the images, with their masks or with words on each."""
-        if self._told or self._on_data is None or not len(window):
+        if self._on_data is None or not len(window):
             return
-        self._told, began = True, time.perf_counter()
+        began = time.perf_counter()
         with contextlib.suppress(RuntimeError, MptuiError):  # the step itself tells of it
             whole = next(iter(window))
             count = min(COUNT, whole.size)
