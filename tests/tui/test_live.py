@@ -97,7 +97,7 @@ async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy(stage):
 
     assert "93 %" in large
     assert "busy with: ours  50 %   others  43 %" in large
-    assert "busy 93 % (ours  50 %)" in small
+    assert "busy  93 % (ours  50 %)" in small
 
 
 async def test_smallest_screen_keeps_the_figures(stage):

@@ -172,7 +172,7 @@ def device_line(view: RunView) -> list[Content]:
     sample = view.device or DeviceSample(name="")
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
     measured = (
-        (sample.utilisation, f"busy {busy_with_own(sample):>5}"),
+        (sample.utilisation, f"busy {' ' * (5 - len(busy(sample)))}{busy_with_own(sample)}"),
         (sample.memory_used, f"{fmt.size(sample.memory_used)}{total}"),
         (sample.power_w, power(sample)),
         (sample.temperature_c, heat(sample)),
