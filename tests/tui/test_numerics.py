@@ -219,6 +219,12 @@ async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen(stage):
         assert "╭─ loss" in frame(app)
 
 
+async def test_a_look_whose_cost_is_not_measured_yet_says_so(stage):
+    async with stage.live(demo_source(looked(cost_s=None)), (80, 24)) as (app, pilot):
+        await pilot.press("n")
+        assert re.search(r"a look, one step in \d+, has no known cost yet; f: at most 5.0 %", frame(app))
+
+
 async def test_leaving_from_it_asks_as_on_the_live_screen(stage):
     source = demo_source(looked())
     async with stage.live(source, (80, 24)) as (app, pilot):

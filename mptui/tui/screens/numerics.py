@@ -496,12 +496,14 @@ class NumericsWords(Panel):
 
 def priced(event: Numerics, step_s: float | None) -> str:
     """Describe the measured cost of probes; `step_s`: seconds per step, None while unknown."""
-    share = fmt.percent(event.cost_s / event.every_s if event.cost_s is not None and event.every_s else None)
     often = f"once in {fmt.duration(event.every_s)}"
     steps = event.every_s / step_s if step_s else math.nan
     if math.isfinite(steps):
         often = f"one step in {max(1, round(steps)):,}"
-    cost = f"a look cost {fmt.milliseconds(event.cost_s)}, {often}: {share} of the time"
+    cost = f"a look, {often}, has no known cost yet"
+    if event.cost_s is not None and event.every_s:
+        share = fmt.percent(event.cost_s / event.every_s)
+        cost = f"a look cost {fmt.milliseconds(event.cost_s)}, {often}: {share} of the time"
     if event.mode == "full":
         return f"{cost}{' · not compiled' if event.eager else ''}"
     return f"{cost}; f: at most {fmt.percent(NUMERICS_BUDGET['full'])}"
