@@ -309,8 +309,8 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     frozen_parameters(model, frozen_in(config.training, epoch=0))
 
 
-def build_transforms(plan: Plan, *, train: bool, mixes: bool = True) -> Transforms:
-    """Return what becomes of the samples of the training or validation set of `plan`; `mixes`: with mixup."""
+def build_transforms(plan: Plan, *, train: bool) -> Transforms:
+    """Return what becomes of the samples of the training or validation set of `plan`."""
     data, kind = plan.config.data, TASKS[plan.task].sample
     side, has_targets = int(data.image_size or 0), kind is not SampleKind.IMAGE
     names = transforms_of(data.augment, kind) if train else ()
@@ -329,8 +329,8 @@ def build_transforms(plan: Plan, *, train: bool, mixes: bool = True) -> Transfor
         geometry,
         _normalization(data) or default_normalization(kind),
         names=tuple(names),
-        mixup_alpha=data.mixup_alpha if train and has_targets and mixes else 0.0,
-        cutmix_alpha=data.cutmix_alpha if train and has_targets and mixes else 0.0,
+        mixup_alpha=data.mixup_alpha if train and has_targets else 0.0,
+        cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
         channels_last=plan.channels_last,
     )
 
