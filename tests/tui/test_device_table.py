@@ -16,7 +16,7 @@ from tests.tui.frames import frame
 
 __all__ = ["driver"]
 
-UUIDS = [f"GPU-00000000-0000-0000-0000-0000000000{n:02}" for n in range(16)]
+UUIDS = [f"GPU-00000000-0000-0000-0000-0000000000{n:02}" for n in range(24)]
 
 
 def h100(number: int, **changes) -> FakeGpu:
@@ -89,14 +89,14 @@ async def test_each_device_has_a_row_in_each_size(eight, size):
 
 @pytest.mark.slow
 async def test_more_devices_than_lines_scroll_to_the_chosen_one(driver):
-    driver(*(h100(n) for n in range(16)))
+    driver(*(h100(n) for n in range(24)))
     async with cockpit((80, 24)) as (app, pilot, _):
         await until(app, pilot, "▸   0")
         await until(app, pilot, "use bf16")
-        await pilot.press(*["down"] * 15)
-        await until(app, pilot, "▸  15")
-        await until(app, pilot, "cuda:15  NVIDIA H100")
-        assert "busy" in frame(app).splitlines()[2]
+        await pilot.press(*["down"] * 23)
+        await until(app, pilot, "▸  23")
+        await until(app, pilot, "cuda:23  NVIDIA H100")
+        assert "busy" in frame(app).splitlines()[1]
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ _CARD_HEIGHTS = (7, 3)
 """Least heights of the chosen device on a screen, and on a short one."""
 _MOST_ALONE, _MOST_CARD, _MOST_RUNS, _LEAST_RUNS = 11, 16, 14, 5
 """Lines of the only device, of the chosen one of several, and of the newest runs."""
+_LEAST_BELOW = 3
+"""Lines of the data, of what Enter does and of the chosen device, where devices take all others."""
 _AROUND = 3
 """Lines of the screen that are not of its body: the first one, that of torch, and the keys."""
 
@@ -316,18 +318,22 @@ class DetectionScreen(Page):
         short, beside = self.has_class("-short"), self.has_class("-beside")
         brief = short or (devices > 1 and not self.has_class("-high"))
         self.set_class(brief, "-brief")
-        room = self.app.size.height - _AROUND - (not brief) - (1 + devices if devices > 1 else 0)
+        whole = self.app.size.height - _AROUND - (not brief)
+        rows = 1 + devices if devices > 1 else 0
+        if rows > whole - _LEAST_BELOW:
+            rows = whole // 2  # they scroll
+        room = whole - rows
         steps = 3 if not brief else 2 if room > 2 + _CARD_HEIGHTS[1] else 1
         own = steps + (1 if brief else 3)
         left = room - own
         noted = len(self._noted.wrap(max(1, self.app.size.width - 4))) if self._noted else 0
-        whole = _CARD_HEIGHTS[short] + _LEAST_RUNS + (devices > 2)  # with the sums of several GPUs
-        is_noted = noted > 0 and (left - noted >= (whole if left >= whole else _CARD_HEIGHTS[1]))
+        wanted = _CARD_HEIGHTS[short] + _LEAST_RUNS + (devices > 2)  # with the sums of several GPUs
+        is_noted = noted > 0 and (left - noted >= (wanted if left >= wanted else _CARD_HEIGHTS[1]))
         left -= noted if is_noted else 0
         self._notes.display = is_noted
         if self._table.display:
             least = next((each for each in _CARD_HEIGHTS if each <= left), 1)
-            left += 1 + devices - self._table.fit(left + 1 + devices - least)
+            left += rows - self._table.fit(left + rows - least)
         least = _CARD_HEIGHTS[short]
         has_runs = not beside and left >= least + _LEAST_RUNS
         runs = max(_LEAST_RUNS, min(left // 2, left - least)) if has_runs else 0
