@@ -332,7 +332,8 @@ class DetectionScreen(Page):
         left -= noted if is_noted else 0
         self._notes.display = is_noted
         if self._table.display:
-            least = next((each for each in _CARD_HEIGHTS if each <= left), 1)
+            heights = _CARD_HEIGHTS if beside else (_CARD_HEIGHTS[short] + _LEAST_RUNS, *_CARD_HEIGHTS)
+            least = next((each for each in heights if each <= left), 1)
             left += rows - self._table.fit(left + rows - least)
         least = _CARD_HEIGHTS[short]
         has_runs = not beside and left >= least + _LEAST_RUNS

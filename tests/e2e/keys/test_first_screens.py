@@ -8,6 +8,8 @@ import pytest
 from mptui.config.profiles import ORDER
 from tests.e2e.keys.walk import Walk
 from tests.e2e.test_terminal import ENDLESS
+from tests.tui.events import demo, finished
+from tests.tui.test_runs_screen import a_run
 
 pytestmark = pytest.mark.slow
 
@@ -15,15 +17,25 @@ MACHINE = "tests.e2e.keys.machine:main"
 
 
 def test_every_key_of_the_first_screens(terminal, tmp_path):
-    environ = ENDLESS | {"MPTUI_CONFIG_DIR": str(tmp_path / "config")}
+    a_run(tmp_path / "runs", "before", events=[*demo()[::4], finished()])
+    environ = ENDLESS | {
+        "MPTUI_CONFIG_DIR": str(tmp_path / "config"),
+        "MPTUI_RUNS_DIR": str(tmp_path / "runs"),
+    }
     program = terminal(environ=environ, call=MACHINE)
     walk = Walk(program)
     program.shows("cuda:0  NVIDIA H200")
     devices(walk)
+    data_and_runs(walk)
     all_screens(walk)
     program.press(*["down"] * 3)  # to the CPU, which can train
     program.until(walk.gone("NVIDIA H200"), "the last device")
     walk("detection.choose", "enter", "enter start")
+    program.press("escape")
+    program.shows("enter settings")
+    program.press("tab")
+    program.shows("leave it")
+    walk("place.go", "enter", "enter start")
     picker(walk)
     walk.pressed_all("first screens")
     program.press("q", "x")
@@ -33,9 +45,11 @@ def test_every_key_of_the_first_screens(terminal, tmp_path):
 
 def devices(walk):
     program = walk.program
-    walk.help("detection")
-    for number, (name, key) in enumerate((("later", "down"), ("later", "j"), ("later", "tab")), 1):
-        walk(f"detection.{name}", key, f"cuda:{number}  NVIDIA H200")
+    walk.help("detection", but={"place", "newest", "list"})
+    for number, key in enumerate(("down", "j"), 1):
+        walk("detection.later", key, f"cuda:{number}  NVIDIA H200")
+    program.press("j")
+    program.shows("cuda:3  NVIDIA H200")
     walk("detection.earlier", "up", "cuda:2  NVIDIA H200")
     walk("detection.earlier", "k", "cuda:1  NVIDIA H200")
     for first, last in (("home", "end"), ("g", "G")):
@@ -51,8 +65,30 @@ def devices(walk):
     walk("detection.again", "r", walk.gone(detected), lambda: "detected at" in program.text)
     program.send("up", "j", "space", "down", "space", "k", "k", "space")
     program.shows("marked: cuda:0, 1, 2")
-    program.send("space", "j", "space", "j", "space", "tab", "up", "up")
+    program.send("space", "j", "space", "j", "space", "j", "up", "up")
     program.until(lambda: "marked" not in program.text and "cuda:1  NVIDIA" in program.text, "no mark")
+
+
+def data_and_runs(walk):
+    program = walk.program
+    walk("detection.next", "tab", "leave it")
+    walk("place.leave", "escape", walk.gone("leave it"))
+    program.press("tab")
+    program.shows("leave it")
+    walk("place.next", "tab", "enter open")
+    walk("newest.next", "tab", walk.gone("enter open"))
+    walk("detection.previous", "shift+tab", "enter open")
+    walk("newest.open", "enter", "✓ completed")
+    program.press("escape")
+    program.shows("enter open")
+    program.press("escape")
+    program.shows("enter settings")
+    walk("detection.learn", "l", "Range is in the exponent")
+    program.press("escape")
+    program.shows("enter settings")
+    walk("detection.demo", "d", "the run did not start")  # of a device that is not there
+    program.press("escape")
+    program.shows("enter settings")
 
 
 def all_screens(walk):
@@ -60,8 +96,8 @@ def all_screens(walk):
     for key in ("f1", "question_mark"):
         walk("app.help", key, "Esc: close")
         walk("app.back", "escape", walk.gone("Esc: close"))
-    walk("app.runs", "o", "no runs yet")
-    walk("app.back", "backspace", walk.gone("no runs yet"))
+    walk("app.runs", "o", "1 run in")
+    walk("app.back", "backspace", walk.gone("1 run in"))
     walk("app.theme", "ctrl+t", walk.recoloured(0, 0))
     walk("app.palette", "colon", "Search for commands")
     program.press("escape")
@@ -92,6 +128,14 @@ def picker(walk):
     program.press("tab")
     program.shows("enter take, again: start")
     walk("field.done", "enter", "enter start")
+    program.press("tab")
+    program.shows("enter take, again: start")
+    walk("field.leave", "escape", "enter start")
+    program.press("tab")
+    program.shows("Images: ")
+    walk("field.next", "tab", walk.gone("Images: "))
+    program.press("escape")
+    program.shows("enter start")
     walk("picker.filter", "slash", "words of a setting")
     program.press("training.lr_sc")
     program.shows("/training.lr_sc")
@@ -100,7 +144,7 @@ def picker(walk):
     walk("picker.changed", "c", "changed only")
     program.press("c")
     program.until(walk.gone("changed only"), "all settings")
-    walk("picker.all", "a", walk.changed(23))
+    walk("picker.all", "a", walk.changed(19))
     edits(walk)
     for answer in ("q", "enter"):
         walk("discard.discard", answer, walk.gone("discard edits?"), "enter settings")

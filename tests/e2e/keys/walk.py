@@ -7,7 +7,7 @@ from mptui.tui.keys import KEYS, BoundKey, display, heard_on
 from tests.e2e.terminal import Terminal
 
 WALKS = {
-    "first screens": ("detection", "picker", "field", "edit", "discard", "app"),
+    "first screens": ("detection", "place", "newest", "picker", "field", "edit", "discard", "app"),
     "run": (
         *("switch", "undo", "settings", "stop", "leave", "fork", "live.pause", "live.profile", "live.stop"),
         *("live.checkpoint", "live.validate", "live.resume", "live.undo", "live.fork", "live.settings"),
