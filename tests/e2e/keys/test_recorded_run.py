@@ -296,6 +296,7 @@ def ranks(walk):
     program = walk.program
     walk("live.ranks", "R", " of 64 by rank")
     walk.help("ranks")
+    program.until(lambda: rows(walk), "the ranks")
     first = rows(walk)
     for name, key in (
         ("later", "down"),

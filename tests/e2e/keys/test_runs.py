@@ -108,17 +108,17 @@ def comparing(walk):
     program.press("space")
     program.shows("2 ✓ run-01")
     walk("runs.compare", "c", "comparing 2 runs", "1 run-00")
-    walk.help("compare", but={"chart"})
+    walk.help("compare", but={"chart", "compare.first", "compare.last"})
     walk("compare.metric", "m", walk.gone("╭─ loss · train"))
     walk("compare.log_axis", "y", "log axis ─")
     walk("compare.smoothing", "s", "not smoothed")
     walk("compare.all_values", "z", "all values")
     walk("compare.focus", "tab", walk.recoloured(0, 1))
-    for name, keys in (("last", ("end", "G")), ("first", ("home", "g"))):
-        for key in keys:
-            program.press("right" if name == "first" else "left")
-            walk(f"compare.{name}", key)
-    program.press("escape")  # the cursor of the chart goes
+    for first, last in (("home", "end"), ("g", "G")):
+        walk("compare.last", last, lambda: at_step(walk) > 14_000)
+        walk("compare.first", first, lambda: at_step(walk) < 1_000)
+    program.press("escape")
+    program.until(walk.gone("┊"), "no cursor in the chart")
     walk("compare.close", "c", walk.gone("comparing 2 runs"))
     program.send("c", "m", "y", "tab", "left")  # the curves are not read yet when the second key comes
     program.until(
@@ -128,6 +128,12 @@ def comparing(walk):
     program.until(walk.gone("comparing 2 runs"), "the runs")
     program.press("escape")
     program.until(walk.gone(f"1 ✓ {FIRST}"), "no marks")
+
+
+def at_step(walk):
+    """Return the step at which the cursor of the chart is."""
+    found = re.search(r" step ([\d,]+) ", walk.program.text)
+    return int(found[1].replace(",", "")) if found else 5_000
 
 
 def changing(walk, folder):
