@@ -64,7 +64,12 @@ def is_built_in(name: str) -> bool:
 
 def is_ours(path: Path) -> bool:
     """Whether this is the file of a built-in profile."""
-    return path.parent == _built_in()
+    return path.resolve().parent == _built_in()
+
+
+def built_in(name: str) -> Path:
+    """Return the file of a built-in profile."""
+    return _built_in() / f"{name}.toml"
 
 
 def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:

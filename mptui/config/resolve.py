@@ -34,7 +34,7 @@ from mptui.config.keys import (
     unknown_setting,
     value_of,
 )
-from mptui.config.profiles import find_profile, is_built_in, is_ours, user_folder
+from mptui.config.profiles import built_in, find_profile, is_built_in, is_ours, user_folder
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.io.files import expanded, meant_path, replace_file
@@ -205,7 +205,18 @@ _RECORDED_SETTINGS = 40
 _RECORDED = "run"
 """Stem of the file in which a run records its settings, those too that do nothing."""
 
-_SPLIT_SEED, _OPTIMIZER = "data.split_seed", "training.optimizer"
+_SPLIT_SEED, _WEIGHTS = "data.split_seed", "model.weights"
+_OPTIMIZER, _RATE = "training.optimizer", "training.lr"
+_FINE_TUNING = "finetune"
+"""The built-in profile for weights that were trained before."""
+_FINE_TUNED = {
+    f"training.{key}"
+    for key in (
+        *("optimizer", "lr", "lr_batch_size", "lr_scaling", "weight_decay", "layer_decay", "head_lr_scale"),
+        *("warmup_epochs", "clip_grad_norm"),
+    )
+}
+"""What such weights need of it, with any profile; its epochs, batch and precision are no need of theirs."""
 _NOT_GIVEN = ("default", "profile ", "chosen")
 """Beginnings of the sources of values that no person has set for this very run."""
 _OFF = ("off", "none")
@@ -277,6 +288,8 @@ def resolve(
     if file and task:
         files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
     if task and not (file and _records_run(file)):  # which leaves out what was unset
+        if _continues_weights(file, given):
+            files.append(_of_weights(task, given))
         files.insert(0, _defaults_of(task, [*files, *given]))
     if file and _records_run(file) and _SPLIT_SEED not in file.values:  # then the seed picked the split, too
         files.insert(0, {_SPLIT_SEED: (None, f"profile {name}, of an earlier version")})
@@ -335,11 +348,36 @@ def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
 
 def _defaults_of(task: str, layers: Sequence[Layer]) -> Layer:
     """Return the defaults of a task and of a network, but of no optimizer where `layers` name another."""
-    given = {key: value for layer in layers for key, (value, _) in layer.items()}
+    given = _merged(layers)
     defaults = _task_layer(TASKS[task].defaults, task, "default")
     name = given.get("model.name")
     if (spec := find_model(name)) is not None:
         defaults |= _layer(spec.training, f"default of {clean(str(name))}")
+    return _suiting(defaults, given)
+
+
+def _continues_weights(file: Profile | None, given: Sequence[Layer]) -> bool:
+    """Whether a person asks for trained weights, but for no rate, and has no profile of an own."""
+    asked = _merged(given)
+    is_for_any = file is None or (is_ours(file.path) and _WEIGHTS not in file.values)
+    return is_for_any and asked.get(_WEIGHTS) not in (None, *_OFF) and _RATE not in asked
+
+
+def _of_weights(task: str, given: Sequence[Layer]) -> Layer:
+    """Return how weights that were trained before are trained on, by the profile `finetune`.
+
+    The rates of random weights destroy them in the first steps. The head is not trained alone first: a run
+    may be shorter than that takes.
+    """
+    profile, _ = read_profile(built_in(_FINE_TUNING))
+    values = {key: value for key, value in profile.values.items() if key in _FINE_TUNED}
+    for _, tables in _tables_for(task, profile):
+        values |= {key: value for key, value in tables.items() if key in _FINE_TUNED}
+    return _suiting(_layer(values, "default of weights that were trained before"), _merged(given))
+
+
+def _suiting(defaults: Layer, given: Mapping[str, Any]) -> Layer:
+    """Leave out what is for an optimizer of the defaults if another one is given."""
     own = defaults.get(_OPTIMIZER)
     is_own = own is None or given.get(_OPTIMIZER, own[0]) == own[0]
     return {key: default for key, default in defaults.items() if is_own or not _is_of_optimizer(key)}
@@ -348,6 +386,10 @@ def _defaults_of(task: str, layers: Sequence[Layer]) -> Layer:
 def _is_of_optimizer(key: str) -> bool:
     live = SETTINGS[key].live
     return key == _OPTIMIZER or (live is not None and live.one_optimizer)
+
+
+def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
+    return {key: value for layer in layers for key, (value, _) in layer.items()}
 
 
 def _tables_for(task: str, file: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -361,7 +403,7 @@ def _tables_for(task: str, file: Profile) -> Iterator[tuple[str, dict[str, Any]]
 
 def _task(layers: Sequence[Layer]) -> str | None:
     """Return the task that the settings name, or that of their network."""
-    merged = {key: value for layer in layers for key, (value, _) in layer.items()}
+    merged = _merged(layers)
     if (task := merged.get("model.task")) in TASKS:
         return str(task)
     name = merged.get("model.name")

@@ -193,6 +193,34 @@ def test_a_transformer_learns_by_adamw_unless_another_optimizer_is_named(places,
     assert training(None, "model.name=resnet18").config.training.optimizer == "sgd"
 
 
+@pytest.mark.parametrize("profile", [None, "fast"])
+def test_trained_weights_are_trained_on_gently_unless_a_rate_or_another_optimizer_is_named(places, profile):
+    weights = {"model.weights": ("--weights", "own.safetensors")}
+
+    def training(*sets, **flags):
+        given = {f"training.{key}": (f"--{key}", value) for key, value in flags.items()}
+        return resolve(profile, task="classification", flags={**weights, **given}, sets=sets, environ=places)
+
+    gentle = resolve(
+        "finetune", task="classification", flags=weights, sets=(), environ=places
+    ).config.training
+    chosen = training()
+    same = ("optimizer", "lr", "lr_batch_size", "lr_scaling", "layer_decay", "head_lr_scale", "weight_decay")
+    assert all(getattr(chosen.config.training, key) == getattr(gentle, key) for key in same)
+    assert chosen.sources["training.lr"] == "default of weights that were trained before"
+    assert training(lr=0.02).config.training.head_lr_scale == 1.0  # a rate is that of the head, too
+    assert training("training.optimizer=sgd").config.training.optimizer == "sgd"
+    assert training("training.optimizer=sgd").config.training.lr > gentle.lr
+
+
+def test_the_rates_of_an_own_profile_are_those_of_trained_weights_too(places, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("[training]\nepochs = 3\n")
+    weights = {"model.weights": ("--weights", "own.safetensors")}
+    resolved = resolve(str(path), task="classification", flags=weights, sets=(), environ=places)
+    assert resolved.config.training.optimizer == "sgd"
+
+
 @pytest.mark.parametrize("task", ["segmentation", "diffusion"])
 def test_the_rate_of_a_default_optimizer_is_no_other_optimizers(places, task):
     def training(*sets):
