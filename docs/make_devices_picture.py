@@ -54,13 +54,14 @@ async def picture(nvml: FakeNvml) -> str:
     def scan(_with_torch: bool) -> MachineScan:
         return scan_machine(False)  # torch sees no GPU here
 
-    app = MptuiApp(DetectionScreen(scan=scan))
+    nothing_was_selected = {"XDG_STATE_HOME": "/nonexistent"}
+    app = MptuiApp(DetectionScreen(scan=scan, environ=nothing_was_selected))
     async with app.run_test(size=SIZE) as pilot:
         for second in range(SECONDS):
             nvml.gpus[0].utilisation = round(93 + 5 * math.sin(second))
             nvml.gpus[2].utilisation = round(40 + 38 * math.sin(second / 3))
             await pilot.pause(1)
-        await pilot.press("up")  # the one with a history to look at
+        await pilot.press("up")  # the one of which somebody holds nearly all
         await pilot.pause()
         # without the fonts that it would fetch: a picture asks nothing of the network
         return re.sub(r"@font-face {.*?}\s*", "", app.export_screenshot(title=TITLE), flags=re.DOTALL)

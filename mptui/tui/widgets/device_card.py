@@ -314,7 +314,7 @@ def _sum(values: Iterable[float | None]) -> int | None:
 # -------------------------------------------------------------------------------
 
 _BAR_GAP = "   "
-_LABEL, _FIGURE = 7, 18
+_LABEL, _FIGURE = 7, 19
 _TWO_COLUMNS = 60
 """Width in cells from which two gauges share a line."""
 
