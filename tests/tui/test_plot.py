@@ -92,6 +92,16 @@ def test_what_is_below_a_fitted_axis_is_marked_at_its_lower_edge_in_ascii_too():
     assert to_ascii("▾10 %") == "v10 %"
 
 
+def test_the_value_that_is_cut_is_said_in_the_next_line_where_signs_are_close():
+    first = [9.0 - i / 40 for i in range(200)]
+    train = history(first + [4.0 - i / 1000 for i in range(800)])
+    points = Series("validation", history([6.0, 5.0, *[3.9] * 8], every=100), points=True)
+    plot = Plot([Series("train", train), points], fitted=True)
+    rows = ["".join(text for text, _ in row) for row in Drawing(plot, 30, 12).rows()]
+    assert rows[1][GUTTER:].startswith("▲ ▲")
+    assert rows[2][GUTTER:].startswith("9")
+
+
 def test_the_best_and_few_values_are_on_a_fitted_axis():
     values = history([1.0 + i / 40 for i in range(160)] + [5.0 + i / 1000 for i in range(840)])
     assert "▾1.0" in "".join(drawn(values, fitted=True))

@@ -575,9 +575,12 @@ class Drawing:
             for _, cell in places:
                 self._write(row, GUTTER + cell, sign, "axis")
             said = self._y.label(way * max(places)[0]) if places else ""
-            for _, cell in sorted(places, reverse=True):
-                if self._free(row, GUTTER + cell + 1, len(said) + 1):
-                    self._write(row, GUTTER + cell + 1, said, "axis")
+            cells = [GUTTER + cell for _, cell in sorted(places, reverse=True)]
+            beside = [(row, column + 1) for column in cells]
+            inside = [(row + way, column) for column in cells]
+            for near, column in (*beside, *inside):
+                if self._free(near, column, len(said) + 1):
+                    self._write(near, column, said, "axis")
                     break
 
     def _beyond(self, number: int, way: int) -> list[tuple[float, int]]:
