@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from textual.events import MouseScrollDown
 from textual.widgets import Static
 
 from mptui.data.pictures import ClassShare
@@ -118,6 +119,22 @@ async def test_each_class_has_a_row_of_its_worst(stage, tmp_path):
         )
         await pilot.press("right", "down", "right")
         assert any("▸ 4.png" in line for line in frame(app).splitlines())
+
+
+async def test_the_mouse_chooses_one_and_shows_it_large(stage, tmp_path):
+    groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(12)]}
+    async with stage.live(written(tmp_path, groups=groups), (120, 35)) as (app, pilot):
+        await opened(app, pilot)
+        assert "▸ cat  0.png" in frame(app)
+        await pilot.click("SamplesPanel", offset=(60, 20))
+        assert "▸ cat  6.png" in frame(app)
+        panel = app.screen.query_one("SamplesPanel")
+        panel.post_message(MouseScrollDown(panel, 60, 20, 0, 1, 0, False, False, False, 60, 20))
+        assert await seen(app, pilot, "▸ cat  10.png")
+        await pilot.click("SamplesPanel", offset=(5, 20), times=2)
+        assert await seen(app, pilot, "worst · 9 of 12")
+        await pilot.click("SamplesPanel", offset=(5, 20), times=2)
+        assert await seen(app, pilot, "▸ cat  8.png")
 
 
 async def test_one_is_shown_large_and_the_name_of_its_file_can_be_copied(stage, tmp_path, monkeypatch):

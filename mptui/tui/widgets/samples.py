@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
+from textual.events import Click
 
 from mptui import text as fmt
 from mptui.data.pictures import BY_CLASS, EXTRA, HIT, MASK_PARTS, MISSED, VOID, ClassShare, bright
@@ -180,6 +181,7 @@ class SamplesPanel(PicturePanel):
         self.large = False
         self._place = self._first = 0
         self._grid: _Grid | None = None
+        self._tops: list[tuple[int, _Row]] = []
         self._laid_out: object = None
         self._blocks: dict[int, list[Content]] = {}
         self._in_pixels: object = None
@@ -206,6 +208,21 @@ class SamplesPanel(PicturePanel):
         """Choose a sample so many rows below, or above; of a large one, the next or the one before."""
         if self._grid is not None:
             self._place = (self._grid.beside if self.large else self._grid.below)(self._place, rows)
+
+    def on_click(self, event: Click) -> None:
+        """Choose the sample at the pointer; the second click shows it large, or all again."""
+        at, grid = event.get_content_offset(self), self._grid
+        if at is None or grid is None or self._view is None:
+            return
+        if not self.large:
+            row = next((row for top, row in reversed(self._tops) if top <= at.y), None)
+            column = at.x // (grid.tile + _GAP)
+            if row is None or column >= len(row.places):
+                return
+            self._place = row.places[column]
+        if event.chain == 2:
+            self.large = not self.large
+        self.show(self._view)
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Draw the samples; once for each size and place."""
@@ -241,7 +258,9 @@ class SamplesPanel(PicturePanel):
         self._tell(shown)
         lines = [_heading(record, samples, grid, self.cell)] if _has_masks(samples) else []
         tops = []
+        self._tops = []
         for row in shown:
+            self._tops.append((len(lines), row))
             if row.title:
                 lines.append(Content.styled(clean(row.title), "bold"))
             tops.append(len(lines))
