@@ -145,6 +145,8 @@ _CONSOLE = {
     **dict.fromkeys("╯┛", "┘"),
     **dict.fromkeys("╌┄", "─"),
     **dict.fromkeys("┃┊╎", "│"),
+    **dict.fromkeys("▃▅", "▄"),
+    **dict.fromkeys("▆▇", "█"),
     **{same: same for same in "─│┌┐└┘├┤┬┴┼█▌▐▀▄░▒▓■°·"},
 }
 """Signs of the Linux console, whose fonts have those of code page 437 (drivers/tty/vt/cp437.uni)."""
