@@ -95,6 +95,7 @@ def profiles(walk):
     program.shows("undo the switch?")
     walk("undo.undo", "u", lambda: len(switches(program)) == 4)
     assert switches(program)[-1].undone
+    program.shows("back to fast")  # the screen has heard of it, too
     program.press("u")
     program.shows("undo the undo?")
     walk("undo.undo", "enter", lambda: len(switches(program)) == 5)
