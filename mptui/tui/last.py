@@ -11,12 +11,22 @@ from mptui.text import clean
 _FILE = "last.json"
 _NAMES = ("profile", "model", "data", "epochs", "charts")
 """The selection of the picker, and the grid of charts (`mptui.tui.widgets.grid`)."""
+_OF_DATA = ("MPTUI_DATA_NAME", "MPTUI_DATA_PATH")
 _LONGEST = 4096
 _LARGEST = 1 << 16
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Read the last choices by name; missing or invalid entries are empty."""
+    """Return the last choices by name, or what a variable of the environment names; none is empty."""
+    data = [environ[name] for name in _OF_DATA if environ.get(name)]
+    named = {"data": data[0]} if len(data) == 1 else {}  # both are a set and where it is: no field has that
+    if model := environ.get("MPTUI_MODEL_NAME"):
+        named["model"] = model
+    return _saved(environ) | {name: _text(value) for name, value in named.items()}
+
+
+def _saved(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read what was saved; missing or invalid entries are empty."""
     try:
         document = json.loads(read_regular(state_folder(environ) / _FILE, _LARGEST))
     except (OSError, ValueError, RecursionError):
@@ -30,7 +40,7 @@ def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ)
     folder = state_folder(environ)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / _FILE, json.dumps(load_last(environ) | dict(texts)).encode())
+        replace_file(folder / _FILE, json.dumps(_saved(environ) | dict(texts)).encode())
 
 
 def _text(value: object) -> str:

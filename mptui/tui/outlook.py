@@ -1,6 +1,7 @@
 """What the start of a selection would train, and for how long: for the screens before a run."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mptui.config.profiles import list_profiles
 from mptui.config.resolve import Resolved
@@ -41,7 +42,7 @@ def outlook(
     name = "your network" if is_own(config.model.name) else str(config.model.name)
     return Outlook(
         network=clean(name, 60),
-        data="built-in shapes" if is_built_in else clean(picked.data or str(data.path or data.name), 60),
+        data="built-in shapes" if is_built_in else clean(data.name or _end_of(str(data.path)), 60),
         epochs=counted(config.training.epochs, "epoch"),
         time_there=f"{time} on {_called(devices)}" if time else "",
     )
@@ -82,6 +83,11 @@ def outlook_of_start(
 ) -> Outlook:
     """Tell what the picker would start as it opens; see `first_pick`."""
     return outlook(first_pick(list_profiles(environ), advised, devices, last), devices, rows, environ)
+
+
+def _end_of(path: str) -> str:
+    """Return the name of a folder, which the list of runs has too: a whole path has no room."""
+    return Path(path).name or path
 
 
 def _called(devices: Sequence[Device]) -> str:
