@@ -227,6 +227,9 @@ def test_bytes_that_are_no_text_end_nothing(terminal):
     program.shows("q leave")
     for typed in (b"\x1b[200~caf\xe9\x1b[201~", b"\x1b[M\x20\xc8\xc8", b"\xff\xfe\x80", b"\x1b[<999999;;M"):
         os.write(program.fd, typed)
+    program.shows("escape leave it")  # what is pasted goes into the field of the data
+    program.press("escape")
+    program.shows("q leave")
     program.press("question_mark")
     program.shows("everywhere")
     program.press("escape")

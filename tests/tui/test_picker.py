@@ -310,3 +310,15 @@ async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch
         app.pop_screen()
         while len(counted) < len(list_profiles(environ)):
             await pilot.pause(0.03)
+
+
+def test_the_fields_begin_with_what_a_variable_names(tmp_path):
+    places = {"XDG_STATE_HOME": str(tmp_path)}
+    save_last({"data": "before", "model": "resnet18"}, places)
+    named = {"MPTUI_DATA_PATH": "photos", "MPTUI_MODEL_NAME": "unet"}
+    found = load_last(places | named)
+    assert (found["data"], found["model"]) == ("photos", "unet")
+    save_last({"epochs": "3"}, places | named)
+    assert load_last(places)["data"] == "before"
+    # a set and its folder: no field can name both
+    assert load_last(places | named | {"MPTUI_DATA_NAME": "cifar10"})["data"] == "before"

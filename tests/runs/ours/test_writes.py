@@ -49,7 +49,7 @@ RULES = {
     "runs/trackers/local_files.py": ({"open_regular"}, OWNED),
     "testing/format.py": ({"write_bytes", "write_text"}, TESTS),
     "tui/app.py": ({"replace_file"}, CACHE),
-    "tui/selection.py": ({"replace_file"}, CACHE),
+    "tui/last.py": ({"replace_file"}, CACHE),
     "tui/share.py": ({"replace_file"}, FRESH),
     "tui/terminal/process.py": ({"open"}, NOTHING),
 }
