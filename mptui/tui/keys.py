@@ -568,9 +568,10 @@ class KeyQueue:
     async def handle(self, event: Key | Paste) -> None:
         """Pass `event` on, or queue it until the previous ones are handled."""
         self._waiting.append(event)
-        is_stuck = self._busy_s > PATIENCE_S and not self._is_preparing()
-        if is_stuck or self._busy_since is None:
+        if self._busy_since is None:
             await self._next()
+        elif self._look_again is None:
+            self._look_later(max(0.0, PATIENCE_S - self._busy_s))
 
     async def key_handled(self, message: KeyHandled) -> None:
         """Pass the next event on, after the effect of the last one."""
@@ -591,8 +592,9 @@ class KeyQueue:
     async def _next(self) -> None:
         if self._look_again is not None:
             self._look_again.cancel()
+            self._look_again = None
         if self._is_preparing():
-            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._follow_effect)
+            self._look_later(_LOOK_S)
             return
         self._busy_since = time.monotonic() if self._waiting else None
         if not self._waiting:
@@ -604,6 +606,12 @@ class KeyQueue:
         # it follows the key through the same widgets
         if not target.post_message(KeyHandled()):
             await self._next()
+        elif self._waiting and self._look_again is None:
+            self._look_later(PATIENCE_S)
+
+    def _look_later(self, seconds: float) -> None:
+        """Go on then, though nothing may tell that the last key is handled: its widget may be gone."""
+        self._look_again = asyncio.get_running_loop().call_later(seconds, self._follow_effect)
 
     @property
     def _busy_s(self) -> float:

@@ -3,13 +3,15 @@
 import threading
 
 import pytest
+from textual import on
 from textual.events import Key
+from textual.widgets import Static
 
 from mptui.errors import ConfigError
 from mptui.runs.listing import forks
 from mptui.tui import app as tui_app
 from mptui.tui import keys as tui_keys
-from mptui.tui.keys import KEYS
+from mptui.tui.keys import KEYS, KeyHandled
 from mptui.tui.screens import memory
 from mptui.tui.widgets import samples
 from tests.runs.made_pictures import RED, sample
@@ -109,6 +111,28 @@ async def test_two_pauses_at_once_are_a_pause_and_its_end(stage):
         while len(source.sent) < 3:
             await pilot.pause()
     assert [command for command, _ in source.sent] == ["pause", "resume", "pause"]
+
+
+class Gone(Static, can_focus=True):
+    """Is gone once it has got a key, and with it what comes behind the key."""
+
+    @on(KeyHandled)
+    def gone(self, message):
+        message.stop()
+        self.remove()
+
+
+async def test_a_key_is_not_lost_with_the_widget_that_had_the_one_before(stage):
+    source = demo_source()
+    async with stage.live(source) as (app, pilot):
+        gone = Gone()
+        await app.screen.mount(gone)
+        gone.focus()
+        await pilot.pause()
+        send(app, "j", "space")
+        while not source.sent:
+            await pilot.pause()
+    assert [command for command, _ in source.sent] == ["pause"]
 
 
 @pytest.mark.parametrize(("width", "word"), [(80, "more"), pytest.param(300, "help", marks=pytest.mark.slow)])
