@@ -56,11 +56,11 @@ SETTINGS = {
 BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
 """The runs that are there before."""
 
-FORKED, FORK_FROM, FORK_TO = "stable-fp32", 70, 300
+FORKED, FORK_FROM, FORK_TO = "stable-fp32", 70, 200
 """The run that is forked, the steps between its checkpoints, and the step of the fork in the picture."""
 PARENT = (
     *("--profile", "stable", "--name", FORKED, "--set", f"checkpoint.every_steps={FORK_FROM}"),
-    *("--set", "checkpoint.keep=99", "--max-steps", "560", "--epochs", "80"),
+    *("--set", "checkpoint.keep=99"),
 )
 
 
