@@ -320,11 +320,12 @@ class LiveScreen(RunPage):
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
         self._preparing: Preparing | None = None
+        self._alerts = AlertBar(self._keymap)
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
         yield Header(has_precision=True, ascii_only=self._ascii_only)
-        yield AlertBar(self._keymap)
+        yield self._alerts
         yield Ribbon(ascii_only=self._ascii_only)
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -399,7 +400,7 @@ class LiveScreen(RunPage):
             self.dismiss("left")
 
     def _show(self) -> None:
-        self.query_one(AlertBar).show(self.view)
+        self._alerts.show(self.view)
         self._offer_keys()
         if failed_to_start(self.view):
             self._show_failure()
@@ -443,7 +444,7 @@ class LiveScreen(RunPage):
             "always": not failed_to_start(self.view),
             "several": self.view.ranks is not None,
             "going": going,
-            "alert": self.query_one(AlertBar).alert is not None,
+            "alert": self._alerts.alert is not None,
             "switched": going and self.view.undo_step is not None,
             "ended": not going and not self._cant_resume(),
         }
@@ -583,7 +584,7 @@ class LiveScreen(RunPage):
 
     async def action_take_alert(self) -> None:
         """Do what the alert shown offers."""
-        bar = self.query_one(AlertBar)
+        bar = self._alerts
         alert = bar.alert
         if alert is not None and alert.setting is not None:
             bar.answer()
@@ -596,7 +597,7 @@ class LiveScreen(RunPage):
 
     def action_hide_alert(self) -> None:
         """Show the next alert."""
-        self.query_one(AlertBar).answer()
+        self._alerts.answer()
 
     def action_numerics(self) -> None:
         """Open the numerics screen."""
