@@ -1,6 +1,5 @@
 """Builds the network that a configuration names, and loads its weights; checks that it suits the images."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from mptui.models.classifiers import Pretrained
 from mptui.models.layers import RGB_BANDS, adapt_first_convolution, guard_convolutions
 from mptui.models.vae import latent_shape
 from mptui.models.weights import limit_head, load_state, load_weights
-from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
-from mptui.registry.names import PREFIX, timm_names
+from mptui.registry.models import PRETRAINED, ModelSpec, known_model
+from mptui.registry.names import PREFIX
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import RECONSTRUCTION, TASKS
 
@@ -72,7 +71,7 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     Raises:
         ConfigError: As `build`.
     """
-    name, spec = _known(config.name)
+    name, spec = known_model(config.name)
     _check_task(name, spec, task)
     if config.encoder is not None:
         _check_encoder(name, spec, config.encoder)
@@ -112,7 +111,7 @@ def published(config: ModelConfig) -> Pretrained | None:
     Raises:
         ConfigError: There is no such network.
     """
-    _, spec = _known(config.name)
+    _, spec = known_model(config.name)
     return spec.pretrained(**_settings(config, spec))
 
 
@@ -157,25 +156,6 @@ def _settings(config: ModelConfig, spec: ModelSpec) -> dict[str, Any]:
     return {key: getattr(config, key) for key in spec.settings}
 
 
-def _known(name: str | None, key: str = "model.name") -> tuple[str, ModelSpec]:
-    if name is None:
-        raise ConfigError(
-            "model.name is not set",
-            hint=f"name a network, e.g. --model {' or --model '.join(example_models())}",
-        )
-    spec = find_model(name)
-    if spec is None:
-        if name.startswith(PREFIX) and not timm_names():
-            raise ConfigError(
-                f"{key}: {name} needs timm, which is not installed",
-                hint="install it: pip install 'mptui[timm]'",
-            )
-        near = get_close_matches(name.lower(), [*MODELS, *timm_names()], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"try {' or '.join(example_models())}"
-        raise ConfigError(f"{key}: no network called {name!r}", hint=hint)
-    return name, spec
-
-
 def _check_task(name: str, spec: ModelSpec, task: str) -> None:
     if spec.task is None and task == RECONSTRUCTION:
         raise ConfigError(
@@ -195,7 +175,7 @@ def _check_encoder(name: str, spec: ModelSpec, encoder: str) -> None:
             f"model.encoder = {encoder}: {name} has an encoder of its own",
             hint="use --model unet, or leave model.encoder out",
         )
-    _known(encoder, "model.encoder")
+    known_model(encoder, "model.encoder")
     if not encoder.startswith(PREFIX):
         raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"use {PREFIX}{encoder}")
 

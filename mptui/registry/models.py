@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mptui.errors import ConfigError
 from mptui.registry.names import PREFIX, architecture, timm_names
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import (
@@ -260,6 +262,30 @@ def find_model(name: str | None) -> ModelSpec | None:
     if name is not None and name.startswith(PREFIX):
         return _timm_spec(name) if architecture(name) in timm_names() else None
     return MODELS.get(str(name))
+
+
+def known_model(name: str | None, key: str = "model.name") -> tuple[str, ModelSpec]:
+    """Return a network with its name, as the setting `key` has it.
+
+    Raises:
+        ConfigError: There is no such network.
+    """
+    if name is None:
+        raise ConfigError(
+            "model.name is not set",
+            hint=f"name a network, e.g. --model {' or --model '.join(example_models())}",
+        )
+    spec = find_model(name)
+    if spec is None:
+        if name.startswith(PREFIX) and not timm_names():
+            raise ConfigError(
+                f"{key}: {name} needs timm, which is not installed",
+                hint="install it: pip install 'mptui[timm]'",
+            )
+        near = get_close_matches(name.lower(), [*MODELS, *timm_names()], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"try {' or '.join(example_models())}"
+        raise ConfigError(f"{key}: no network called {name!r}", hint=hint)
+    return name, spec
 
 
 def model_names(start: str) -> list[str]:

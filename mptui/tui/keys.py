@@ -124,9 +124,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("picker.save", "w", "save", "save as a profile", "save"),
     BoundKey("picker.all", "a", "all", "all settings, or the usual ones", "all"),
     BoundKey("picker.changed", "c", "changed", "only changed settings, or all", "changed"),
-    BoundKey(
-        "field.done", "enter", "submit", "take it; once more: start", "take, again: start", when="typing"
-    ),
+    BoundKey("field.start", "enter", "screen.start", "start the run", "start", when="typing"),
     BoundKey("field.next", "tab", "next(1)", "next field", "next", when="typing"),
     BoundKey("field.leave", "escape", "app.back", "leave the field", "leave it", when="typing"),
     BoundKey("list.up", "up,k", "cursor_up", "previous line", palette=False),
@@ -431,7 +429,7 @@ _NAMED = {key.value for key in Keys} | {"question_mark", "slash", "comma", "full
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt)\+)*(.+)")
 _WHERES = {key.where for key in KEYS}
 _BY_ID = {key.id: key for key in KEYS}
-_RENAMED = {"live.preset": "live.profile"}
+_RENAMED = {"live.preset": "live.profile", "field.done": "field.start"}
 """Names of earlier versions."""
 
 

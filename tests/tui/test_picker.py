@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
@@ -173,6 +173,35 @@ async def test_what_is_known_to_be_wrong_does_not_start_and_keys_typed_in_one_go
 
 
 @pytest.mark.usefixtures("uncounted")
+async def test_enter_in_a_field_starts_what_is_there_and_a_wrong_name_stays_with_its_message(environ):
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        typed = [
+            ("data", "/nowhere", "✗ no such folder"),
+            ("model", "resnet1", "did you mean resnet18"),
+        ]
+        for name, text, said in typed:
+            field = app.screen.query_one(f"#{name}", Input)
+            field.focus()
+            await pilot.pause()
+            app.post_message(Paste(text))  # in one go, before anything is known of it
+            app.post_message(Key("enter", "\r"))
+            await until(app, pilot, "can't be started")
+            await until(app, pilot, said)
+            assert (field.value, field.has_focus) == (text, True)
+            assert f"╭─ ✗ {name}" in frame(app)
+            app.clear_notifications()
+            field.value = ""
+        assert runs == []
+        app.post_message(Paste("resnet18"))
+        app.post_message(Key("enter", "\r"))
+        await until(app, pilot, "space pause")
+    assert [run.request.flags["model.name"][1] for run in runs] == ["resnet18"]
+
+
+@pytest.mark.usefixtures("uncounted")
 async def test_what_is_learnt_while_the_cursor_moves_leaves_it_where_it_is(environ):
     async with cockpit(environ=environ) as (app, pilot, runs):
         await until(app, pilot, "use ")
@@ -217,8 +246,6 @@ async def test_what_was_picked_is_what_is_asked_for(environ):
         await pilot.press("enter", "shift+tab", *"2", "shift+tab")  # the last field before the settings
         await write(pilot, "resnet18")
         await pilot.press("shift+tab", *"shapes", "enter")
-        await pilot.pause()
-        await pilot.press("enter")
         await until(app, pilot, "space pause")
         await pilot.press("x", "x")
         await pilot.pause()

@@ -26,12 +26,13 @@ from mptui.errors import MptuiError
 from mptui.hardware.describe import short_names
 from mptui.hardware.devices import Device, tightest
 from mptui.hardware.torch_view import import_failure
+from mptui.registry.models import known_model
 from mptui.runs.listing.rows import RunList, RunRow
 from mptui.runs.planning.plan import Request, check_batch
 from mptui.text import clean, clean_lines
 from mptui.tui.data_preview import DataPreview, asked_of, preview
 from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
-from mptui.tui.keys import bindings
+from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.last import load_last, save_last
 from mptui.tui.outlook import expected
 from mptui.tui.screens.page import Page, TooSmall
@@ -103,7 +104,8 @@ class SelectionPage(Page):
         last = load_last(environ) | ({} if data is None else {"data": data})
         self._picks = Picks(first_pick(self._profiles, profile, devices, last))
         self._resolved: Resolved | None = None
-        self._fault = self._data_fault = ""
+        self._fault = self._data_fault = self._model_fault = ""
+        self._looked_at: object = None
         self._data_task: str | None = None
         self._about_data = ""
         self._fits: dict[str, Fit | str] = {}
@@ -173,6 +175,7 @@ class SelectionPage(Page):
         wrong_epochs = self.picked.fault_of_epochs
         faults = {
             "data": self._data_fault,
+            "model": self._model_fault,
             "epochs": f"epochs: {wrong_epochs}" if wrong_epochs else "",
             "": self._fault,
         }
@@ -238,25 +241,47 @@ class SelectionPage(Page):
             with suppress(NoMatches):  # the screen was closed
                 self.show_learnt()
 
-    @work(exclusive=True, group="data")
-    async def look_at_data(self) -> None:
-        """Learn the task of the data, after typing has paused."""
+    @work(exclusive=True, group="names")
+    async def look_at_names(self) -> None:
+        """Learn of the data and the network that are named, after typing has paused."""
         await asyncio.sleep(TYPING_PAUSE_S)
-        where = self.picked.data
-        task: str | None
-        fault = ""
-        try:
-            task, about = await in_background(lambda: about_data(where))
-        except MptuiError as error:
-            task, fault = None, error.message
-            about = f"✗ {fault}"
-        if where != self.picked.data:
-            return
-        self._data_task = task
-        self._about_data = about
-        self._data_fault = fault
+        await self.looked_at_names()
+
+    async def looked_at_names(self) -> bool:
+        """Learn whether there are such data, for which task, and such a network; False: others are typed."""
+        if self._looked_at == (named := self._named):
+            return True
+        found = await in_background(lambda: (named_data(named[0]), fault_of_model(named[1])))
+        if named != self._named:
+            return False
+        (self._data_task, self._about_data, self._data_fault), self._model_fault = found
+        # what is not there can be, the next time
+        self._looked_at = None if self._data_fault or self._model_fault else named
         with suppress(NoMatches):  # the screen was closed
             self.show_selection()
+        return True
+
+    @property
+    def _named(self) -> tuple[str, str]:
+        return self.picked.data, self.picked.model
+
+
+def named_data(where: str) -> tuple[str | None, str, str]:
+    """Return the task of data (None: any), a description, and what is wrong with them ("": nothing)."""
+    try:
+        return *about_data(where), ""
+    except MptuiError as error:
+        return None, f"✗ {error.message}", error.message
+
+
+def fault_of_model(name: str) -> str:
+    """Return what is wrong with the name of a network; "": nothing, or none is named."""
+    try:
+        if name:
+            known_model(name)
+    except MptuiError as error:
+        return f"{error.message}: {error.hint}"
+    return ""
 
 
 # The second screen: the profile with its settings, the model, the data and the epochs
@@ -327,7 +352,7 @@ class PickerScreen(SelectionPage):
         self.query_one("#profiles", KeyedList).focus()
         self._show_another()
         self._say_device()
-        self.look_at_data()
+        self.look_at_names()
 
     def on_resize(self) -> None:
         """Adapt to the size."""
@@ -476,9 +501,10 @@ class PickerScreen(SelectionPage):
     def _typed(self, event: Input.Changed) -> None:
         if event.input.id == "data":
             self._data_fault = ""  # of other data
+        elif event.input.id == "model":
+            self._model_fault = ""
         self._take_in()
-        if event.input.id == "data":
-            self.look_at_data()
+        self.look_at_names()
 
     def _take_in(self) -> None:
         """Read the fields: a key can arrive before the messages of earlier keys."""
@@ -488,11 +514,6 @@ class PickerScreen(SelectionPage):
 
     def _note_fields(self) -> None:
         self._picks.now = self.query_one(Fields).taken_in(self.picked)
-
-    @on(Input.Submitted)
-    def _typed_whole(self) -> None:
-        self._refresh_profiles()
-        self.query_one("#profiles").focus()
 
     def action_filter(self) -> None:
         """Ask for words of a setting."""
@@ -602,9 +623,14 @@ class PickerScreen(SelectionPage):
         self.notify(clean(str(path)), title="saved", markup=False)
         return None
 
-    def action_start(self) -> None:
-        """Start the run."""
+    @work(exclusive=True, group=f"{KEYS_WAIT}: start")
+    async def action_start(self) -> None:
+        """Start the run, if the data and the network are there; a fault stays at its field."""
         self._take_in()
+        if await self.looked_at_names():
+            self._start()
+
+    def _start(self) -> None:
         for name, fault in self.faults().items():
             self._complain("can't be started", fault)
             if name:
