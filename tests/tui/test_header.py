@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -101,7 +102,8 @@ def fork_view():
     view = RunView()
     view.handle(run_started())
     view.handle(PhaseChanged(time=10.0, phase="training"))
-    view.epoch, view.epochs, view.step = 12, 100, 14_302
+    view.epoch, view.epochs = 12, 100
+    view.handle(step_event(14_302, 10.0, Random(0)))
     return view
 
 
@@ -109,11 +111,11 @@ def fork_view():
     ("width", "kept", "gone"),
     [
         (160, ["bf16 is 1.9x ahead, loss +0.002", "epoch", "step", "left", "ends"], []),
-        (110, ["bf16 is 1.9x ahead, loss +0.002", "epoch", "step", "left"], ["ends", "shapes"]),
+        (111, ["bf16 is 1.9x ahead, loss +0.002", "epoch", "step", "left"], ["ends", "shapes"]),
         (100, ["1.9x ahead, loss +0.002", "epoch", "step", "left"], ["bf16"]),
-        (80, ["1.9x ahead, loss +0.002", "step", "left"], ["epoch", "bf16"]),
-        (62, ["1.9x ahead, loss +0.002", "step"], ["left"]),
-        (50, ["1.9x ahead, loss +0.002"], ["step"]),
+        (81, ["1.9x ahead, loss +0.002", "step", "left"], ["epoch", "bf16"]),
+        (66, ["1.9x ahead, loss +0.002", "step"], ["left"]),
+        (51, ["1.9x ahead, loss +0.002"], ["step"]),
         (32, ["● training"], ["ahead"]),
     ],
 )
@@ -135,9 +137,8 @@ def test_a_comparison_stands_out_and_the_lack_of_one_does_not():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 130, 140, 200])
-def test_what_stands_in_the_header_stays_in_place_over_the_phases_of_an_epoch(width, chance):
+def test_what_stands_in_the_header_stays_in_place_over_the_phases_of_an_epoch(width):
     view = fork_view()
-    view.handle(step_event(14_302, 11.0, chance))
     lines = [headline(view, 11.0, width).plain]
     for event in (
         PhaseChanged(time=12.0, phase="validating"),

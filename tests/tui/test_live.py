@@ -1,3 +1,4 @@
+import re
 from itertools import combinations
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.tui.events import (
     MemorySource,
     beginning,
     demo_source,
+    device_sample,
     finished,
     run_started,
     step_event,
@@ -113,6 +115,20 @@ async def test_a_smaller_one_says_what_it_needs(stage):
         assert "this terminal has 50x10" in frame(app)
         await pilot.resize_terminal(120, 36)
         assert await seen(app, pilot, "╭─ loss")
+
+
+async def test_what_is_not_measured_is_blank_and_is_printed_in_its_place_later(stage):
+    first = PhaseChanged(time=START + 40, phase="training")
+    async with stage.live(MemorySource([*beginning(), first]), (120, 36)) as (app, pilot):
+        frames = [frame(app)]
+        for event in (step_event(1, START + 41, Random(0)), device_sample(START + 42, 1, Random(0))):
+            await put(app, pilot, event)
+            frames.append(frame(app))
+    assert "–" not in frames[0] + frames[1].partition("NVIDIA H200")[2]
+    assert len({re.search("epoch .*step ", each).span() for each in frames}) == 1  # in the first line
+    for label in ("busy  ", "memory  ", "power  "):
+        assert frames[1].count(label) == 1
+        assert frames[1].index(label) == frames[2].index(label)
 
 
 async def test_waiting_is_visible_and_nothing_is_a_dash(stage):

@@ -49,6 +49,9 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
+_LEFT, _END = 16, 10
+"""Cells of the time left and of its end, which have no words before the first step."""
+
 _FORK, _SHORT = "fork", "fork, short"
 _ALL_WORDS = 7
 _FORK_FITS = (
@@ -189,24 +192,23 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
     prepares = view.is_preparing and view.phase in BUSY_PHASES
     if goes_on and view.started is not None and not prepares:
         left = view.remaining_s()
-        parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
-        parts["end"] = Content.styled(
-            f"ends {fmt.UNKNOWN:>5}"
-            if left is None
-            else f"ends {fmt.clock_on_day(view.time + left, view.time)}",
-            "$quiet",
-        )
+        words, end = "", ""  # before the first step
+        if left is not None:
+            words = f"{fmt.duration(left, aligned=True):>11} left"
+            end = f"ends {fmt.clock_on_day(view.time + left, view.time)}"
+        parts["left"] = Content(words.ljust(_LEFT))
+        parts["end"] = Content.styled(end.ljust(_END), "$quiet")
     return parts
 
 
 def _states(view: RunView, now: float) -> dict[str, Content]:
     """Return the state in the cells of the longest that an epoch has, so that what follows stays in place."""
-    if view.started is None or view.is_preparing:
+    if view.started is None:
         return {}
     last = f"● validating {view.started.val_batches:,}"
     return {
         _COUNTED: _padded(_state(view, now), f"{last} of {view.started.val_batches:,}"),
-        _BRIEF: _padded(_state(view, now, has_counts=False), "● validating"),
+        _BRIEF: _padded(_state(view, now, has_counts=view.is_preparing), "● validating"),
     }
 
 

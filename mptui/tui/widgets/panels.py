@@ -73,13 +73,13 @@ class PrecisionPanel(Panel):
             ),
             Content.styled(_speed_settings(view), "$quiet"),
             row("loss scale", *_loss_scale(view, width)),
-            row("skipped", fmt.count(view.skipped_steps if latest else None), _skip_rate(view)),
+            row("skipped", fmt.count(view.skipped_steps) if latest else "", _skip_rate(view)),
             row(
                 "grad norm",
-                fmt.figure(latest.grad_norm if latest else None),
+                fmt.figure(latest.grad_norm) if latest else "",
                 Content.styled(trend, "$train-curve"),
             ),
-            row("lr", fmt.figure(latest.lr if latest else None)),
+            row("lr", fmt.figure(latest.lr) if latest else ""),
             Content.assemble(("health      ", "$quiet"), _health(view)),
         ]
 
@@ -93,7 +93,7 @@ def _tf32(view: RunView) -> Content:
 def _speed_settings(view: RunView) -> str:
     run = view.started
     if run is None:
-        return fmt.UNKNOWN
+        return ""
     layout = "channels last" if run.channels_last else "channels first"
     return f"{layout} · " + (f"compiled ({run.compile_mode})" if view.compiled else "not compiled")
 
@@ -102,7 +102,8 @@ def _loss_scale(view: RunView, width: int) -> tuple[str, Content]:
     scale = view.latest.loss_scale if view.latest else None
     if scale is None:
         needs_none = view.precision and view.precision not in LOSS_SCALED
-        return fmt.UNKNOWN, Content.styled(f"not needed in {view.precision}" if needs_none else "", "$quiet")
+        words = f"not needed in {view.precision}" if needs_none else ""
+        return fmt.UNKNOWN if words or view.latest else "", Content.styled(words, "$quiet")
     power = math.log2(scale) if scale > 0 else 0.0
     moved = view.loss_scale
     moves = f"  ↑{fmt.short(moved.growths)} ↓{fmt.short(moved.backoffs)}" if moved else ""
@@ -124,7 +125,7 @@ def _health(view: RunView) -> Content:
     """Describe the last numerics probe, for the run's precision."""
     seen = view.numerics
     if seen is None:
-        return Content.styled(fmt.UNKNOWN, "$quiet")
+        return Content.styled(fmt.UNKNOWN if view.latest else "", "$quiet")
     if view.precision not in LOSS_SCALED:  # the same range as fp32
         return Content.styled("✓ no underflow", "$text-success")
     faults = seen.others_at_fault + sum(bool(layer.fault) for layer in seen.layers)
@@ -153,8 +154,10 @@ class DevicePanel(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the panel."""
         self.retitle(_title(view))
-        sample = view.device or DeviceSample(name="")
         room = width - LABEL - FIGURE
+        if (sample := view.device) is None:
+            names = ("busy", "memory", "", *(["power"] if _is_gpu(view) else []))
+            return [gauge(name, None, "", room) if name else Content("") for name in names]
         lines = [
             gauge("busy", sample.utilisation, busy(sample), room),
             gauge(
@@ -186,6 +189,10 @@ def _title(view: RunView) -> str:
     if view.started is None:
         return view.device.name if view.device and view.device.name else "device"
     return f"{view.started.device}  {view.started.device_name}"
+
+
+def _is_gpu(view: RunView) -> bool:
+    return view.started is not None and view.started.device.partition(":")[0] != "cpu"
 
 
 def _state(sample: DeviceSample) -> Content:
@@ -380,12 +387,14 @@ class StepPanel(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the verdict and a row for each part; parts side by side where rows don't fit."""
         parts, bound = _parts(view), view.latest.bound_by if view.latest else None
-        time, speed = _time(view), (_steps_speed(view) + _speed(view)).strip()
+        time, speed = "", ""
+        if view.latest is not None:
+            time, speed = _time(view), (_steps_speed(view) + _speed(view)).strip()
         first, *more = _verdict(view)
         whole = Content("; ").join([first, *more])
         verdict = whole if whole.cell_length <= width else first
         if self.content_size.height >= _WHOLE:
-            self.retitle(f"time per step · {time}")
+            self.retitle("time per step" + f" · {time}" * bool(time))
             self.subtitle(speed)
             return [verdict, *(_part(name, parts, width, bound) for name in _BARS)]
         self.retitle("time per step")
@@ -412,6 +421,8 @@ def _part(name: str, parts: dict[str, float], width: int, bound: str | None) -> 
     room = max(0, width - _NAME - _MS - _SHARE - 1)
     filled = round(room * (share or 0.0))
     figures = f"{_part_ms(seconds):>{_MS - 3}} ms{fmt.percent(share):>{_SHARE}} "
+    if seconds is None:
+        figures = " " * len(figures)
     track = ("─" * (room - filled), "$frame")
     return Content.assemble(
         (f"{name:<{_NAME}}", "$quiet"), figures, ("━" * filled, _tone(name, bound)), track
@@ -419,13 +430,13 @@ def _part(name: str, parts: dict[str, float], width: int, bound: str | None) -> 
 
 
 def _part_ms(seconds: float | None) -> str:
-    return fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
+    return "" if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
 
 
 def step_line(view: RunView) -> list[Content]:
     """Return parts of one line for a small screen."""
     figures = (_seconds(view), f"step {_time(view):>8}"), (_images_per_second(view), _speed(view))
-    verdict = [each for each in _verdict(view) if each.plain != fmt.UNKNOWN]
+    verdict = [each for each in _verdict(view) if each]
     return [*(Content(words) for value, words in figures if value is not None), *verdict]
 
 
@@ -484,14 +495,14 @@ def _legend(parts: dict[str, float], names: tuple[str, ...], bound: str | None) 
     for name in names:
         words = f" {name} {_part_ms(parts.get(name)):>4} "
         told += [(_BARS[name], _tone(name, bound)), (words, "$quiet")]
-    return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
+    return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()}{' ms' if parts else ''}", "$quiet"))
 
 
 def _verdict(view: RunView) -> list[Content]:
     """Describe the bottleneck, what is advised against it, and the rate that is possible without it."""
     latest = view.latest
     if latest is None or latest.bound_by not in _VERDICTS:
-        return [Content(fmt.UNKNOWN)]
+        return [Content("")]
     total = sum(latest.split.values())
     share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
     words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]

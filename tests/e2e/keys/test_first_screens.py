@@ -136,7 +136,7 @@ def picker(walk):
     program.shows("Images: ")
     walk("field.next", "tab", walk.gone("Images: "))
     program.press("escape")
-    program.shows("enter start")
+    program.until(walk.gone("escape leave it"), "the profiles")
     walk("picker.filter", "slash", "words of a setting")
     program.press("training.lr_sc")
     program.shows("/training.lr_sc")
