@@ -1,7 +1,6 @@
 """Fixtures of all tests: isolation from the user's settings."""
 
 import asyncio
-import atexit
 import functools
 import gc
 import os
@@ -51,9 +50,8 @@ class Frozen:
     modules = 0
 
 
-# modules are no garbage, and to look through their million objects takes seconds
+# modules are no garbage, and to look through their million objects takes seconds: not at the exit, either
 gc.disable()
-atexit.register(gc.unfreeze)
 
 
 def pytest_collection_finish(session):

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch._inductor import cudagraph_trees
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
@@ -42,6 +41,8 @@ def train(trainer):
         The stream that the thread is left on, and the number of graphs that it has recorded since the last
         reset of the compiler.
     """
+
+    from torch._inductor import cudagraph_trees  # takes seconds, which only tests of compiling spend
 
     def left():
         prepare_thread()

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
-from torch._inductor import cudagraph_trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.engine import compile, epochs
@@ -22,6 +21,14 @@ pytestmark = pytest.mark.usefixtures("own_cache", "with_compiler")
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
 GRAPHS, TREES = "torch.cuda.graphs", "torch._inductor.cudagraph_trees"
+
+
+@pytest.fixture
+def cudagraph_trees():
+    """Torch's own; to import it takes seconds, which the process of other tests does not spend."""
+    from torch._inductor import cudagraph_trees
+
+    return cudagraph_trees
 
 
 @pytest.fixture
@@ -197,7 +204,7 @@ def test_gradients_that_add_up_are_kept_where_graphs_do_not_write(tmp_path, how)
     assert all(grad is None for grad in last) is ("training" in how)  # the last window has one batch
 
 
-def test_each_thread_can_record_graphs():
+def test_each_thread_can_record_graphs(cudagraph_trees):
     """Each run has a thread of its own; torch before 2.14 knows only the first that imports the trees."""
     found = []
 
@@ -213,7 +220,9 @@ def test_each_thread_can_record_graphs():
 
 
 @pytest.mark.parametrize("halfway", [True, False], ids=["a recording failed", "nothing was recorded"])
-def test_an_error_leaves_neither_stream_nor_allocator_nor_generator_in_a_recording(monkeypatch, halfway):
+def test_an_error_leaves_neither_stream_nor_allocator_nor_generator_in_a_recording(
+    monkeypatch, cudagraph_trees, halfway
+):
     """With a stand-in for the parts of CUDA that a recording changes."""
     done: list[object] = []
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from importlib.util import find_spec
 
 import pytest
-from sqlalchemy import Engine, event
 
 from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers.feeder import token_of
@@ -28,6 +27,7 @@ needs_trackio = pytest.mark.skipif(not HAS_TRACKIO, reason="trackio is not insta
 @pytest.fixture(scope="module", autouse=True)
 def _no_syncs_of_databases():
     """Skips the syncs of SQLite too: to create MLflow's tables takes hundreds."""
+    from sqlalchemy import Engine, event
 
     def unsynced(connection, _):
         connection.execute("PRAGMA synchronous = OFF")
