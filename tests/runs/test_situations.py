@@ -35,7 +35,7 @@ from mptui.runs.store.files import Summary
 from mptui.runs.store.past import completed, folded_until
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.header import alert_lines, headline
-from mptui.tui.widgets.run_list import run_line
+from mptui.tui.widgets.run_list import laid_out, run_line
 from tests.tui.events import START, left, run_started, step_event, switched
 
 WIDTH = 160
@@ -88,7 +88,7 @@ def told(folder, *events):
         alert="\n".join(line.plain for line in alert_lines(alerts[0], len(alerts), WIDTH, {}))
         if alerts
         else "",
-        line=run_line(row, WIDTH).plain,
+        line=run_line(row, laid_out(WIDTH)).plain,
         summary=summary.document,
         report=markdown_page([read_report(folder, 0)], None),
         log="\n".join(line.text for line in view.log),

@@ -40,6 +40,9 @@ async def first_screen(tmp_path, size=(80, 24), scan=quick_scan):
         yield app, pilot, started
 
 
+SET = "cell-nuclei-of-2018"
+
+
 @pytest.fixture
 def with_runs(tmp_path):
     """Two runs of a ResNet-18 on this CPU, of which one has failed, with their time."""
@@ -55,7 +58,8 @@ def with_runs(tmp_path):
     best = {"epoch": 2, "metric": "acc1", "value": 0.764}
     run = a_run(folder, "newer", journal=demo_journal(), best=best, **spent)
     (run / "run.toml").write_text('[model]\nname = "resnet18"\n[data]\nname = "shapes"\nimage_size = 64\n')
-    a_run(folder, "older", age_s=7200, status="failed", model="unet", best={"metric": None, "value": None})
+    nothing = {"metric": None, "value": None}
+    a_run(folder, "older", age_s=7200, status="failed", model="unet", best=nothing, dataset={"name": SET})
     return tmp_path
 
 
@@ -69,6 +73,7 @@ async def test_what_a_newcomer_asks_first_is_answered_in_each_size(with_runs, si
     for words in ("trains image networks", "cpu", "use ", "profile ", "data", "built-in shapes", "completed"):
         assert words in text
     assert "failed" in text
+    assert (SET in text) == (size[0] >= 120)
     assert "o all runs" in text
 
 

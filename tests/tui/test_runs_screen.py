@@ -28,7 +28,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
-from mptui.tui.widgets.run_list import ago, heading, run_line, summary_words
+from mptui.tui.widgets.run_list import ago, heading, laid_out, run_line, summary_words
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import START, beginning, demo, demo_source, finished, run_started, step_event, training
 from tests.tui.frames import DEADLINE_S, frame, seen
@@ -140,15 +140,15 @@ async def test_two_hundred_runs_are_listed_by_their_summaries_alone(shown, tmp_p
 def test_a_long_metric_is_cut_and_its_figure_is_not(tmp_path):
     a_run(tmp_path, "run", best={"epoch": 2, "metric": "error_of_all_classes", "value": 3.9e-05})
     (row,) = RunList(tmp_path).rows()
-    assert " error… 3.9e-05 " in run_line(row, 80).plain
-    assert "error_of_all_classes" not in run_line(row, 200).plain
+    assert " error… 3.9e-05 " in run_line(row, laid_out(80)).plain
+    assert "error_of_all_classes" not in run_line(row, laid_out(200)).plain
 
 
 def test_a_run_without_a_sign_is_amber_with_the_time_since_and_counts_as_no_training(tmp_path):
     a_run(tmp_path, "run")
     (row,) = RunList(tmp_path).rows()
     silent = replace(row, state=RUNNING, silent_s=2715.0)
-    line = run_line(silent, 140)
+    line = run_line(silent, laid_out(140))
     assert line.plain.lstrip().startswith("▲ run")
     assert " no sign 45 min " in line.plain
     assert [str(span.style) for span in line.spans if span.start <= 2 < span.end] == ["$text-warning"]
@@ -159,15 +159,16 @@ def test_names_have_the_time_of_their_start_where_most_have_room_for_it(tmp_path
     for name in ("20261120-101500-fast-unet", "20261120-101500-production-resnet50"):
         a_run(tmp_path, name)
     rows = RunList(tmp_path).rows()
-    assert not any("20261120" in run_line(row, width).plain for row in rows for width in (60, 80, 140))
-    assert all("20261120" in run_line(row, 196).plain for row in rows)
+    narrow = [run_line(row, laid_out(width)).plain for row in rows for width in (60, 80, 140)]
+    assert not any("20261120" in line for line in narrow)
+    assert all("20261120" in run_line(row, laid_out(196)).plain for row in rows)
 
 
 @pytest.mark.parametrize("width", [75, 95, 135, 195])
 def test_no_line_of_a_run_is_wider_than_its_list(tmp_path, width):
     a_run(tmp_path, "a-name-that-has-no-end" * 4, model="x" * 40, dataset={"name": "/a/b/" + "y" * 40})
     (row,) = RunList(tmp_path).rows()
-    assert heading(width).cell_length == run_line(row, width).cell_length <= width
+    assert heading(laid_out(width)).cell_length == run_line(row, laid_out(width)).cell_length <= width
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ async def test_the_line_under_the_cursor_is_seen_without_colours(three, monkeypa
 def test_columns_stay_aligned_beside_wide_characters(tmp_path):
     a_run(tmp_path, "run", model="模型", dataset={"name": "花の写真"})
     (row,) = RunList(tmp_path).rows()
-    assert run_line(row, 140).cell_length == heading(140).cell_length
+    assert run_line(row, laid_out(140)).cell_length == heading(laid_out(140)).cell_length
 
 
 async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(shown, three):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -37,7 +38,7 @@ _SECONDS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 class _Column:
     """A column: heading, width with a gap, words, alignment; of those with `leave`, the highest go first.
 
-    On a wide screen it has up to `most` cells.
+    Where there is room it is as wide as its words, up to `most` cells.
     """
 
     title: str
@@ -110,51 +111,46 @@ _HEAD = 4
 """Cells of the number of a marked run and of the sign of its state."""
 
 
-def fitting_columns(width: int, among: Sequence[_Column] = _COLUMNS) -> tuple[list[_Column], int]:
-    """Return the columns that fit into `width` cells beside the name, and the cells of the name."""
-    columns = fmt.fitting(among, width - _HEAD - (_LEAST_NAME if among is _COLUMNS else _LEAST_OF_FEW))
+Layout = tuple[Sequence[_Column], int]
+"""The columns beside the name, and the cells of the name."""
+
+
+def laid_out(width: int, among: Sequence[_Column] = _COLUMNS, rows: Sequence[RunRow] = ()) -> Layout:
+    """Return the columns that fit into `width` cells; those for words of any length fit these rows."""
+    least = _LEAST_NAME if among is _COLUMNS else _LEAST_OF_FEW
+    columns = fmt.fitting(among, width - _HEAD - least)
     left = width - _HEAD - sum(each.width for each in columns)
-    name = max(8, min(left, _MOST_NAME))
     for at, column in enumerate(columns):
-        more = max(0, min(column.most - column.width, left - name))
+        longest = max((cell_len(clean(column.words(row), 200)) for row in rows if column.most), default=0)
+        more = max(0, min(min(longest + 1, column.most) - column.width, left - least))
         columns[at] = replace(column, width=column.width + more)
         left -= more
-    return columns, name
+    return columns, max(8, min(left, _MOST_NAME))
 
 
-def heading(width: int, order: str = "", among: Sequence[_Column] = _COLUMNS) -> Content:
+def heading(layout: Layout, order: str = "") -> Content:
     """Return the line of headings; that of the order stands out."""
-    columns, name = fitting_columns(width, among)
+    columns, name = layout
     titles = [("name", fit("name", name)), *((each.title, each.fit(each.title)) for each in columns)]
     cells = (text.stylize("$text-accent" if title == order else "$quiet") for title, text in titles)
     return Content.assemble(" " * _HEAD, *cells)
 
 
-def run_line(
-    row: RunRow,
-    width: int,
-    number: int | None = None,
-    indent: str = "",
-    among: Sequence[_Column] = _COLUMNS,
-    *,
-    is_pinned: bool = False,
-) -> Content:
+def run_line(row: RunRow, layout: Layout, number: int | None = None, *, is_pinned: bool = False) -> Content:
     """Return the line of a run.
 
     Args:
         row: The run.
-        width: Cells of the line.
+        layout: The columns of the list.
         number: Its number among the marked runs, in the colour of its curve; None: not marked.
-        indent: What stands before its name.
-        among: The columns, of which those that fit are shown.
         is_pinned: Whether it is drawn behind the live charts.
     """
-    columns, name = fitting_columns(width, among)
+    columns, name = layout
     needs_look = row.is_doubtful or row.silent_s is not None
     sign, tone = _DOUBTFUL if needs_look else _SIGNS.get(row.state, _BAD)
     pin = "○" if is_pinned else " "
     mark = (f" {pin}", "") if number is None else (f"{number}{pin}", f"bold $series-{number}")
-    words = fit(indent + _name(row.name, name - 1 - len(indent)), name - 1).stylize("bold").pad_right(1)
+    words = fit(_name(row.name, name - 1), name - 1).stylize("bold").pad_right(1)
     cells = [each.fit(each.words(row)).stylize(tone if each.title == "state" else "") for each in columns]
     return Content.assemble(mark, (f"{sign} ", tone), words, *cells)
 
@@ -267,16 +263,17 @@ class RunTable(Vertical):
         width = self.content_size.width - 3  # padding, and the scrollbar
         if width <= 0:
             return
-        self.query_one("#headings", Static).update(self._heading(width))
+        layout = laid_out(width, self.columns, self._rows)
+        self.query_one("#headings", Static).update(self._heading(layout))
         pinned, lines = pinned_runs(self.app), []
         for row in self._rows:
             number = self._marked.get(row.path)
-            line = run_line(row, width, number, among=self.columns, is_pinned=row.path in pinned)
+            line = run_line(row, layout, number, is_pinned=row.path in pinned)
             lines.append(Option(line, id=row.name))
         self.query_one(KeyedList).replace(lines, keeps_place=keeps_place)
 
-    def _heading(self, width: int) -> Content:
-        return heading(width, self._order, self.columns)
+    def _heading(self, layout: Layout) -> Content:
+        return heading(layout, self._order)
 
     def on_resize(self) -> None:
         """Lay the lines out in the new width."""
@@ -324,8 +321,8 @@ class RecentRuns(RunTable):
         self.border_title = Content(f"recent runs · {summary_words(rows)}" if rows else "recent runs")
         self.show(rows[: self.most], {}, "")
 
-    def _heading(self, width: int) -> Content:
+    def _heading(self, layout: Layout) -> Content:
         if self._rows:
-            return super()._heading(width)
+            return super()._heading(layout)
         told = "no runs yet: enter leads to the first" if self._is_read else "reading the runs …"
         return Content.styled(told, "$quiet")
