@@ -157,3 +157,5 @@ async def test_a_wrong_word_is_told_with_its_field_and_empties_nothing(picker, e
         await pilot.press("enter")
         await until(app, pilot, "can't be started")
         assert screen.query_one("#epochs").has_focus
+        await pilot.click("KeyBar", offset=(frame(app).splitlines()[-1].index("leave it"), 0))
+        assert screen.query_one("#profiles").has_focus

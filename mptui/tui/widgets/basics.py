@@ -376,8 +376,7 @@ class KeyBar(Static):
         for key, content in self._shown:
             start, end = end, end + content.cell_length + _KEY_GAP
             if start <= event.x < end - _KEY_GAP and "{n}" not in key.action:
-                of_other = key.where == "app" or key.action.startswith(("app.", "screen."))
-                await self.run_action(key.action if of_other else f"screen.{key.action}")
+                await self.run_action(key.action if key.action.startswith("app.") else f"screen.{key.action}")
 
 
 def _item(key: BoundKey, keymap: Mapping[str, str], word: str) -> Content:

@@ -418,6 +418,10 @@ class Field(Input):
 
     BINDINGS = bindings("field")
 
+    async def action_start(self) -> None:
+        """Start the run."""
+        await self.run_action("screen.start")
+
     async def action_next(self, by: int) -> None:
         """Leave the field for the next one."""
         await self.run_action(f"screen.next({by})")
