@@ -56,6 +56,8 @@ def bright(classes: Sequence[str]) -> Palette:
 
 MASK_PARTS = ("image", "truth", "prediction", "errors")
 """The parts of a picture of a sample with a mask, side by side."""
+SEAM = 2
+"""Pixels between them."""
 HIT, MISSED, EXTRA = (0, 114, 178), (230, 159, 0), (255, 255, 255)
 """Colours of errors on black, apart in light, too."""
 

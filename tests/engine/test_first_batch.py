@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.pictures import bright, coloured
-from mptui.engine.reporting.pictures import SEAM, visible
+from mptui.data.pictures import SEAM, bright, coloured
+from mptui.engine.reporting.pictures import visible
 from mptui.events import ImagesGenerated
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene
 from tests.engine.small import build_trainer, config, end, losses, of

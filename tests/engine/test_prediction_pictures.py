@@ -9,11 +9,11 @@ import torch
 
 from mptui.config.schema import DataConfig
 from mptui.data.batch import Batch
-from mptui.data.pictures import EXTRA, HIT, MISSED, bright
+from mptui.data.pictures import EXTRA, HIT, MISSED, SEAM, bright
 from mptui.data.types import IGNORE
 from mptui.engine.mailbox import Stopped
 from mptui.engine.reporting import pictures as reporting_pictures
-from mptui.engine.reporting.pictures import SEAM, PickedSamples, of_classes, visible
+from mptui.engine.reporting.pictures import PickedSamples, of_classes, visible
 from mptui.events import EpochFinished, ImagesGenerated, Validated
 from tests.engine.blots import CLASSES, SIDE, Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, losses, of

@@ -191,6 +191,25 @@ async def test_masks_have_a_legend(stage, tmp_path):
         assert "██ ignored" in text
 
 
+@pytest.mark.parametrize(("size", "lines"), [((80, 24), 15), ((120, 35), 26)])
+async def test_masks_take_the_whole_screen_two_parts_at_a_time(stage, tmp_path, size, lines):
+    masks = sample(4, RED, (64, 262), truth=None, predicted=None, probability=None, error=0.25)
+    shown = written(tmp_path, groups={"worst": [masks] * 4}, classes=("background", "tissue"))
+    async with stage.live(shown, size) as (app, pilot):
+        await opened(app, pilot)
+        seen_parts, heights = [], []
+        for _ in range(3):
+            await pilot.press("enter")
+            drawn = frame(app).splitlines()
+            seen_parts.append(drawn[3].strip("│ ").split())
+            heights.append(sum("▀▀" in line for line in drawn))
+        assert seen_parts == [["image", "errors"], ["truth", "prediction"], seen_parts[2]]
+        assert seen_parts[2][:4] == ["image", "truth", "prediction", "errors"]
+        assert heights[0] == heights[1] == lines
+        await pilot.press("enter", "escape")
+        assert drawn == frame(app).splitlines()
+
+
 async def test_the_columns_of_a_matrix_have_names_where_they_fit(stage, tmp_path):
     async with stage.live(written(tmp_path, classes=("airplane", "automobile")), (140, 45)) as (app, pilot):
         await opened(app, pilot)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.batch import Batch, Window
-from mptui.data.pictures import Pixels, bright, coloured
+from mptui.data.pictures import SEAM, Pixels, bright, coloured
 from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
-from mptui.engine.reporting.pictures import SEAM, SIDE, visible
+from mptui.engine.reporting.pictures import SIDE, visible
 from mptui.errors import MptuiError
 from mptui.events import ImagesGenerated
 from mptui.tasks.classification import Classification

@@ -20,6 +20,7 @@ from mptui.data.noise import Noising
 from mptui.data.pictures import (
     BY_CLASS,
     RANDOM,
+    SEAM,
     WORST,
     ClassShare,
     Palette,
@@ -290,8 +291,8 @@ OF_GROUP = 16
 """Number of the worst samples, and of the random ones."""
 CLASSES_SHOWN = 16
 """Largest number of classes with their worst samples; the others are not pictured by class."""
-SEAM, _GREY = 2, 128
-"""Width in pixels and brightness of the line between an image and its masks."""
+_GREY = 128
+"""Brightness of the line between an image and its masks."""
 _MOST_CONFUSED = 1000
 """Largest number of classes of which the confusion matrix is kept with the pictures."""
 _SHARE = 20

@@ -151,8 +151,9 @@ class PicturesScreen(ViewPage):
 
     def action_open(self) -> None:
         """Show the chosen sample large, or all again."""
-        self._samples.large = self._samples.display and not self._samples.large
-        self.show()
+        if self._samples.display:
+            self._samples.open()
+            self.show()
 
     def action_copy_name(self) -> None:
         """Give the terminal's clipboard the name of the chosen sample's file."""
@@ -164,7 +165,8 @@ class PicturesScreen(ViewPage):
     def back(self) -> None:
         """Return from a large sample to all, else to the charts."""
         if self._samples.large:
-            self.action_open()
+            self._samples.close()
+            self.show()
         else:
             super().back()
 

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.events import Click
 
 from mptui import text as fmt
-from mptui.data.pictures import BY_CLASS, EXTRA, HIT, MASK_PARTS, MISSED, VOID, ClassShare, bright
+from mptui.data.pictures import BY_CLASS, EXTRA, HIT, MASK_PARTS, MISSED, SEAM, VOID, ClassShare, bright
 from mptui.runs.store.pictures import FOLDER, PictureRecord, SampleRecord, read
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
@@ -179,6 +179,7 @@ class SamplesPanel(PicturePanel):
         self.loaded: LoadedPictures | None = None
         self.group = self.missing = ""
         self.large = False
+        self._pair = 0
         self._place = self._first = 0
         self._grid: _Grid | None = None
         self._tops: list[tuple[int, _Row]] = []
@@ -196,8 +197,22 @@ class SamplesPanel(PicturePanel):
     def choose(self, group: str) -> None:
         """Show another group, from its first sample on."""
         self.group = group
-        self.large = False
+        self.close()
         self._place = self._first = 0
+
+    def open(self) -> None:
+        """Show the chosen sample large, then its other parts if some are left out, then all again."""
+        if not self.large:
+            self.large = True
+        elif self._pair == 0 and len(self._shown_parts()) < len(MASK_PARTS):
+            self._pair = 1
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Show all samples."""
+        self.large = False
+        self._pair = 0
 
     def move(self, samples: int) -> None:
         """Choose the sample so many after, or before."""
@@ -221,7 +236,7 @@ class SamplesPanel(PicturePanel):
                 return
             self._place = row.places[column]
         if event.chain == 2:
-            self.large = not self.large
+            self.open()
         self.show(self._view)
 
     def lines(self, view: RunView, width: int) -> Lines:
@@ -241,7 +256,7 @@ class SamplesPanel(PicturePanel):
             self._grid = _Grid.of(self.loaded.record, self.group, width, rows, self.cell)
             self._laid_out, self._blocks = size, {}
             self._place = self._grid.beside(self._place, 0)
-        key = (size, self._place, self.large)
+        key = (size, self._place, self.large, self._pair)
         if self._drawn[0] != key:
             self._drawn = (key, self._large(self.chosen, width, rows) if self.large else self._rows())
         return self._drawn[1]
@@ -281,6 +296,7 @@ class SamplesPanel(PicturePanel):
         assert self.loaded is not None
         assert self._grid is not None
         record, rows = self.loaded.record, self._grid.rows
+        self.subtitle("")
         if self.group == BY_CLASS:
             first = rows.index(shown[0]) + 1
             words = f"{_from_to(first, first + len(shown) - 1)} of {len(rows)} classes, the worst of each"
@@ -335,23 +351,49 @@ class SamplesPanel(PicturePanel):
         loaded = self.loaded
         assert loaded is not None
         record, samples = loaded.record, loaded.record.groups[self.group]
+        self.subtitle("")
         self.retitle(f"{self.group} · {samples.index(sample) + 1} of {len(samples)} · epoch {record.epoch}")
         if sample.truth is None:
-            words = [
-                Content(f"{fmt.percent(sample.error)} wrong"),
-                *_file(sample, width),
-                *_legend(record, samples),
-            ]
-            drawn, across = self._alone(loaded.picture(sample), width, rows - 1 - len(words), above=1)
-            return [_parts_named(record, across), *drawn, *words]
+            words = self._words_below(sample, width)
+            parts = self._shown_parts()
+            if len(parts) < len(_parts(record)):
+                self.subtitle(f"{self._pair + 1} of {len(_PAIRS)}: {' and '.join(parts)}")
+            picture = _with_parts(loaded.picture(sample), record, parts)
+            drawn, across = self._alone(picture, width, rows - 1 - len(words), above=1)
+            return [_parts_named(parts, across), *drawn, *words]
         drawn, across = self._alone(loaded.picture(sample), max(1, width - _BESIDE - _GAP), rows, above=0)
         words = _words_beside(sample, record.classes, width - across - _GAP)
         sides = zip_longest(drawn, words, fillvalue=Content(""))
         return [Content.assemble(fit(line, across), " " * _GAP, word) for line, word in sides]
 
+    def _words_below(self, sample: SampleRecord, width: int) -> list[Content]:
+        """Return the lines below a large picture with masks."""
+        assert self.loaded is not None
+        record = self.loaded.record
+        wrong = Content(f"{fmt.percent(sample.error)} wrong  ")
+        file = _file(sample, width)
+        if len(file) == 1 and wrong.cell_length + file[0].cell_length <= width:
+            file = [Content.assemble(wrong, file[0])]
+        else:
+            file.insert(0, wrong)
+        return [*file, *_legend(record, record.groups[self.group])]
+
+    def _shown_parts(self) -> tuple[str, ...]:
+        """Return the parts of the chosen sample that are shown large: two, where four are much smaller."""
+        assert self.loaded is not None
+        sample, parts = self.chosen, _parts(self.loaded.record)
+        if sample is None or sample.truth is not None or len(parts) < len(MASK_PARTS):
+            return parts
+        width, (wide, high) = self.content_size.width, self.cell
+        rows = self.content_size.height - 1 - len(self._words_below(sample, width))
+        whole = self.loaded.picture(sample)
+        two = _with_parts(whole, self.loaded.record, _PAIRS[0])
+        sizes = [fitted(each, width * wide, max(1, rows) * high).height for each in (whole, two)]
+        return parts if sizes[1] < _WORTH * sizes[0] else _PAIRS[self._pair]
+
     def _alone(self, picture: "Image", width: int, rows: int, *, above: int) -> tuple[list[Content], int]:
         """Draw a picture below so many lines; return its own lines, and the cells that it is wide."""
-        (wide, high), key = self.cell, (self._laid_out, self._place, "large")
+        (wide, high), key = self.cell, (self._laid_out, self._place, self._pair, "large")
         picture = fitted(picture, width * wide, max(1, rows) * high)
         if self._in_pixels != key:
             self._in_pixels = key
@@ -360,6 +402,9 @@ class SamplesPanel(PicturePanel):
         return nothing if self.graphics is not None else self.blocks(picture), -(-picture.width // wide)
 
 
+_PAIRS = ("image", "errors"), ("truth", "prediction")
+_WORTH = 1.2
+"""How much higher two parts of a picture have to be than all four, to be shown without the others."""
 _BESIDE = 32
 """Cells for the words beside a large picture."""
 
@@ -439,13 +484,23 @@ def _heading(
 ) -> Content:
     """Return the names of the parts of a picture, above each of them, over all columns."""
     across, _ = _cells(samples[0], grid.size, cell)
-    names = fit(_parts_named(record, round(across)), grid.tile)
+    names = fit(_parts_named(_parts(record), round(across)), grid.tile)
     return Content(" " * _GAP).join([names] * min(grid.columns, len(samples)))
 
 
-def _parts_named(record: PictureRecord, across: int) -> Content:
-    """Return the names of the parts of a picture that is so many cells wide."""
+def _with_parts(picture: "Image", record: PictureRecord, names: Sequence[str]) -> "Image":
+    """Return the parts of a picture with these names, side by side."""
     parts = _parts(record)
+    across = (picture.width - SEAM * (len(parts) - 1)) // len(parts)
+    found = picture.crop((0, 0, (across + SEAM) * len(names) - SEAM, picture.height))
+    for place, name in enumerate(names):
+        left = parts.index(name) * (across + SEAM)
+        found.paste(picture.crop((left, 0, left + across, picture.height)), (place * (across + SEAM), 0))
+    return found
+
+
+def _parts_named(parts: Sequence[str], across: int) -> Content:
+    """Return the names of the parts of a picture that is so many cells wide."""
     ends = [across * number // len(parts) for number in range(len(parts) + 1)]
     names = (
         part[: max(0, end - start - 1)].ljust(end - start)
