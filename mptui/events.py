@@ -219,6 +219,20 @@ class EpochStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPlanned(Event):
+    """A run with a `training.time` has as many epochs and steps from now on, by the rate that is measured.
+
+    `total_steps` are those taken and those ahead. `planned_lr` is as that of `RunStarted`.
+    """
+
+    kind: ClassVar[str] = "length_planned"
+
+    epochs: int
+    total_steps: int
+    planned_lr: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayersThawed(Event):
     """Layers that were frozen are trained from now on: `trained` of `parameters` parameters."""
 

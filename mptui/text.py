@@ -193,6 +193,24 @@ _YEAR_D = 366
 """Days from which a duration has no figure: nobody waits so long, and a wrong clock is its usual cause."""
 
 
+_UNITS_S = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in _UNITS_S))
+
+
+def read_duration(text: str) -> float:
+    """Return the seconds of a duration as `90m`, `2h`, `1h30m`, `1d` or `45s`.
+
+    Raises:
+        ValueError: It is none, or of no length.
+    """
+    match = _DURATION.fullmatch(text)
+    parts = [float(part or 0) for part in match.groups()] if match else []
+    seconds = sum(part * unit for part, unit in zip(parts, _UNITS_S.values(), strict=False))
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is no duration")
+    return seconds
+
+
 def clock(moment: float, seconds: bool = False) -> str:
     """Return the local time of day of `moment` (seconds since the epoch)."""
     try:

@@ -215,6 +215,9 @@ class SettingOptions(Options):
         autocompletion=completion.tasks,
         **_TRAINING,
     )
+    time: str | None = option(
+        None, "DURATION", "Train for so long, as 30m or 2h; the schedule ends with it.", **_TRAINING
+    )
     max_steps: str | None = option(None, "N", "Maximum number of optimizer steps.", **_TRAINING)
     compile: bool | None = option(
         None, "", "Force torch.compile on or off.", "--compile/--no-compile", **_TRAINING
@@ -324,6 +327,7 @@ _TEXTS = {
     "task": "model.task",
     "precision": "precision.mode",
     "device": "hardware.device",
+    "time": "training.time",
 }
 _NUMBERS = {
     "epochs": "training.epochs",

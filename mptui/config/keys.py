@@ -382,6 +382,7 @@ def _unknown(keys: Keys, dotted: str, value: object) -> str:
 
 
 _WANTED = {
+    "duration": "a duration, as 90m, 2h or 1h30m",
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from mptui.registry.names import Interpolation, NoiseSchedule, Prediction, SampleKind, SamplingMethod
@@ -25,6 +25,7 @@ from mptui.registry.scope import (
 from mptui.registry.tasks import CLASSIFICATION, DIFFUSION, LOSSES, SEGMENTATION, TASKS
 from mptui.registry.trackers import TRACKERS
 from mptui.registry.transforms import TRANSFORMS
+from mptui.text import read_duration
 
 # The type of a setting that names an entry of a registry
 # -------------------------------------------------------
@@ -99,7 +100,17 @@ _OF_DIFFUSION = Fixed("its network has learnt by it")
 # The base of the schema's tables, the types of their values, and the tables that only a few rooms read
 # -----------------------------------------------------------------------------------------------------
 
+
+def _duration(text: str) -> str:
+    try:
+        read_duration(text)
+    except ValueError:
+        raise PydanticCustomError("duration", "a duration") from None
+    return text
+
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Duration = Annotated[str, AfterValidator(_duration), Field(examples=["30m", "2h"])]
 Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
 """The smallest and the largest value."""
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
@@ -294,6 +305,7 @@ class PrecisionConfig(Table):
 # A profile names a subset of these keys; the others keep their defaults. Keys are the fixed names that
 # profiles, `--set table.key=value` and `MPTUI_TABLE_KEY` share. The schema holds no runtime objects.
 
+_OF_LENGTH = beside("training.time", "unset", lambda time: time is None)
 _OF_STEPS = beside("training.schedule", "step", lambda decay: decay == "step")
 _OF_CROPS = of_samples(SampleKind.CLASS, SampleKind.MASK)
 _OF_VIEWS = beside(
@@ -366,7 +378,10 @@ class ModelConfig(Table):
 class TrainingConfig(Table):
     """Optimization: epochs, batch, learning rate, optimizer, regularisation."""
 
-    epochs: Count = 10
+    time: Annotated[Duration | None, Live("engine/time_budget.py")] = None
+    """Duration of the run, as 90m, 2h or 1h30m, over restarts and without pauses: as many steps are taken as
+    fit, by the measured rate, and the schedule ends with them; unset: not limited."""
+    epochs: Annotated[Count, _OF_LENGTH] = 10
     """Passes over the training set."""
     max_steps: Count | None = None
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""

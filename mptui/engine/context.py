@@ -93,6 +93,8 @@ class TrainContext:
         saver: Writes the checkpoints.
         rebuild: Builds the job for a command that switches profile or settings, around the same model.
         on_best: Called with each validation that is the best so far.
+        seconds: Returns the seconds that the run has taken in all its processes, without pauses; None: since
+            this was built.
 
     Attributes:
         state: Everything that a checkpoint holds.
@@ -118,7 +120,10 @@ class TrainContext:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
+        seconds: Callable[[], float] | None = None,
     ) -> None:
+        began = time.monotonic()
+        self.seconds = seconds or (lambda: time.monotonic() - began)
         self.emit = emit
         self.mailbox = mailbox
         self.saver = saver
@@ -254,6 +259,12 @@ class TrainContext:
         self.hooks.refresh()
         for settings_changed in self.hooks.at(Hook.settings_changed):
             settings_changed()
+
+    def take_length(self, job: Job) -> None:
+        """Apply a job that differs from the one given in its length, and in what other hooks make of it."""
+        for adapt_job in self.hooks.at(Hook.adapt_job):
+            job = adapt_job(job)
+        self.state.take_length(job)
 
 
 HookFactory = Callable[[TrainContext], Hook]

@@ -27,6 +27,7 @@ from mptui.registry.tasks import VAL_LOSS, metric_word
 
 EPOCHS = "training.epochs"
 MAX_STEPS = "training.max_steps"
+TIME = "training.time"
 PATIENCE = "training.early_stopping_patience"
 
 MEANINGFUL = 100.0
@@ -241,12 +242,16 @@ def has_more(context: TrainContext) -> bool:
 def ended_by(context: TrainContext) -> tuple[str, str] | None:
     """Return the setting by which a run has ended, and what has reached it; None if it goes on."""
     cursor, training, best = context.state.cursor, context.job.config.training, context.state.best
+    asked = context.state.given.config.training
+    is_timed = training.time is not None and training.max_steps != asked.max_steps
     if cursor.epoch >= training.epochs:
-        return EPOCHS, "1 epoch is trained" if cursor.epoch == 1 else f"{cursor.epoch:,} epochs are trained"
+        reached = "1 epoch is" if cursor.epoch == 1 else f"{cursor.epoch:,} epochs are"
+        return TIME if is_timed else EPOCHS, f"{reached} trained"
     begun = cursor.epoch_step > 0
     if enough_steps(context):
         unmeasured = begun and cursor.measured_at != context.state.step
-        return None if unmeasured else (MAX_STEPS, f"{context.state.step:,} steps are taken")
+        limit = TIME if is_timed else MAX_STEPS
+        return None if unmeasured else (limit, f"{context.state.step:,} steps are taken")
     patience = training.early_stopping_patience
     is_patient = patience is None or best.epochs_since < patience
     if begun or is_patient:

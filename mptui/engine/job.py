@@ -173,6 +173,19 @@ class Parts:
         """Return the planned [step, rate] from `step` on, the step of the run now. Waits for the device."""
         return self.schedule.planned(self.updater.position(), step)
 
+    def take_length(self, job: Job, left: int) -> None:
+        """Go on with the same job, but of another length, with `left` steps ahead. Waits for the device."""
+        before = self.schedule_progress()
+        self.job = job
+        training = job.config.training
+        self.schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
+        self.compiler.resume(left)
+        if before.position:
+            self.resume(before, left)
+        else:
+            self.updater.take_rates(self.schedule.rates)
+            self.updater.seek(0)
+
     def resume(self, before: ScheduleProgress, left: int) -> None:
         """Continue from the progress `before` in the schedule of this configuration, with `left` steps ahead.
 

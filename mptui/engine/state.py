@@ -38,19 +38,19 @@ class TrainState:
     """The parts of a run by name; every attribute that is `Stateful` is saved and restored under its name.
 
     To save something else, make it Stateful and an attribute. Parts are restored in the order in which they
-    were set: hooks first, since a guard may have chosen other settings.
+    were set: the position, and then hooks, since a guard may have chosen other settings.
 
     Attributes:
         step: Optimizer steps tried so far.
         job: The job, with the settings in force.
         given: The job without the fallbacks chosen by guards.
         parts: Objects built from the settings in force.
+        cursor: Position in the data.
         hooks: The run's hooks, some of which are stateful.
         data: What the network learns from, which gives its outputs and inputs their meaning.
         model: The network.
         metrics: Training metrics of the epoch so far, on the device.
         window_metrics: Updates the metrics with the windows of steps that are applied.
-        cursor: Position in the data.
         best: The best validation.
         report: Reports steps as events, and counts steps and samples.
         optimizer: Optimizer state by parameter name.
@@ -63,6 +63,7 @@ class TrainState:
     def __init__(self, job: Job, emit: Callable[[Event], None]) -> None:
         self.step = 0
         self.job = self.given = job
+        self.cursor = Cursor()
         self.hooks = Hooks()
         self.data = LearnedFrom(job.learned)
         self.model = job.model
@@ -70,7 +71,6 @@ class TrainState:
         self.metrics = metrics_of(metrics, job.ranks, job.device)
         own = self.metrics.own if isinstance(self.metrics, SummedMetrics) else self.metrics
         self.window_metrics = AppliedMetrics(own, metrics)
-        self.cursor = Cursor()
         self.best = Best(job.task.primary)
         self.report = Reporter(
             emit,
@@ -102,6 +102,11 @@ class TrainState:
         self.compiler = parts.compiler
         self.report.scaled = parts.precision.scaled
         self.report.interval_s = job.config.logging.step_interval_s
+
+    def take_length(self, job: Job) -> None:
+        """Go on with `job`, which differs from the one in force in its length alone. Waits for the device."""
+        self.job = job
+        self.parts.take_length(job, self.steps_left())
 
     def stateful(self) -> list[str]:
         """Return the names of the parts of a checkpoint."""

@@ -1,7 +1,7 @@
 """The loop: step, epoch, run; the table of hooks."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import torch
@@ -31,6 +31,7 @@ from mptui.engine.numerics import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.sync import Lockstep, RankTimes, Unreadable
+from mptui.engine.time_budget import TimeBudget
 from mptui.errors import DiskError, DivergedError, RunDirectoryError
 from mptui.events import Recovered
 
@@ -49,6 +50,7 @@ HOOKS: dict[str, HookFactory] = {
     "memory": MemoryGuard,
     "rank times": RankTimes,
     "unreadable": Unreadable,
+    "time": TimeBudget,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
@@ -70,6 +72,7 @@ class Trainer:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
+        seconds: Callable[[], float] | None = None,
         observers: Mapping[str, HookFactory] = MappingProxyType({}),
     ) -> None:
         self.context = TrainContext(
@@ -79,6 +82,7 @@ class Trainer:
             saver=saver,
             rebuild=rebuild,
             on_best=on_best,
+            seconds=seconds,
         )
         self.state = self.context.state
         for name, hook in {**HOOKS, **observers}.items():

@@ -68,7 +68,8 @@ def expected(
         samples = config.data.samples
     found = expected_time(rows, config, device, ranks=len(devices), samples=samples)
     if found is not None:
-        return time_words(found.seconds), f"as fast as {clean(unstamped(found.run), 60)}"
+        known_from = f"as fast as {clean(unstamped(found.run), 60)}" if found.run else "training.time"
+        return time_words(found.seconds), known_from
     used = choose_precision(config.precision.mode, device).used
     network = "your network" if is_own(config.model.name) else config.model.name
     return "", f"no earlier run of {clean(str(network), 40)} in {used} here"

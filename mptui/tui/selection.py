@@ -490,7 +490,14 @@ def _in_order(config: RunConfig, task: str | None) -> list[Value]:
     ]
 
 
-USUAL = ("training.batch_size", "training.epochs", "training.max_steps", "training.lr", "precision.mode")
+USUAL = (
+    "training.batch_size",
+    "training.epochs",
+    "training.time",
+    "training.max_steps",
+    "training.lr",
+    "precision.mode",
+)
 """What people change most often besides the data and the model, in this order."""
 
 _FIRST = ("precision", "training", "speed", "data")
@@ -537,7 +544,9 @@ def in_words(
             f"{effective} per optimizer step" + (f", shared by {ranks} GPUs" if ranks > 1 else ""),
         ),
         ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
-        ("epochs", f"{training.epochs}", _course_words(config, samples)),
+        ("time", training.time, f"as many epochs as fit, {training.schedule} schedule")
+        if training.time is not None
+        else ("epochs", f"{training.epochs}", _course_words(config, samples)),
         ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),
     ]
 

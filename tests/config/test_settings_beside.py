@@ -18,6 +18,7 @@ BESIDE = [
     ("training.step_epochs", "5", "training.schedule=step", "training.schedule=cosine"),
     ("training.step_gamma", "0.5", "training.schedule=step", "training.schedule=constant"),
     ("training.warmup_max_fraction", "0.5", "training.warmup_epochs=1", "training.warmup_epochs=0"),
+    ("training.epochs", "5", "training.time=none", "training.time=2h"),
     ("training.momentum", "0.8", "training.optimizer=sgd", "training.optimizer=adamw"),
     ("training.nesterov", "true", "training.optimizer=muon", "training.optimizer=adamw"),
     ("training.betas", "[0.8, 0.9]", "training.optimizer=lion", "training.optimizer=sgd"),

@@ -124,6 +124,7 @@ def build_trainer(
     on_images: OnImages | None = None,
     on_pictures: OnPictures | None = None,
     on_data: OnData | None = None,
+    seconds: Callable[[], float] | None = None,
 ) -> tuple[Trainer, Recorder]:
     """Build a complete trainer over `train` samples of a kind (read as another kind with `reads_as`)."""
     task = task or ("classification" if kind is Blot else "segmentation")
@@ -168,7 +169,10 @@ def build_trainer(
     saver = (Saver if ranks.is_first else NonPrimarySaver)(folder, lambda: run.checkpoint, events.handle)
     mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
     looking_on = observers(on_images=on_images, on_pictures=on_pictures, on_data=on_data)
-    return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver, observers=looking_on), events
+    trainer = Trainer(
+        job, emit=events.handle, mailbox=mailbox, saver=saver, seconds=seconds, observers=looking_on
+    )
+    return trainer, events
 
 
 def end(trainer: Trainer) -> None:

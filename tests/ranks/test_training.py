@@ -75,6 +75,12 @@ def test_two_and_three_ranks_train_as_one_process_does(form, tmp_path):
         assert found[0]["validations"] == alone["validations"]
 
 
+def test_a_limited_time_is_that_of_the_first_rank(tmp_path):
+    first, second = in_group(2, train, str(tmp_path), {"training": {"time": "6s", "batch_size": 8}})
+    assert first == second
+    assert len(first["losses"]) > 10  # of the 2 epochs of 5 steps without it
+
+
 def test_what_is_measured_on_each_machine_is_decided_for_all(tmp_path):
     """The last rank has 8 GiB free, none for a snapshot; steps of 9 s, no compiler, room for 3 samples."""
     first, last = in_group(2, decide, str(tmp_path))

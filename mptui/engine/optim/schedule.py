@@ -146,7 +146,9 @@ class Schedule:
 
 
 def warmup_epochs(training: TrainingConfig) -> float:
-    """Return the epochs of the warm-up, for a run without `max_steps`."""
+    """Return the epochs of the warm-up, for a run without `max_steps`; with a `time`, the most it has."""
+    if training.time is not None:
+        return training.warmup_epochs
     return min(training.warmup_epochs, training.warmup_max_fraction * training.epochs)
 
 
@@ -193,7 +195,7 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
 
     In a schedule of the same length, or with the same batches, the run keeps its position. In another one
     the position is such that the schedule ends with the run. The warm-up is not repeated: it ends at the same
-    epoch as before.
+    epoch as before, but for one under way in a run with a `training.time`.
 
     If the rate rises, or the batch changes, by `RAMP_FACTOR` or more, a ramp starts from the previous rate or
     1/`RAMP_FACTOR` of the new one, whichever is lower. If only the number of epochs changes, and the rate by
@@ -205,7 +207,9 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
         before: Previous standing of the run.
     """
     had = before.schedule
-    if had["asked"] == schedule.state()["asked"]:
+    # how long a timed run is shows as it trains: its warm-up is a share of that until it is over
+    is_open = schedule.training.time is not None and before.position < had["warmup"]
+    if had["asked"] == schedule.state()["asked"] and not is_open:
         schedule = replace(schedule, warmup=_in_other_steps(had["warmup"], had["epoch"], schedule))
     new = schedule.state()
     same_steps = all(had[key] == new[key] for key in ("epoch", "batch")) or had["total"] == new["total"]
@@ -217,6 +221,8 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
     gain = rate / before.rate if before.rate > 0 else math.inf
     other_batch = max(had["batch"] / new["batch"], new["batch"] / had["batch"])
     start: float | None = None
+    if is_open:  # the warm-up is a ramp
+        return ScheduleContinuation(schedule, position, gain)
     if gain >= RAMP_FACTOR or other_batch >= RAMP_FACTOR:
         start = min(before.rate, rate / RAMP_FACTOR)
     elif abs(gain - 1) > _ROUNDING and all(had[key] == new[key] for key in ("batch", "peak")):

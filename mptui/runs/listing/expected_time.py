@@ -12,6 +12,7 @@ from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.runs.listing.rows import RunRow, settings_of
 from mptui.runs.store.directory import read_summary, time_of
+from mptui.text import read_duration
 
 _NEWEST = 30
 """Earlier runs that are looked at, the newest."""
@@ -49,7 +50,7 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTime:
-    """The time that a run would take, and the earlier run by which it is reckoned."""
+    """The time that a run would take, and the earlier run by which it is reckoned; "": it is set."""
 
     seconds: float
     run: str
@@ -58,7 +59,7 @@ class ExpectedTime:
 def expected_time(
     rows: Sequence[RunRow], config: RunConfig, device: Device, *, ranks: int = 1, samples: int | None = None
 ) -> ExpectedTime | None:
-    """Reckon the time of a run; None: no earlier run tells it.
+    """Reckon the time of a run, or return the one it is given; None: no earlier run tells it.
 
     Args:
         rows: The earlier runs, newest first.
@@ -67,6 +68,8 @@ def expected_time(
         ranks: Number of processes.
         samples: Number of training samples; None: as an earlier run has found on the same data.
     """
+    if config.training.time is not None:
+        return ExpectedTime(read_duration(config.training.time), "")
     used = choose_precision(config.precision.mode, device).used
     candidates = [row for row in rows if row.model == config.model.name and row.precision == used]
     paces = (_pace_of(row.path, device, ranks) for row in candidates[:_NEWEST])

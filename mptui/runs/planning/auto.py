@@ -23,6 +23,7 @@ from mptui.engine.choose import (
 )
 from mptui.engine.compile import CachedResult, facts_of
 from mptui.engine.optim.optimizers import supports_fused
+from mptui.engine.time_budget import assumed_steps
 from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
 from mptui.io.cache import load_json
@@ -201,6 +202,8 @@ def _word(value: bool) -> str:
 def _micro_batches(plan: Plan, dataset: Dataset) -> int:
     """Return the number of micro-batches of the run."""
     training = plan.config.training
+    if training.time is not None:
+        return assumed_steps(training) * training.accumulate
     each = training.batch_size * training.accumulate
     steps = training.epochs * -(-len(dataset.train) // each)
     return min(steps, training.max_steps or steps) * training.accumulate

@@ -627,7 +627,7 @@ def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
             f"Warm-up: {warmup_epochs(training):g} epochs, not {training.warmup_epochs:g}: at most "
             f"{training.warmup_max_fraction:.0%} of the run (training.warmup_max_fraction)"
         )
-    elif training.warmup_epochs and training.max_steps is not None:
+    elif training.warmup_epochs and (training.max_steps is not None or training.time is not None):
         notes.append(
             f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
             "if that is less (training.warmup_max_fraction)"

@@ -19,7 +19,7 @@ from mptui.data.types import Dataset, Problem
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import adopt, never_saved, read_newest
 from mptui.engine.checkpoint.saver import NonPrimarySaver, Saver
-from mptui.engine.epochs import EPOCHS, MAX_STEPS, PATIENCE, ended_by
+from mptui.engine.epochs import EPOCHS, MAX_STEPS, PATIENCE, TIME, ended_by
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.group import Ranks
@@ -269,6 +269,7 @@ def on_this_rank(first: Plan, own: Plan) -> Plan:
 _LONGER = {
     EPOCHS: "set more with --epochs; to begin at an earlier step: mptui resume RUN --fork --at STEP",
     MAX_STEPS: f"set more, or no limit: --set {MAX_STEPS}={UNSET}",
+    TIME: "give it more with --time",
     PATIENCE: f"set more, or no limit: --set {PATIENCE}={UNSET}",
 }
 """Setting that ends a run -> how it goes on."""
@@ -322,11 +323,11 @@ def check_length(
     Raises:
         ConfigError: Another length is asked for than before, and a setting holds the run where it is.
     """
-    now, ended = trainer.context.job.config, ended_by(trainer.context)
+    now, ended = trainer.state.given.config, ended_by(trainer.context)  # as asked, before it is planned
     if before is None:
         return True
     had, asked = values_of(before), values_of(now)
-    lengths = [key for key in (EPOCHS, MAX_STEPS, PATIENCE) if had[key] != asked[key]]
+    lengths = [key for key in (EPOCHS, MAX_STEPS, TIME, PATIENCE) if had[key] != asked[key]]
     if ended is None:
         _check_max_steps(trainer, before, lengths)
         return True

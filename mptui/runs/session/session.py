@@ -61,7 +61,7 @@ from mptui.runs.session.member import (
     settings_before,
 )
 from mptui.runs.session.shutdown import WORKER
-from mptui.runs.session.watchdog import Absence, RankReports, Watchdog, pulse
+from mptui.runs.session.watchdog import Absence, RankReports, RunClock, Watchdog, pulse
 from mptui.runs.store import directory
 from mptui.runs.store.directory import CHANGES, CONFIG, VERSION, Ownership, read_json, write_json, write_text
 from mptui.runs.store.files import (
@@ -69,6 +69,7 @@ from mptui.runs.store.files import (
     kept_reading,
     learned_before,
     note_data,
+    paused_before,
     redact,
     seconds_before,
     write_environment,
@@ -116,6 +117,7 @@ class Session(RankTraining):
         self._step = 0
         self._phase = ""
         self._absence = Absence()
+        self._clock = RunClock()
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
@@ -241,7 +243,9 @@ class Session(RankTraining):
             write_environment(self.run, plan.device, plan.driver, guard)
         if goes_on:
             before = directory.read_summary(self.run)
-            self._records.summary.go_on_from(before, seconds_before(self.run, before))
+            spent = seconds_before(self.run, before)
+            self._records.summary.go_on_from(before, spent)
+            self._clock.before = max(0.0, spent - paused_before(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)
@@ -264,7 +268,7 @@ class Session(RankTraining):
         looking_on = observers(
             on_images=on_images, on_pictures=records.write_pictures, on_data=records.write_data_pictures
         )
-        return {"on_best": records.write_best, "observers": looking_on}
+        return {"on_best": records.write_best, "seconds": self._clock.seconds, "observers": looking_on}
 
     def _restore(self, trainer: Trainer, prepared: PreparedRun, begun: Beginning) -> int | None:
         self._watchdog.follow(trainer.context)
@@ -386,6 +390,7 @@ class Session(RankTraining):
         self._phase = event.phase if isinstance(event, PhaseChanged) else self._phase
         self._records.handle(event)
         self._watchdog.handle(event)
+        self._clock.handle(event)
         self._pass_on(event)
 
     def _pass_on(self, event: Event, *, to_others: bool = True) -> None:

@@ -17,7 +17,18 @@ from mptui.engine.context import TrainContext
 from mptui.engine.ranks.beats import find_slow_ranks, median_times, times_slowest, verdict
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.sync import shares_of
-from mptui.events import Advice, DeviceSample, Event, PhaseChanged, RankRow, RanksSampled, Step
+from mptui.events import (
+    Advice,
+    DeviceSample,
+    Event,
+    Paused,
+    PhaseChanged,
+    RankRow,
+    RanksSampled,
+    Resumed,
+    Step,
+    Suspended,
+)
 from mptui.hardware.sampler import DeviceSampler
 from mptui.io.files import open_regular
 from mptui.processes.waiting import AwakeClock
@@ -143,6 +154,39 @@ class Watchdog:
 PULSE_S = 1.0
 
 
+def _uptime() -> float:
+    """Return the seconds of a clock that goes on while the machine sleeps, if the system has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class RunClock:
+    """Counts the seconds that a run has taken: in all its processes, but not while it is paused or suspended.
+
+    Attributes:
+        before: Seconds of earlier processes.
+    """
+
+    def __init__(self) -> None:
+        self.before = 0.0
+        self._began = _uptime()
+        self._left_out = 0.0
+        self._paused_at: float | None = None
+
+    def handle(self, event: Event) -> None:
+        """Stop at a pause, and leave out the time of an absence."""
+        if isinstance(event, Paused):
+            self._paused_at = _uptime()
+        elif isinstance(event, Resumed) and self._paused_at is not None:
+            self._left_out += _uptime() - self._paused_at
+            self._paused_at = None
+        elif isinstance(event, Suspended) and self._paused_at is None:
+            self._left_out += event.seconds
+
+    def seconds(self) -> float:
+        """Return the seconds until now."""
+        return self.before + (self._paused_at or _uptime()) - self._began - self._left_out
+
+
 class Absence:
     """Tells how long this process did not run, from a thread that waits a second, again and again.
 
@@ -153,13 +197,9 @@ class Absence:
     def __init__(self) -> None:
         self._waits_since: float | None = None
 
-    @staticmethod
-    def _now() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
-
     def start(self) -> None:
         """Take note that a wait of `PULSE_S` begins."""
-        self._waits_since = self._now()
+        self._waits_since = _uptime()
 
     def stop(self) -> None:
         """Take note that the wait is over."""
@@ -167,7 +207,7 @@ class Absence:
 
     def take(self) -> float:
         """Return, once, the seconds of an absence that is over; 0.0: there was none."""
-        since, now = self._waits_since, self._now()
+        since, now = self._waits_since, _uptime()
         seconds = 0.0 if since is None else now - since - PULSE_S
         if seconds < _GAP_S:
             return 0.0

@@ -591,6 +591,14 @@ def seconds_before(run: Path, summary: dict[str, Any]) -> float:
         return noted
 
 
+def paused_before(run: Path) -> float:
+    """Return the part of `seconds_before` in which the run was paused or suspended."""
+    try:
+        return read_run(run).timeline.seconds_in("paused", "suspended")
+    except OSError:
+        return 0.0
+
+
 _OF_BRANCH = ("best", "lowest_val_loss")
 """Entries that are of the branch in force."""
 

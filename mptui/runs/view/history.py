@@ -539,6 +539,10 @@ class Timeline:
         """Seconds in which processes have trained the run."""
         return self._elapsed
 
+    def seconds_in(self, *states: State) -> float:
+        """Return the seconds in which the run was in one of these states."""
+        return float(sum(self._ring.values[_ROWS[state], : self.used].sum() for state in states))
+
     @property
     def used(self) -> int:
         """Number of slices in use."""

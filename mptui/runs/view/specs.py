@@ -20,6 +20,7 @@ from mptui.events import (
     Forked,
     ImagesGenerated,
     LayersThawed,
+    LengthPlanned,
     LossScale,
     MemorySample,
     Numerics,
@@ -136,6 +137,15 @@ def _count_steps(view: ViewState, event: EpochStarted) -> None:
     view.total_steps = total
     view.steps_per_epoch = event.steps
     view.steps_offset = done - event.step
+
+
+def _plan_length(view: ViewState, event: LengthPlanned) -> None:
+    view.epochs, view.total_steps = event.epochs, event.total_steps
+    view.plan(event.planned_lr)
+
+
+def _summarize_length(document: dict[str, Any], event: LengthPlanned) -> None:
+    document["total_steps"] = event.total_steps
 
 
 def _summarize_epoch_start(document: dict[str, Any], event: EpochStarted) -> None:
@@ -427,6 +437,13 @@ def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:
 
 TRAINING = (
     EventSpec(event=EpochStarted, handle=_start_epoch, summarize=_summarize_epoch_start),
+    EventSpec(
+        event=LengthPlanned,
+        handle=_plan_length,
+        summarize=_summarize_length,
+        thinned="last",
+        shown_at_once=False,
+    ),
     EventSpec(
         event=LayersThawed,
         handle=_thaw,

@@ -1,0 +1,50 @@
+"""The time of a run is that of all its processes, without pauses."""
+
+import time
+
+from mptui.engine.mailbox import Command
+from mptui.events import Paused, RunFinished
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
+from mptui.runs.store.journal import read_journal
+from tests.made.runs import QUIET, plan_of
+
+TIME_S, PAUSE_S = 2.0, 0.8
+TIMED = {
+    **QUIET,
+    "model.name": "unet",
+    "model.width": 4,
+    "model.depth": 1,
+    "data.name": "shapes",
+    "data.image_size": 16,
+    "data.samples": 32,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "logging.step_interval_s": 0,
+    "hardware.device": "cpu",
+}
+
+
+def trained(run, time_of_run, *, resume=False, stops=False):
+    """Train with a pause at the beginning, and stop after it or go on; return the result."""
+    session = Session(plan_of(TIMED | {"training.time": time_of_run}), run, resume=resume)
+    session.mailbox.post(Command("pause"))
+    heard = session.listen()
+    session.start()
+    while not session.finished:
+        heard.wait(0.1)
+        for event in heard.drain():
+            if isinstance(event, Paused):
+                time.sleep(PAUSE_S)  # what is tested
+                if stops:
+                    session.mailbox.stop(None)
+                session.send("resume")
+    return session.result
+
+
+def test_a_pause_and_a_restart_leave_a_run_all_of_its_time(tmp_path):
+    run = create_run(tmp_path, "test", "unet", None)
+    assert trained(run, "1h", stops=True).status == "stopped"
+    assert trained(run, f"{TIME_S}s", resume=True).status == "completed"
+    last = [event for event in read_journal(run) if isinstance(event, RunFinished)][-1]
+    assert (last.total_s or 0.0) > TIME_S + 2 * PAUSE_S - 0.4
