@@ -39,9 +39,9 @@ _PLACES = {
 
 _HEAD = """# Keys
 
-`?` shows the keys that do something now on the current screen. `ctrl+p` lists what can be done, the frequent
-first, and finds commands, settings, profiles, runs, metrics and pages like this one by name. Keys in the
-bottom line can be clicked. All can be changed in `keys.toml` in your configuration folder
+`?` shows the keys that do something now on the current screen. `ctrl+p` lists what can be done, first
+what it was used for most, and finds commands, settings, profiles, runs, metrics and pages like this one by
+name. Keys in the bottom line can be clicked. All can be changed in `keys.toml` in your configuration folder
 (`~/.config/mptui`):
 
     [live]

@@ -30,6 +30,7 @@ from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys import (
     KEYS_WAIT,
+    BoundKey,
     KeyHandled,
     Keymap,
     KeyQueue,
@@ -39,7 +40,8 @@ from mptui.tui.keys import (
     heard_on,
     load_keymap,
 )
-from mptui.tui.palette import PAGES, Commands
+from mptui.tui.last import load_list, save_last
+from mptui.tui.palette import MOST_USES, PAGES, Commands, by_use
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
@@ -438,19 +440,23 @@ class MptuiApp(RunActions, inherit_bindings=False):
         return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield the commands of the palette: keys, those of the bottom line first, then what has a name."""
+        """Yield the commands of the palette: keys, those used most first, then what has a name."""
         keys = screen.keys_now(also_letters=True) if isinstance(screen, Page) else heard_on("app")
-        for key in sorted(keys, key=lambda key: not key.footer):
+        for key in by_use(keys, load_list("used")):
             if key.palette:
-                action = key.action if key.action.startswith("app.") else f"screen.{key.action}"
                 shown = f"{display(key, self.keymap.keys)}  {key.id}"
-                yield SystemCommand(key.help, shown, lambda action=action: self.run_action(action))
+                yield SystemCommand(key.help, shown, partial(self._do, key))
         if isinstance(screen, Page):
             yield from (SystemCommand(*each, discover=False) for each in screen.by_name())
         for page, words in PAGES.items():
             name = f"docs/{page}.md"
             copy = partial(self._copy_page, name)
             yield SystemCommand(f"docs {page}: {words}", f"copies {name}", copy, discover=False)
+
+    async def _do(self, key: BoundKey) -> None:
+        """Do what a key does, and remember that the palette was used for it."""
+        save_last({"used": [*load_list("used"), key.id][-MOST_USES:]})
+        await self.run_action(key.action if key.action.startswith("app.") else f"screen.{key.action}")
 
     def _copy_page(self, name: str) -> None:
         self.copy_to_clipboard(name)

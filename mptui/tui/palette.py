@@ -1,7 +1,11 @@
 """The palette: what a screen can do now, and what it has by name; the pages of the documentation."""
 
+from collections.abc import Iterable, Sequence
+
 from textual.command import DiscoveryHit, Hits
 from textual.system_commands import SystemCommandsProvider
+
+from mptui.tui.keys import BoundKey
 
 PAGES = {
     "alerts": "what an alert says, and what to do",
@@ -32,6 +36,16 @@ PAGES = {
     "trackers": "experiment trackers",
 }
 """The pages of `docs`, and what they are about."""
+
+
+MOST_USES = 50
+"""Number of the last uses of the palette by which it is ordered."""
+
+
+def by_use(keys: Iterable[BoundKey], used: Sequence[str]) -> list[BoundKey]:
+    """Return keys, those first that were used most, of as many the last; then those of the bottom line."""
+    last = {name: place for place, name in enumerate(used)}
+    return sorted(keys, key=lambda key: (-used.count(key.id), -last.get(key.id, -1), not key.footer))
 
 
 class Commands(SystemCommandsProvider):

@@ -11,6 +11,7 @@ from mptui.config.resolve import resolve, to_toml
 from mptui.events import Advice, Paused, PresetSwitched, Resumed
 from mptui.runs.planning.plan import Request
 from mptui.tui.keys import KEYS, Keymap
+from mptui.tui.last import load_list, save_last
 from mptui.tui.palette import PAGES
 from mptui.tui.screens.live import LiveScreen
 from tests.tui.cockpits import until
@@ -216,7 +217,10 @@ async def helped(app, pilot):
     return [key for key in KEYS if f"  {key.help}" in text]
 
 
-async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name(stage):
+async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name(
+    stage, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     async with stage.live(demo_source(), (80, 24)) as (app, pilot):
         commands = list(app.get_system_commands(app.screen))
         assert [command.title for command in commands[:2]] == ["pause or continue", "next panel"]
@@ -233,6 +237,24 @@ async def test_the_palette_has_the_frequent_first_then_metrics_and_pages_by_name
         found["docs forks: forks: the same run in another precision"].callback()
         assert await seen(app, pilot, "docs/forks.md")
         assert app.clipboard == "docs/forks.md"
+
+
+async def test_the_palette_begins_with_what_was_done_by_it_before(stage, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def first(app):
+        return [command.title for command in app.get_system_commands(app.screen)][:3]
+
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
+        for words, shown in (("full log", "╭─ log"), ("smooth noisy", "╭─ log"), ("full log", "╭─ loss")):
+            await pilot.press("colon", *words)
+            await until(app, pilot, f"{words}")
+            await pilot.press("down", "enter")
+            await until(app, pilot, shown)
+        used = ["full log, or back to the charts", "smooth noisy curves, or not"]
+        assert first(app) == [*used, "pause or continue"]
+    save_last({"charts": "2x2"})
+    assert load_list("used") == ["live.log", "live.smoothing", "live.log"]
 
 
 async def test_a_key_that_does_nothing_says_once_what_it_is_for(stage):

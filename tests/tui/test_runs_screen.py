@@ -28,7 +28,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.runs import RunsScreen
 from mptui.tui.widgets.basics import KeyedList
-from mptui.tui.widgets.run_list import ago, heading, laid_out, run_line, summary_words
+from mptui.tui.widgets.run_list import ago, heading, laid_out, pinned_runs, run_line, summary_words
 from tests.tui.cockpits import quick_scan, until
 from tests.tui.events import START, beginning, demo, demo_source, finished, run_started, step_event, training
 from tests.tui.frames import DEADLINE_S, frame, seen
@@ -320,6 +320,11 @@ async def test_a_pinned_run_is_a_ghost_in_the_live_charts_until_it_is_unpinned(s
         assert await seen(app, pilot, "earlier")
         await pilot.press("t", "down", "t")
         assert frame(app).count("○") == 2
+        later = pinned_runs(MptuiApp(Page()))
+        assert [run.name for run in later] == ["other", "20261120-101500-earlier"]
+        rename_run(tmp_path / "other", "gone")
+        assert [run.name for run in pinned_runs(MptuiApp(Page()))] == ["20261120-101500-earlier"]
+        rename_run(tmp_path / "gone", "other")
         await pilot.press("escape")
         assert await seen(app, pilot, "── other   ╌╌ earlier")
         await pilot.press("o")

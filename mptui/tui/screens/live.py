@@ -97,7 +97,8 @@ class RunPage(Page):
     @work(group="ghosts")
     async def _read_pinned(self) -> None:
         """Draw the runs behind the charts that are pinned in the list of runs."""
-        runs = [run for run in pinned_runs(self.app) if run != self.source.run]
+        own = self.source.run and self.source.run.absolute()
+        runs = [run for run in pinned_runs(self.app) if run != own]
         has_changed = bool(runs or self._pinned_curves) and self.is_current
         if self._reads_ghosts or not has_changed:
             return

@@ -25,7 +25,14 @@ from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import Mode
-from mptui.tui.widgets.run_list import MOST_PINNED, RunTable, differing_words, pinned_runs, summary_words
+from mptui.tui.widgets.run_list import (
+    MOST_PINNED,
+    RunTable,
+    differing_words,
+    keep_pinned,
+    pinned_runs,
+    summary_words,
+)
 from mptui.tui.work import in_background
 
 RENEW_S = 2.0
@@ -100,7 +107,7 @@ class RunsScreen(Page):
             rows = await in_background(self._list.rows)
         if self.is_running:
             self._rows = rows
-            there = {row.path for row in rows}
+            there = {path for row in rows for path in (row.path, row.path.absolute())}
             for chosen in (self._marked, pinned_runs(self.app)):
                 chosen[:] = [run for run in chosen if run in there]
             self._show(keeps_place=True)
@@ -197,13 +204,15 @@ class RunsScreen(Page):
         row, pinned = self.query_one(RunTable).chosen, pinned_runs(self.app)
         if row is None:
             return
-        if row.path in pinned:
-            pinned.remove(row.path)
+        run = row.path.absolute()
+        if run in pinned:
+            pinned.remove(run)
         elif len(pinned) == MOST_PINNED:
             self.notify(f"{MOST_PINNED} runs can be behind the charts", severity="warning", markup=False)
             return
         else:
-            pinned.append(row.path)
+            pinned.append(run)
+        keep_pinned(self.app)
         self._show()
 
     def action_compare(self) -> None:
@@ -254,8 +263,10 @@ class RunsScreen(Page):
                 renamed = rename_run(row.path, name)
             except MptuiError as error:
                 return error.message
+            names = {row.path: renamed, row.path.absolute(): renamed.absolute()}
             for chosen in (self._marked, pinned_runs(self.app)):
-                chosen[:] = [renamed if run == row.path else run for run in chosen]
+                chosen[:] = [names.get(run, run) for run in chosen]
+            keep_pinned(self.app)
             self._renew(follow=renamed)
             return None
 

@@ -19,6 +19,7 @@ from mptui.runs.listing.rows import RUNNING, RunRow, unstamped
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
 from mptui.tui.keys import KEYS, bindings, display
+from mptui.tui.last import load_list, save_last
 from mptui.tui.widgets.basics import KeyedList, fit
 
 # Lines of the list of runs: the columns that fit, most important first
@@ -200,8 +201,19 @@ _PINNED: WeakKeyDictionary[App[Any], list[Path]] = WeakKeyDictionary()
 
 
 def pinned_runs(app: App[Any]) -> list[Path]:
-    """Return the runs that a program draws behind its live charts, in the order in which they were pinned."""
-    return _PINNED.setdefault(app, [])
+    """Return the runs that a program draws behind its live charts, by absolute paths, the first pinned first.
+
+    Those of the start before are there again, but for runs that are gone.
+    """
+    if app not in _PINNED:
+        runs = [Path(each) for each in load_list("pinned")]
+        _PINNED[app] = [run for run in runs if run.is_dir()][:MOST_PINNED]
+    return _PINNED[app]
+
+
+def keep_pinned(app: App[Any]) -> None:
+    """Keep these runs for the next start."""
+    save_last({"pinned": [str(run) for run in pinned_runs(app)]})
 
 
 class RunTable(Vertical):
@@ -268,7 +280,7 @@ class RunTable(Vertical):
         pinned, lines = pinned_runs(self.app), []
         for row in self._rows:
             number = self._marked.get(row.path)
-            line = run_line(row, layout, number, is_pinned=row.path in pinned)
+            line = run_line(row, layout, number, is_pinned=row.path.absolute() in pinned)
             lines.append(Option(line, id=row.name))
         self.query_one(KeyedList).replace(lines, keeps_place=keeps_place)
 
