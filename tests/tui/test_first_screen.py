@@ -154,6 +154,10 @@ async def test_a_newest_run_is_opened_and_left_again(with_runs):
         await until(app, pilot, "enter open")
         await pilot.press("escape")
         await until(app, pilot, "enter settings")
+        await pilot.click("#recent #lines", offset=(9, 0))
+        await until(app, pilot, "enter open")
+        await pilot.double_click("#recent #lines", offset=(9, 0))
+        await until(app, pilot, "train longer")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 16)])

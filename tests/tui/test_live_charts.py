@@ -116,6 +116,11 @@ async def test_keys_and_the_wheel_zoom_and_pan_all_charts(stage):
             place = {"x": GUTTER + 2, "y": 5, "screen_x": x, "screen_y": y, "shift": shift}
             chart.post_message(MouseScrollUp(**scroll, **place))
             assert await seen(app, pilot, "steps 8,297 to 13,297" if shift else "last 5,000 steps")
+        await pilot.double_click("#chart-0", offset=(GUTTER + 20, 5))
+        while " steps" in str(chart.border_subtitle):  # the suite's limit of time ends it
+            await pilot.pause(0.02)
+        await pilot.press("plus", "plus")
+        assert " steps" in str(chart.border_subtitle)
         await pilot.press("minus", "minus", "minus")
         await pilot.pause()
         assert "steps 0 to" not in frame(app)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from textual.events import MouseScrollDown, MouseScrollUp
 
 from mptui.events import CheckpointSaved, Paused, Resumed, to_record
 from mptui.runs.store.journal import NAME
@@ -106,6 +107,13 @@ async def test_columns_of_the_timeline_are_reached_by_arrows_and_the_mouse(stage
         moment = app.screen._moment
         assert moment is not None
         assert 4000 < moment.step < 10_000
+        ribbon = app.screen.query_one(Ribbon)
+        places = 60, 1, 0, 1, 0, False, False, False
+        for turned, steps in ((MouseScrollUp, -1), (MouseScrollDown, 0)):
+            ribbon.post_message(turned(ribbon, *places))
+            await pilot.pause()
+            assert (app.screen._moment.step < moment.step) == (steps < 0)
+        assert app.screen._moment == moment
         await pilot.press("n")
         await pilot.pause()
         await pilot.press("escape")

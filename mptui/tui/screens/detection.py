@@ -28,7 +28,7 @@ from mptui.tui.look import (
     scan_machine,
 )
 from mptui.tui.screens.page import WIDTHS, Page, TooSmall
-from mptui.tui.widgets.basics import KeyBar, TopLine
+from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
 from mptui.tui.widgets.device_card import CardDevice, DeviceCard, DeviceRow, DeviceTable
 from mptui.tui.widgets.next_steps import NextSteps
 from mptui.tui.widgets.run_list import RecentRuns
@@ -440,7 +440,7 @@ class DetectionScreen(Page):
             self._data.value = event.text.strip().splitlines()[0]
             self._data.focus()
 
-    @on(OptionList.OptionSelected)
+    @on(KeyedList.Opened)
     def action_open_run(self) -> None:
         """Open the run under the cursor."""
         if (row := self._recent.chosen) is not None:

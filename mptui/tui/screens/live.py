@@ -204,6 +204,11 @@ class RunPage(Page):
     def _zoomed(self, event: Chart.Zoomed) -> None:
         self.charts.zoom(self.view.step, event.closer)
 
+    @on(Chart.Whole)
+    def action_whole(self) -> None:
+        """Show all steps."""
+        self.charts.show_all_steps()
+
     @on(Chart.Panned)
     def _panned(self, event: Chart.Panned) -> None:
         self.charts.pan(self.view.step, event.share)
@@ -244,10 +249,6 @@ class RunPage(Page):
     def action_pan(self, share: float) -> None:
         """Show later steps by a share of those shown, or earlier ones if negative."""
         self.charts.pan(self.view.step, share)
-
-    def action_whole(self) -> None:
-        """Show all steps."""
-        self.charts.show_all_steps()
 
 
 # The live screen: state, charts and log of a run, and the keys that control it

@@ -106,6 +106,9 @@ class Chart(Widget, can_focus=True):
             super().__init__()
             self.closer = closer
 
+    class Whole(Message):
+        """The user wants to see all steps."""
+
     class Panned(Message):
         """The user wants to see later steps by a share of those shown, or earlier ones if it is negative."""
 
@@ -297,9 +300,11 @@ class Chart(Widget, can_focus=True):
         """Put the cursor back when the mouse leaves."""
         self._change(cursor=self._pinned)
 
-    def on_click(self) -> None:
-        """Point at the step under the mouse."""
-        if self._plot.cursor is not None:
+    def on_click(self, event: events.Click) -> None:
+        """Point at the step under the mouse; the second click shows all steps."""
+        if event.chain == 2:
+            self.post_message(self.Whole())
+        elif self._plot.cursor is not None:
             self.post_message(self.Pointed(self._plot.cursor))
 
     def action_cursor(self, columns: int) -> None:

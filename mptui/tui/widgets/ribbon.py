@@ -110,9 +110,9 @@ class Ribbon(Widget):
     DEFAULT_CSS = "Ribbon { height: 1; }"
 
     class Pointed(Message):
-        """The user wants to see this moment."""
+        """The user wants to see this moment; None: now."""
 
-        def __init__(self, moment: RunMoment) -> None:
+        def __init__(self, moment: RunMoment | None) -> None:
             super().__init__()
             self.moment = moment
 
@@ -161,6 +161,16 @@ class Ribbon(Widget):
         """Follow the mouse while its button is down."""
         if event.button:
             self._point(event.x)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Go to the column before."""
+        event.stop()
+        self.post_message(self.Pointed(self.moved(-1)))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Go to the next column."""
+        event.stop()
+        self.post_message(self.Pointed(self.moved(1)))
 
     def _point(self, x: int) -> None:
         moment = self._timeline.moment_in(x - self._margin, self._columns)
