@@ -83,8 +83,7 @@ def test_trust_is_not_saved_and_a_resume_asks_for_it_again(module, tmp_path, cap
     assert "near" in capsys.readouterr().out
 
 
-async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_, **__: {})  # needs no torch here
+async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path):
     async with picker(tmp_path) as (app, pilot, screen):
         screen.query_one("#model", Input).value = f"{module}:Net"
         screen.query_one("#data", Input).value = f"{module}:Data"

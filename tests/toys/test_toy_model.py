@@ -47,7 +47,7 @@ def test_the_command_line_knows_it(capsys):
 
 
 async def test_the_picker_suggests_it_and_counts_its_memory(tmp_path):
-    async with picker(tmp_path) as (app, pilot, screen):
+    async with picker(tmp_path, "toy_net") as (app, pilot, screen):
         screen.query_one("#model", Input).focus()
         await pilot.press("t", "o", "y")
         await pilot.press("right")

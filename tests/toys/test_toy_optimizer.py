@@ -51,8 +51,7 @@ def test_the_command_line_knows_it(capsys):
         dry_run(capsys, "--set", "training.optimizer=signun")
 
 
-async def test_the_picker_offers_it_and_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tui.screens.picker.fits", lambda *_, **__: {})  # takes seconds
+async def test_the_picker_offers_it_and_takes_it(tmp_path):
     async with picker(tmp_path) as (app, pilot, screen):
         await go_to(pilot, screen, "training.optimizer")
         await pilot.press("e")

@@ -102,7 +102,7 @@ def test_the_command_line_knows_it_and_its_defaults_and_tables(capsys, tmp_path)
 
 
 async def test_the_picker_trains_it(tmp_path):
-    async with picker(tmp_path) as (app, pilot, screen):
+    async with picker(tmp_path, "balanced_net") as (app, pilot, screen):
         screen.query_one("#model", Input).value = "balanced_net"
         await until(app, pilot, "network    balanced_net  1.58k weights, images of 96 px")
 

@@ -13,6 +13,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.store.journal import read_journal
+from mptui.tui import work
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens import picker as picker_screen
 from mptui.tui.screens.picker import PickerScreen
@@ -40,21 +41,26 @@ def dry_run(capsys, *arguments):
 
 
 @asynccontextmanager
-async def picker(tmp_path):
-    """Show the picker with empty user folders; yields (app, pilot, its screen)."""
+async def picker(tmp_path, network=""):
+    """Show the picker with empty user folders; yields (app, pilot, its screen).
+
+    The memory of the picked profile alone is counted, and with that network alone: of all, it takes seconds.
+    """
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
     screen, count = PickerScreen(H200, environ=environ), vars(picker_screen)["fits"]
 
-    def of_the_picked_profile(runs, *others, wanted):
-        picked = {name: run for name, run in runs.items() if name == screen.picked.profile}
-        return count(picked, *others, wanted=wanted)
+    def of_the_network(runs, *others, wanted):
+        run = runs[screen.picked.profile]
+        counted = {screen.picked.profile: run} if run.config.model.name == network else {}
+        return count(counted, *others, wanted=wanted)
 
     app = MptuiApp(screen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(picker_screen, "fits", of_the_picked_profile)  # to count all takes a second
+        patch.setattr(picker_screen, "fits", of_the_network)
         async with app.run_test(size=(120, 36)) as pilot:
             await pilot.pause()
             yield app, pilot, screen
+        assert work.wait(LIMIT_S)  # else it counts without the patch, in the next test
 
 
 def trained(run, settings, *, epochs, resume=False):
