@@ -444,13 +444,16 @@ class Drawing:
 
     def rows(self) -> list[list[Run]]:
         """Return each row as runs of (text, part)."""
-        return [self._runs(row) for row in range(self._size[1])]
-
-    def _runs(self, row: int) -> list[Run]:
-        parts = self._parts[row]
-        text = self._codes[row].astype("<u4").tobytes().decode("utf-32-le")
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(text)]
-        return [(text[a:b], PARTS[parts[a]]) for a, b in pairwise(cuts) if b > a]
+        width, height = self._size
+        text = self._codes.astype("<u4").tobytes().decode("utf-32-le")
+        begins = np.ones((height, width), dtype=np.bool_)
+        begins[:, 1:] = self._parts[:, 1:] != self._parts[:, :-1]
+        starts = np.flatnonzero(begins)
+        rows: list[list[Run]] = [[] for _ in range(height)]
+        parts = self._parts.ravel()[starts].tolist()
+        for (start, end), part in zip(pairwise([*starts.tolist(), len(text)]), parts, strict=True):
+            rows[start // width].append((text[start:end], PARTS[part]))
+        return rows
 
     def _axis(self) -> Axis | None:
         """Choose the value axis for the visible values but outliers; None if there are none."""
@@ -619,10 +622,12 @@ class Drawing:
     def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
         rows = self._height * self._dots.down
         drawn = np.isfinite(low) & np.isfinite(high)
+        if not drawn.any():
+            return
         mask = trace(self._y.rows(high, rows), self._y.rows(low, rows), drawn, rows)
         mask[:, self._y.above(low) | self._y.below(high)] = False
         if part == "raw":
-            mask &= np.indices(mask.shape).sum(axis=0) % 2 == 0
+            mask[::2, 1::2] = mask[1::2, ::2] = False
         cells = self._dots.cells(mask)
         hit = cells > 0
         area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)
