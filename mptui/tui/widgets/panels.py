@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,7 @@ from mptui.registry.names import LOSS_SCALED
 from mptui.runs.view.numbers import line_of_numbers
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.specs import BOUND
-from mptui.runs.view.words import GRADIENT_NORM, LogLine, next_command, steps_words, time_words
+from mptui.runs.view.words import GRADIENT_NORM, Tone, next_command, steps_words, time_words
 from mptui.text import clean
 from mptui.tui.keys import bindings
 from mptui.tui.terminal.graphics import Graphics, graphics_of, half_blocks, on_whole_cells
@@ -316,7 +316,7 @@ class LogPanel(Panel, can_focus=True):
         height = self.content_size.height
         rows: list[Content] = []
         for line in reversed(view.log):
-            rows[:0] = _laid_out(line, width)
+            rows[:0] = _laid_out(line.time, line.text, line.tone, width)
             if len(rows) >= height + self._back:
                 break
         self._back = max(0, min(self._back, len(rows) - height))
@@ -338,11 +338,12 @@ class LogPanel(Panel, can_focus=True):
             self.show(self._view)
 
 
-def _laid_out(line: LogLine, width: int) -> list[Content]:
+@lru_cache(maxsize=256)  # the lines that are shown stay, as steps add none
+def _laid_out(time: float, text: str, tone: Tone, width: int) -> list[Content]:
     """Return the rows of a line: its time of day, with the wrapped text beside it."""
-    style = _STYLES[line.tone]
-    texts = Content(line.text).wrap(max(10, width - _INDENT)) or [Content("")]
-    times = [fmt.clock(line.time, seconds=True).ljust(_INDENT), *[" " * _INDENT] * (len(texts) - 1)]
+    style = _STYLES[tone]
+    texts = Content(text).wrap(max(10, width - _INDENT)) or [Content("")]
+    times = [fmt.clock(time, seconds=True).ljust(_INDENT), *[" " * _INDENT] * (len(texts) - 1)]
     return [
         Content.assemble((moment, "$quiet"), (text.plain.rstrip(), style))
         for moment, text in zip(times, texts, strict=True)
