@@ -382,11 +382,13 @@ class TrainingConfig(Table):
     """Duration of the run, as 90m, 2h or 1h30m, over restarts and without pauses: as many steps are taken as
     fit, by the measured rate, and the schedule ends with them; unset: not limited."""
     epochs: Annotated[Count, _OF_LENGTH] = 10
-    """Passes over the training set."""
+    """Passes over the training set. Not set, with few images in class folders: as many as have 1,000 steps,
+    at most 100."""
     max_steps: Count | None = None
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
     batch_size: Annotated[Count, _OF_LOADER] = 64
-    """Samples per batch, of all processes together."""
+    """Samples per batch, of all processes together. Neither it nor the rate set, with few images in class
+    folders: a power of two from 8 on with which an epoch has 16 steps, and the rate in proportion."""
     accumulate: Annotated[Count, _OF_JOB] = 1
     """Batches per optimizer step; the gradient is averaged over all their valid items."""
     lr: Annotated[float, Field(gt=0), replace(_OF_RATE, overridden_by=("guards/nan/ladder/lr_factor",))] = 0.1

@@ -23,14 +23,14 @@ from mptui.data.dataset import ArraySplit, PathTable
 from mptui.data.decode import opened
 from mptui.data.folder_format import Found
 from mptui.data.kept_reading import KeptReading
-from mptui.data.layouts.class_folders import first_images
+from mptui.data.layouts.class_folders import count_images, first_images
 from mptui.data.layouts.image_list import offering
 from mptui.data.layouts.known import layout_of, recognize_kinds, serves
 from mptui.data.layouts.rivals import refuse_rivals, refused_by_kind
 from mptui.data.layouts.split_lists import split_by_lists
 from mptui.data.masks import MaskCoding
 from mptui.data.own import kind_of_own, open_own
-from mptui.data.prepared import LAYOUT, PreparedSet, small_side_of_prepared
+from mptui.data.prepared import LAYOUT, PreparedSet, count_of_prepared, small_side_of_prepared
 from mptui.data.scan import OnProgress, ScanCancelledError, ShouldStop
 from mptui.data.types import BadSampleError, Dataset, Decoded, Mask, Pixels
 from mptui.errors import ConfigError, DataError, DiskError
@@ -100,6 +100,30 @@ def small_side(data: DataConfig) -> int | None:
     except (BadSampleError, DataError):  # that which opens the data tells
         return None
     return largest or None
+
+
+def few_samples(data: DataConfig, most: int) -> int | None:
+    """Return the number of training images of a set in class folders, by the names of its files.
+
+    Returns:
+        None: there are more than `most`, or they can't be counted before a scan. Files that turn out to be
+        unusable are counted, and a list of splits beside the folders is not read.
+    """
+    if data.name is not None or data.path is None:
+        return None
+    folder = str(expanded(data.path))
+    try:
+        layout = layout_of(recognize_kinds(folder)[0])
+        if layout == LAYOUT:
+            count, is_split = count_of_prepared(folder)
+        elif layout == "class folders":
+            count, is_split = count_images(folder, 1 + int(most / (1 - data.val_fraction)))
+        else:
+            return None
+    except DataError:  # that which opens the data tells
+        return None
+    count = count if is_split else round(count * (1 - data.val_fraction))
+    return count if 0 < count <= most else None
 
 
 def open_dataset(

@@ -184,6 +184,18 @@ def small_side_of_prepared(path: str) -> int | None:
     return _description(Path(path)).small_side
 
 
+def count_of_prepared(path: str) -> tuple[int, bool]:
+    """Return the number of training samples, and whether they are split already; of others, of all samples.
+
+    Raises:
+        DataError: It is of another version, or damaged.
+    """
+    about = _description(Path(path))
+    if about.masks:
+        return 0, True
+    return (about.count, False) if about.train_count is None else (about.train_count, True)
+
+
 def ignored_value(classes: int) -> int:
     """Return the value of ignored mask pixels: the highest of 8 bits, or of 16 for many classes."""
     return 255 if classes <= 255 else 65_535

@@ -154,9 +154,7 @@ class TimeBudget(Hook, SyncPart):
         return replace(job, config=with_values(job.config, {MAX_STEPS: total, EPOCHS: epochs}))
 
     def settings_changed(self) -> None:
-        """Plan for the time that is set now, with the rates of other settings until these are measured."""
-        if self._pace.is_known and not self._planned:
-            self._take(self._total())
+        """Plan after the next step, for the time that is set now."""
         self._next_s = self._context.seconds()
 
     @override

@@ -165,6 +165,13 @@ def first_images(path: str, folders: int, each: int) -> Iterator[str]:
         yield from islice(walk_images(folder), each)
 
 
+def count_images(path: str, most: int) -> tuple[int, bool]:
+    """Count up to `most` training images, and say whether validation has a folder of its own."""
+    halves = class_splits(path)
+    images = (image for folder in subfolders(halves.train).values() for image in walk_images(folder))
+    return sum(1 for _ in islice(images, most)), halves.val is not None
+
+
 def _photographs(walk: FolderWalk, folder: str, table: PathTable) -> PathTable:
     """Return the images of a folder, without second links to one, and without masks by their names."""
     table = walk.without_second_links(table)

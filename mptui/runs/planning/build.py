@@ -586,7 +586,7 @@ def run_started(
         image_size=int(config.data.image_size or 0),
         batch_size=config.training.batch_size,
         accumulate=config.training.accumulate,
-        epochs=config.training.epochs,
+        epochs=trainer.context.job.config.training.epochs,
         steps_per_epoch=trainer.context.parts.steps_per_epoch,
         val_batches=job.val_loader.batches,
         total_steps=total_steps(job, trainer.state.cursor, trainer.state.step),

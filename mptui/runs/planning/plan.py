@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm
+from math import lcm, log2
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from mptui.config.keys import SETTINGS, training_of, value_of
+from mptui.config.keys import SETTINGS, training_of, value_of, with_values
 from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import DataConfig, RunConfig, TrainingConfig
-from mptui.data.open import kind_of, small_side
+from mptui.data.open import few_samples, kind_of, small_side
 from mptui.data.transforms import (
     CROP_PCT,
     HALF,
@@ -31,7 +31,7 @@ from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, find_model, tas
 from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
-from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
+from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.registry.transforms import TRANSFORMS, transforms_of
 from mptui.runs.store.directory import CONFIG
 
@@ -327,6 +327,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         config.model_copy(update={"model": model}), task, device.kind, why
     ).items():
         changes[key], sources[f"data.{key}"] = value, source
+    steps = step_choices(config, sources, task)
+    sources |= {key: source for key, (_, source) in steps.items()}
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)
         sources["data.samples"] = why
@@ -343,6 +345,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if own_names(config):
         code = code.model_copy(update={"folder": absolute(code.folder or ".")})
     filled = config.model_copy(update={"model": model, "data": data, "code": code})
+    filled = with_values(filled, {key: value for key, (value, _) in steps.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
 
 
@@ -352,7 +355,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
 _LEAST_SIDE = 32
 
 Choices = dict[str, tuple[Any, str]]
-"""Key of [data] -> value and source."""
+"""Key of a setting -> value and source."""
 
 
 def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choices:
@@ -529,6 +532,50 @@ def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | 
                 hint=f"give data.{key} one value for each channel, or leave it out",
             )
     return {key: (list(known[key]), source) for key, values in given.items() if values is None}
+
+
+# Chooses what a set of few images needs of batch and epochs, where nobody has set them
+# --------------------------------------------------------------------------------------
+
+LEAST_STEPS = 16
+"""Steps of an epoch from which a batch is small enough: with fewer, the rate decays before much is learnt."""
+SMALLEST_BATCH = 8
+"""BatchNorm's statistics of fewer samples are noise (Wu & He 2018, figure 1)."""
+RUN_STEPS = 1_000
+"""Steps from which a run from random weights is long enough, if its epochs don't exceed `MOST_EPOCHS`."""
+MOST_EPOCHS = 100
+
+_BATCH, _EPOCHS = "training.batch_size", "training.epochs"
+_RATES = ("training.lr", "training.lr_batch_size", "training.lr_scaling", "training.accumulate")
+
+
+def step_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> Choices:
+    """Return batch, rate and epochs for few images with classes, by `table.key`; empty for other data.
+
+    The rate keeps its proportion to the batch; of optimizers that divide by the size of gradients, to its
+    root (Krizhevsky 2014).
+    """
+    training = config.training
+    are_open = [
+        all(sources[key].startswith("default") for key in keys) for keys in ((_BATCH, *_RATES), (_EPOCHS,))
+    ]
+    if task != CLASSIFICATION or not any(are_open):
+        return {}
+    count = few_samples(config.data, LEAST_STEPS * RUN_STEPS)
+    if count is None:
+        return {}
+    source = f"chosen: {count:,} training images"
+    batch, choices = training.batch_size, Choices()
+    if are_open[0] and (fitting := max(SMALLEST_BATCH, 2 ** int(log2(count / LEAST_STEPS)))) < batch:
+        scaling = "linear" if training.optimizer == "sgd" else "sqrt"
+        choices |= {_BATCH: (fitting, source), "training.lr_batch_size": (batch, source)}
+        choices |= {"training.lr_scaling": (scaling, source)}
+        batch = fitting
+    steps = -(-count // (batch * training.accumulate))
+    is_free = [training.max_steps, training.time, config.model.weights] == [None] * 3
+    if are_open[1] and is_free and (epochs := min(MOST_EPOCHS, -(-RUN_STEPS // steps))) > training.epochs:
+        choices[_EPOCHS] = (epochs, source)
+    return choices
 
 
 # Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one
