@@ -64,21 +64,7 @@ def with_runs(tmp_path):
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_what_a_newcomer_asks_first_is_answered_in_each_size(with_runs, size):
-    async with first_screen(with_runs, size) as (app, pilot, _):
-        await until(app, pilot, "train resnet18 on built-in shapes")
-        await until(app, pilot, "76.4 %")
-        await until(app, pilot, "about 22 min on this CPU")
-        text = frame(app)
-    for words in ("trains image networks", "cpu", "use ", "profile ", "data", "built-in shapes", "completed"):
-        assert words in text
-    assert "failed" in text
-    assert (SET in text) == (size[0] >= 120)
-    assert "o all runs" in text
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_first_frame_has_its_last_layout(with_runs, size):
+async def test_the_first_frame_has_its_last_layout_with_what_a_newcomer_asks_first(with_runs, size):
     go = threading.Event()
 
     def slow_scan(_with_torch):
@@ -94,8 +80,16 @@ async def test_the_first_frame_has_its_last_layout(with_runs, size):
         notes = app.screen.query_one("#notes")
         moved = notes.size.height if notes.display else 0
         after = [app.screen.query_one(each).region for each in ids]
+        await until(app, pilot, "train resnet18 on built-in shapes")
+        await until(app, pilot, "76.4 %")
+        text = frame(app)
     assert [(now.x, now.width) for now in after] == [(each.x, each.width) for each in before]
     assert {now.y - each.y for now, each in zip(after, before, strict=True)} <= {0, moved, moved - 1}
+    for words in ("trains image networks", "cpu", "use ", "profile ", "data", "built-in shapes", "completed"):
+        assert words in text
+    assert "failed" in text
+    assert (SET in text) == (size[0] >= 120)
+    assert "o all runs" in text
 
 
 async def test_a_machine_without_a_known_pace_promises_no_time(tmp_path):
@@ -106,14 +100,20 @@ async def test_a_machine_without_a_known_pace_promises_no_time(tmp_path):
         assert " min" not in frame(app)
 
 
-@pytest.mark.parametrize("form", ["{}", "'{}'", "file://{}", "shell"])
-async def test_a_folder_dropped_on_the_terminal_is_the_data_of_the_run(tmp_path, form):
+async def test_a_folder_dropped_on_the_terminal_in_any_form_is_the_data_of_the_run(tmp_path):
     folder = tmp_path / "my flowers"
     class_folders(folder, {"roses": 3, "tulips": 3})
-    text = str(folder).replace(" ", "\\ ") if form == "shell" else form.format(folder)
+    forms = [str(folder), f"'{folder}'", f"file://{folder}", str(folder).replace(" ", "\\ ")]
     async with first_screen(tmp_path) as (app, pilot, started):
         await until(app, pilot, "built-in shapes")
-        app.post_message(Paste(f"{text} \n"))
+        for text in forms:
+            for pasted, words in [
+                ("/gone", "✗ no such folder: /gone"),
+                (text, "train resnet18 on my flowers"),
+            ]:
+                app.screen.set_focus(None)
+                app.post_message(Paste(f"{pasted} \n"))
+                await until(app, pilot, words)
         await until(app, pilot, "enter settings of a run on it")
         await until(app, pilot, "train resnet18 on")
         await pilot.press("enter")

@@ -86,7 +86,7 @@ CLASSES = ("cat", "dog", "owl", "fox")
 UNSURE = shares((1, 0.5), (0, 0.3), (3, 0.1))
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 35)])
+@pytest.mark.parametrize("size", [(60, 16), pytest.param(SIZES[0], marks=pytest.mark.slow), (120, 35)])
 async def test_the_three_most_probable_classes_are_bars_and_the_right_one_has_a_sign(stage, tmp_path, size):
     groups = {"worst": [sample(7, RED, top=UNSURE), sample(8, RED, truth=2, top=UNSURE)]}
     async with stage.live(written(tmp_path, groups=groups, classes=CLASSES), size) as (app, pilot):

@@ -1,6 +1,7 @@
 """What the live screen shows before the first point of its charts."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from mptui.tui.terminal.graphics import Graphics
 from mptui.tui.widgets import panels
 from tests.tui.events import START, MemorySource, step_event
 from tests.tui.frames import frame, put
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 LABELS = ["daisy", "rose", "tulip", "lily"]
 
@@ -43,7 +46,7 @@ def pictured(run):
     )
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 35), (200, 60)])
+@pytest.mark.parametrize("size", [(60, 16), slow((80, 24)), slow((120, 35)), (200, 60)])
 async def test_what_was_found_is_shown_beside_the_data_until_the_first_point(stage, tmp_path, size):
     source = MemorySource([*preparation(), pictured(tmp_path)])
     source.run = tmp_path
