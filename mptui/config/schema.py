@@ -475,8 +475,9 @@ class TrainingConfig(Table):
     without one too, for classifier-free guidance (Ho & Salimans 2022); unset: 0.1."""
     primary_metric: Annotated[str | None, Fixed("its best checkpoint was chosen by it")] = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
-    classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
-    segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2 (unset); vae: psnr (unset)."""
+    classification: acc1 (unset), acc5 (with more than 5 classes), balanced_accuracy, macro_f1,
+    macro_precision, macro_recall, auroc; segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2
+    (unset); vae: psnr (unset)."""
     early_stopping_patience: Annotated[Count | None, Live("engine/epochs.py")] = None
     """Epochs without a better primary metric after which the run stops."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None

@@ -116,9 +116,9 @@ def _kept_of(outputs: torch.Tensor, batch: Batch) -> _Kept:
 
 
 class Accuracy(Metrics):
-    """Top-1 and top-5 accuracy, as `acc1` and `acc5`.
+    """Top-1 accuracy, as `acc1`, and with more than 5 classes top-5 accuracy, as `acc5`.
 
-    With fewer than 5 classes `acc5` is 1. The class of a mixed sample is the one with the larger share.
+    The class of a mixed sample is the one with the larger share.
 
     Args:
         num_classes: Number of classes, K.
@@ -128,6 +128,7 @@ class Accuracy(Metrics):
     def __init__(self, num_classes: int, device: torch.device) -> None:
         # number of samples whose target had the highest, second highest, … logit
         self._ranks = min(_TOP, num_classes)
+        self._has_top = num_classes > _TOP
         self._hits_at_rank = torch.zeros(self._ranks, dtype=torch.int64, device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         # several batches are ranked together: for small ones the calls cost more than the work
@@ -174,9 +175,8 @@ class Accuracy(Metrics):
     def compute(self) -> dict[str, float]:
         self._rank()
         hits, count = self._hits_at_rank.tolist(), int(self._count)
-        if not count:
-            return {"acc1": math.nan, "acc5": math.nan}
-        return {"acc1": hits[0] / count, "acc5": sum(hits) / count}
+        found = {"acc1": hits[0]} | ({"acc5": sum(hits)} if self._has_top else {})
+        return {name: number / count if count else math.nan for name, number in found.items()}
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
         """Empty: accuracy is over all classes together."""

@@ -61,9 +61,10 @@ def test_classification_is_as_in_torchmetrics():
         expected = theirs.multiclass_confusion_matrix(logits, targets, count, validate_args=False)
         assert torch.equal(confusion, expected)
         options: dict[str, Any] = {"num_classes": count, "validate_args": False}
-        acc5 = theirs.multiclass_accuracy(logits, targets, average="micro", top_k=min(5, count), **options)
+        if count > 5:
+            acc5 = theirs.multiclass_accuracy(logits, targets, average="micro", top_k=5, **options)
+            assert found["acc5"] == pytest.approx(float(acc5), abs=1e-6)
         assert found["acc1"] == pytest.approx(float((logits.argmax(1) == targets).float().mean()), abs=1e-6)
-        assert found["acc5"] == pytest.approx(float(acc5), abs=1e-6)
         present, true = (expected.sum(0) + expected.sum(1)) > 0, expected.sum(1) > 0
         for name in ("precision", "recall", "f1"):
             function = getattr(theirs, f"multiclass_{name}{'_score' if name == 'f1' else ''}")
