@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -149,11 +150,11 @@ def headline(
         parts = {**states, "precision": precision, **parts}
     for place, (short, gap, left_out) in enumerate(_FITS if _FORK not in parts else _FORK_FITS):
         other = _COUNTED if place >= _FIXED and _BRIEF in parts else _BRIEF
-        line = Content(" " * gap).join(
-            part for name, part in parts.items() if name not in left_out and name != other
-        )
-        if names[short].cell_length + 2 + line.cell_length <= width:
+        shown = [part for name, part in parts.items() if name not in left_out and name != other]
+        length = sum(part.cell_length for part in shown) + gap * max(0, len(shown) - 1)
+        if names[short].cell_length + 2 + length <= width:
             break
+    line = Content(" " * gap).join(shown)
     room = max(0, width - line.cell_length)
     name = names[short].truncate(max(0, room - 2), ellipsis=True)
     return Content.assemble(name, " " * max(0, room - name.cell_length), line)
@@ -162,11 +163,17 @@ def headline(
 def _names(view: RunView) -> list[Content]:
     """Return the run's names, from all of them to the profile alone, without that of the program."""
     known = view.started or view.forked
-    program = Content.styled("mptui", "bold $text-accent")
     short = f"{view.profile} +{len(view.changed)}" if view.changed else view.profile
-    name = program.append_text(f"  {profile_words(view.profile, view.changed)}")
+    words = profile_words(view.profile, view.changed)
+    return _named(words, short, *((known.model, known.dataset) if known else ("", "")))
+
+
+@lru_cache(maxsize=16)  # they stay for a whole run
+def _named(words: str, short: str, *more: str) -> list[Content]:
+    program = Content.styled("mptui", "bold $text-accent")
+    name = program.append_text(f"  {words}")
     names = [program.append_text(f"  {short}")]
-    for each in (known.model, known.dataset) if known else ("", ""):
+    for each in more:
         name = name.append_text(f" · {each}" if each else "", "$quiet")
         names.insert(0, name)
     return [*names, Content(short)]
