@@ -88,11 +88,15 @@ class RunPage(Page):
         """Look for the parent of a fork, now and while it may train."""
         self._parent_timer = self.set_interval(PARENT_S, self._read_parent)
         self._read_parent()
-        self.set_interval(PARENT_S, self._read_pinned)
+        self.set_interval(PARENT_S, self._look_for_pinned)
 
     def on_screen_resume(self) -> None:
         """Draw the runs that have been pinned meanwhile."""
-        self._read_pinned()
+        self._look_for_pinned()
+
+    def _look_for_pinned(self) -> None:
+        if pinned_runs(self.app) or self._pinned_curves:
+            self._read_pinned()
 
     @work(group="ghosts")
     async def _read_pinned(self) -> None:
