@@ -60,17 +60,22 @@ def run_of(**memory):
     )
 
 
+def total(config, precision="fp32"):
+    return footprint(config, "classification", device="cpu", precision=precision, classes=10).total
+
+
+def found(room):
+    return enough(run_of(), "classification", device="cpu", precision="fp32", classes=10, room=room)
+
+
 @pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_the_first_setting_with_which_it_fits_is_named(share):
-    def total(config, precision="fp32"):
-        return footprint(config, "classification", device="cpu", precision=precision, classes=10).total
-
-    def found(room):
-        return enough(run_of(), "classification", device="cpu", precision="fp32", classes=10, room=room)
-
     whole, half = total(run_of()), total(run_of(), "bf16")
     between = half + share * (whole - half)
     assert found(between / USABLE).setting == "precision.mode=bf16"
     assert found(total(run_of(micro_batch=4)) / USABLE + 1).setting != "precision.mode=bf16"
     assert found(whole / USABLE + 1) is None
+
+
+def test_no_setting_is_named_where_none_is_enough():
     assert found(GIB // 100) is None
