@@ -221,7 +221,9 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("numerics.last", "end,G", f"choose({_ALL})", "last layer", palette=False),
     BoundKey("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
     BoundKey("numerics.full", "f", "full", "probe all values, or stop that", "full"),
-    BoundKey("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
+    BoundKey("numerics.filter", "slash", "filter", "only layers with these words", "search"),
+    BoundKey("numerics.previous", "N", "match(-1)", "previous match of a search", palette=False),
+    BoundKey("numerics.close", "n", "close", "back to the charts; next of a search", "charts", palette=False),
     BoundKey("pictures.open", "enter", "open", "one image large, its masks, all", "large"),
     BoundKey("pictures.copy", "c", "copy_name", "copy the name of the image's file", "copy name"),
     BoundKey("pictures.next", "tab", "turn(1)", "worst, random, by class, confusion", "next tab"),
@@ -234,6 +236,9 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("pictures.page_down", "pagedown", "scroll(8)", "eight rows down", palette=False),
     BoundKey("pictures.first", "home,g", "scroll(-9999)", "the first row", palette=False),
     BoundKey("pictures.last", "end,G", "scroll(9999)", "the last row", palette=False),
+    BoundKey("pictures.filter", "slash", "filter", "only images with these words", "search"),
+    BoundKey("pictures.match", "n", "match(1)", "next match of a search", palette=False),
+    BoundKey("pictures.match_before", "N", "match(-1)", "previous match of a search", palette=False),
     BoundKey("pictures.close", "i", "app.back", "back to the charts", "charts", palette=False),
     BoundKey(
         "ranks.earlier", "up,k", "scroll(-1)", "one rank up", "scroll", display="up/down", palette=False
@@ -244,6 +249,9 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("ranks.first", "home,g", f"scroll({-_ALL})", "first rank", palette=False),
     BoundKey("ranks.last", "end,G", f"scroll({_ALL})", "last rank", palette=False),
     BoundKey("ranks.sort", "s", "sort", "sort by the next column", "sort"),
+    BoundKey("ranks.filter", "slash", "filter", "only ranks with these words", "search"),
+    BoundKey("ranks.match", "n", "match(1)", "next match of a search", palette=False),
+    BoundKey("ranks.match_before", "N", "match(-1)", "previous match of a search", palette=False),
     BoundKey("ranks.close", "R", "app.back", "back to the charts", "charts", palette=False),
     BoundKey(
         "learn.exercise",
@@ -277,6 +285,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("runs.delete", "x", "delete", "delete the marked, or this run", "delete"),
     BoundKey("runs.clean", "p", "clean", "remove checkpoints to free space", "free space"),
     BoundKey("compare.metric", "m", "metric", "next curve", "curve"),
+    BoundKey("compare.filter", "slash", "filter", "only lines with these words", "search"),
     BoundKey("compare.focus", "tab", "app.focus_next", "chart, then differences", "panels"),
     BoundKey("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
     BoundKey("compare.all_values", "z", "all_values", "all values on the axis, or fitted", "fit axis"),

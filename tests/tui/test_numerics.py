@@ -187,6 +187,26 @@ async def test_arrows_choose_a_layer_and_tab_a_part(stage):
         assert "layer4.2.conv3 · gradients" in frame(app)
 
 
+async def test_layers_are_searched_and_n_goes_to_the_next_match(stage):
+    async with stage.live(demo_source(looked()), (80, 24)) as (app, pilot):
+        await pilot.press("n", "slash", *"Conv", "enter")
+        text = frame(app)
+        assert "· /conv" in text
+        assert "layer4.2.conv3" in text
+        assert "fc" not in text
+        await pilot.press("n")
+        assert "▸ layer4.2.conv3" not in frame(app)
+        await pilot.press("N")
+        assert "▸ layer4.2.conv3" in frame(app)
+        await pilot.press("slash", *"qq", "enter")
+        assert "no layer has these words: esc shows all" in frame(app)
+        await pilot.press("escape")
+        assert "· /conv" not in frame(app)
+        assert "fc" in frame(app)
+        await pilot.press("n")
+        assert app.screen.where == "live"
+
+
 async def test_a_chosen_layer_stays_chosen_when_another_sample_orders_them_anew(stage):
     def sample(*names):
         return looked(layers=[layer(name) for name in names])

@@ -121,6 +121,28 @@ async def test_each_class_has_a_row_of_its_worst(stage, tmp_path):
         assert any("▸ 4.png" in line for line in frame(app).splitlines())
 
 
+async def test_images_are_searched_by_class_and_file(stage, tmp_path):
+    groups = {
+        "worst": [sample(7, RED), sample(3, BLUE, truth=1), sample(9, BLUE, truth=1)],
+        "random": [sample(1, RED)],
+    }
+    async with stage.live(written(tmp_path, groups=groups), (80, 24)) as (app, pilot):
+        await opened(app, pilot)
+        await pilot.press("slash", *"DOG", "enter")
+        assert await seen(app, pilot, "▸ dog  3.png")
+        assert " /dog" in frame(app)
+        assert "7.png" not in frame(app)
+        await pilot.press("n")
+        assert "▸ dog  9.png" in frame(app)
+        await pilot.press("N")
+        assert "▸ dog  3.png" in frame(app)
+        await pilot.press("tab")
+        assert "no image has these words: esc shows all" in frame(app)
+        await pilot.press("escape")
+        assert "1.png" in frame(app)
+        assert app.screen.where == "pictures"
+
+
 async def test_the_mouse_chooses_one_and_shows_it_large(stage, tmp_path):
     groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(12)]}
     async with stage.live(written(tmp_path, groups=groups), (120, 35)) as (app, pilot):

@@ -91,6 +91,18 @@ async def test_sixty_four_ranks_are_sorted_and_scrolled(stage, size):
         assert line(frame(app), "63 ")  # not known: last
 
 
+async def test_ranks_are_searched_by_their_host_and_clocks(stage):
+    async with stage.live(demo_source(eight()), (80, 24)) as (app, pilot):
+        await pilot.press("R", "slash", *"heat", "enter")
+        text = frame(app)
+        assert "ranks · 1 by rank · step 14,300 · /heat" in text
+        assert figures(text, "▸").startswith("▸ 5 97 %")
+        await pilot.press("slash", *"qq", "enter")
+        assert "no rank has these words: esc shows all" in frame(app)
+        await pilot.press("escape")
+        assert line(frame(app), "0 ")
+
+
 async def test_reports_that_come_while_it_is_open_are_shown(stage):
     source = demo_source(eight())
     async with stage.live(source, (120, 36)) as (app, pilot):

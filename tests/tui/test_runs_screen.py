@@ -274,6 +274,12 @@ async def test_marked_runs_are_compared_curves_over_each_other(shown, three, siz
         await until(app, pilot, "1 minute")
         await until(app, pilot, "2 hour")
         await until(app, pilot, "top-1 75.0 %, 50.0 %; all have the same settings")
+        await pilot.press("slash", *"images", "enter")
+        await until(app, pilot, "/images")
+        lines = app.screen.query_one(KeyedList)
+        assert [option.id for option in lines.options] == ["samples_per_second"]
+        await pilot.press("escape")
+        assert len(lines.options) > 1
         await pilot.press("c")
         await until(app, pilot, "3 runs")
         await pilot.press("space", "j", "c")  # one is marked, and the cursor is on another

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
 from textual.widgets.option_list import Option
+from typing_extensions import override
 
 from mptui import text as fmt
 from mptui.errors import MptuiError
@@ -21,7 +22,7 @@ from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_noisy, is_percent, metric_words
 from mptui.text import clean
 from mptui.tui.keys import KEYS_WAIT, bindings
-from mptui.tui.screens.page import Page, TooSmall
+from mptui.tui.screens.page import SearchedPage, SearchField, TooSmall, has_words
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine, fit
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.plot import ABANDONED, Mode, Series
@@ -37,7 +38,7 @@ _NAME = 9
 """Cells of the first line beside what it says."""
 
 
-class CompareScreen(Page):
+class CompareScreen(SearchedPage):
     """Compares two to eight runs.
 
     Args:
@@ -79,6 +80,7 @@ class CompareScreen(Page):
         self._differing: dict[str, list[Any]] | None = None
         self._busy = False
         self._since: int | None = None
+        self._words: list[str] = []
         self._top = TopLine()
 
     def compose(self) -> ComposeResult:
@@ -88,6 +90,7 @@ class CompareScreen(Page):
         yield Chart(mode=mode, fitted=True, id="curves")
         yield Static(Content.styled("reading settings and figures …", "$quiet"), id="heading", markup=False)
         yield KeyedList(id="differences", markup=False)
+        yield SearchField("words of a setting or of a figure")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
 
@@ -150,13 +153,33 @@ class CompareScreen(Page):
         width = listed.content_region.width - 3  # padding, and the scrollbar
         if self._found is not None and width > 0:
             self.query_one("#heading", Static).update(difference_heading(self._runs, width))
-            lines = difference_lines(self._found, width)
-            listed.replace([Option(line, id=key) for key, line in lines])
+            lines = [
+                Option(line, id=key)
+                for key, line in difference_lines(self._found, width)
+                if has_words(f"{key} {figure_name(key)}", self._words)
+            ]
+            none = Content.styled("nothing has these words: esc shows all", "$quiet")
+            listed.replace(lines if lines or not self._words else [Option(none, id="none.", disabled=True)])
 
     def on_resize(self) -> None:
         """Lay the differences out in the new width."""
         self._say()
         self.call_after_refresh(self._list)
+
+    def searched(self, words: list[str]) -> None:
+        """List the settings and figures with these words."""
+        self._words = words
+        told = f"/{clean(' '.join(words), 40)}" if words else ""
+        self.query_one(KeyedList).border_subtitle = Content(told)
+        self._list()
+
+    def go_to_match(self, way: int) -> None:
+        """Go to the next line."""
+        self.query_one(KeyedList).action_next(way)
+
+    @override
+    def to_list(self) -> None:
+        self.query_one(KeyedList).focus()
 
     def action_metric(self) -> None:
         """Draw the next curve that a run has."""
@@ -184,8 +207,8 @@ class CompareScreen(Page):
         self.query_one(Chart).toggle_smoothing()
 
     def back(self) -> None:
-        """Remove the cursor of the chart, or close."""
-        if not self.query_one(Chart).remove_cursor():
+        """End the search, remove the cursor of the chart, or close."""
+        if not self.end_search() and not self.query_one(Chart).remove_cursor():
             self.dismiss("back")
 
     def leave(self) -> None:

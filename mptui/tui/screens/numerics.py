@@ -17,7 +17,7 @@ from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import WOULD_BE_LOST, numerics_advice
 from mptui.text import clean
 from mptui.tui.keys import bindings
-from mptui.tui.screens.page import TooSmall, ViewPage
+from mptui.tui.screens.page import SearchedPage, SearchField, TooSmall, ViewPage, has_words
 from mptui.tui.widgets.basics import KeyBar, Lines, Panel
 from mptui.tui.widgets.header import Header
 
@@ -25,7 +25,7 @@ from mptui.tui.widgets.header import Header
 # -----------------------------------------------------------------------------------------------
 
 
-class NumericsScreen(ViewPage):
+class NumericsScreen(SearchedPage, ViewPage):
     """Shows a run's numerics; requests full probes while the full mode is on.
 
     Args:
@@ -71,6 +71,7 @@ class NumericsScreen(ViewPage):
         yield table
         yield ExponentPanel(table, id="exponents")
         yield NumericsWords(id="words")
+        yield SearchField("words of a layer's name")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -95,14 +96,32 @@ class NumericsScreen(ViewPage):
         self.query_one(RiskTable).turn()
         self.show()
 
+    def searched(self, words: list[str]) -> None:
+        """Show the layers with these words in their names."""
+        self.query_one(RiskTable).search(words)
+        self.show()
+
+    def go_to_match(self, way: int) -> None:
+        """Choose the next layer."""
+        self.action_choose(way)
+
+    def action_close(self) -> None:
+        """Go back to the charts; within a search, to its next match."""
+        table = self.query_one(RiskTable)
+        if table.words:
+            self.go_to_match(1)
+        else:
+            self.back()
+
     def action_full(self) -> None:
         """Probe all values, or return to the configured mode."""
         self._full = not self._full
         self._command("numerics", "full" if self._full else None)
 
     def back(self) -> None:
-        """Close, and return to the configured mode."""
-        self._close("back")
+        """End the search; else close, and return to the configured mode."""
+        if not self.end_search():
+            self._close("back")
 
     def leave(self) -> None:
         """Quit as the live screen does."""
@@ -131,11 +150,15 @@ _SHADES = ((0.6, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░"))
 """Signs of a share of values, from that part of the layer's largest one on."""
 
 
-def rows_of(event: Numerics | None, part: str) -> list[NumericsLayer]:
-    """Return the layers with that part, worst first."""
+def rows_of(event: Numerics | None, part: str, words: Sequence[str] = ()) -> list[NumericsLayer]:
+    """Return the layers with that part and these words in their names, worst first."""
     if event is None:
         return []
-    return [layer for layer in event.layers if part in {"all", layer.part}]
+    return [
+        layer
+        for layer in event.layers
+        if part in {"all", layer.part} and (not words or has_words(layer.name, words))
+    ]
 
 
 class RiskTable(Panel):
@@ -147,6 +170,7 @@ class RiskTable(Panel):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("layers by risk", id=id)
         self.part = PARTS[0]
+        self.words: list[str] = []
         self._chosen: tuple[str, str] | None = None
         self._place = 0
         self._drawn: tuple[object, Lines] = (None, ())
@@ -156,15 +180,22 @@ class RiskTable(Panel):
         self.part = PARTS[(PARTS.index(self.part) + 1) % len(PARTS)]
         self._chosen, self._place = None, 0
 
+    def search(self, words: list[str]) -> None:
+        """Show the layers with these words in their names."""
+        self.words = words
+        self._chosen, self._place = None, 0
+
     def move(self, rows: int, view: RunView) -> None:
         """Choose another row."""
-        layers = rows_of(view.numerics, self.part)
+        layers = rows_of(view.numerics, self.part, self.words)
+        if not layers:
+            return
         self._place = max(0, min(self._cursor(layers) + rows, len(layers) - 1))
         self._chosen = _identity(layers[self._place]) if self._place else None
 
     def chosen(self, view: RunView) -> NumericsLayer | None:
         """Return the layer under the cursor."""
-        rows = rows_of(view.numerics, self.part)
+        rows = rows_of(view.numerics, self.part, self.words)
         return rows[self._cursor(rows)] if rows else None
 
     def _cursor(self, rows: list[NumericsLayer]) -> int:
@@ -178,12 +209,15 @@ class RiskTable(Panel):
         event = view.numerics
         step = f" · step {event.step:,}" if event else ""
         parts = "" if self.part == "all" else f" · {_WORDS[self.part]}"
-        self.retitle(f"layers by risk{step}{parts}")
+        words = f" · /{clean(' '.join(self.words), 20)}" if self.words else ""
+        self.retitle(f"layers by risk{step}{parts}{words}")
         if event is None:
             return [Content.styled("no numerics sample yet: f probes all values now", "$quiet")]
-        rows = rows_of(event, self.part)
+        rows = rows_of(event, self.part, self.words)
+        if not rows and self.words:
+            return [Content.styled("no layer has these words: esc shows all", "$quiet")]
         room, cursor = max(1, self.content_size.height - 2), self._cursor(rows)
-        key = (event, self.part, cursor, room, width, self.app.theme)
+        key = (event, self.part, *self.words, cursor, room, width, self.app.theme)
         if self._drawn[0] != key:
             self._drawn = (key, self._rows(event, rows, cursor, room, width))
         return self._drawn[1]

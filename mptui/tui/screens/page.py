@@ -1,6 +1,7 @@
 """Base classes of full screens: breakpoints, back, leave; small terminals."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,6 +83,82 @@ class Page(Screen[str]):
 
 def _reached(breakpoints: list[tuple[int, str]], cells: int) -> str:
     return [name for least, name in breakpoints if cells >= least][-1]
+
+
+# Base class of the screens that leave out lines without some words
+# -----------------------------------------------------------------
+
+
+class SearchField(Input):
+    """The words of a search, in a line that is shown while they are typed.
+
+    Args:
+        hint: What the words are of.
+    """
+
+    DEFAULT_CSS = """
+    SearchField { display: none; height: 1; border: none; padding: 0 2; background: $panel; }
+    SearchField.-asking { display: block; }
+    Screen.-tiny SearchField, Screen.-flat SearchField { display: none; }
+    """
+
+    def __init__(self, hint: str) -> None:
+        super().__init__(placeholder=hint, compact=True, id="search")
+
+
+class SearchedPage(Page):
+    """Has a list of which a search leaves the lines with all its words; it yields a `SearchField`."""
+
+    AUTO_FOCUS = ""
+
+    @abstractmethod
+    def searched(self, words: list[str]) -> None:
+        """Show the lines with all these words, of small letters."""
+
+    @abstractmethod
+    def go_to_match(self, way: int) -> None:
+        """Choose the next line, or the one before: those without the words are left out."""
+
+    @property
+    def _field(self) -> SearchField:
+        return self.query_one(SearchField)
+
+    def action_filter(self) -> None:
+        """Ask for words."""
+        self._field.add_class("-asking")
+        self._field.focus()
+
+    def action_match(self, way: int) -> None:
+        """Go to the next match, or the one before."""
+        self.go_to_match(way)
+
+    @on(Input.Changed, "#search")
+    def _search_changed(self) -> None:
+        self.searched(self._field.value.lower().split())
+
+    @on(Input.Submitted, "#search")
+    def _search_chosen(self) -> None:
+        self._field.remove_class("-asking")
+        self.to_list()
+
+    def to_list(self) -> None:
+        """Give the focus back to the list."""
+        self.set_focus(None)
+
+    def end_search(self) -> bool:
+        """Show all lines again; return whether there was a search."""
+        field = self._field
+        if not field.value and not field.has_class("-asking"):
+            return False
+        field.value = ""
+        self._search_chosen()
+        return True
+
+
+def has_words(text: str, words: Iterable[str]) -> bool:
+    """Whether a text has all these words, of small letters."""
+    text = text.lower()
+    return all(word in text for word in words)
 
 
 # Base class of the screens above the live screen, which show a part of its view

@@ -19,7 +19,7 @@ from mptui.runs.store.pictures import PictureRecord
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.keys import KEYS_WAIT, bindings
-from mptui.tui.screens.page import TooSmall, ViewPage
+from mptui.tui.screens.page import SearchedPage, SearchField, TooSmall, ViewPage
 from mptui.tui.widgets.basics import KeyBar, Lines, Panel
 from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.panels import ImagesPanel
@@ -32,7 +32,7 @@ from mptui.tui.work import in_background
 _CONFUSION, _MADE = "confusion", "images made"
 
 
-class PicturesScreen(ViewPage):
+class PicturesScreen(SearchedPage, ViewPage):
     """Shows the pictures of the last validation, or of that before the moment which the timeline shows.
 
     Args:
@@ -62,6 +62,8 @@ class PicturesScreen(ViewPage):
         self._ascii_only = ascii_only
         self._asked: ImagesGenerated | None = None
         self._tab = self._chosen = ""
+        self._loaded: LoadedPictures | None = None
+        self._words: list[str] = []
 
     def compose(self) -> ComposeResult:
         """Lay out the tabs, their panels, of which one is shown, and the keys."""
@@ -70,6 +72,7 @@ class PicturesScreen(ViewPage):
         yield SamplesPanel(self._ascii_only, id="samples")
         yield ConfusionPanel(id="confusion")
         yield ImagesPanel(self._ascii_only)
+        yield SearchField("words of a class or of a file's name")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -96,13 +99,33 @@ class PicturesScreen(ViewPage):
         run = self._run or Path("" if started is None else started.directory)
         loaded = await in_background(lambda: LoadedPictures.of(run, event.path)) if event.path else None
         with suppress(NoMatches):  # the screen was closed
-            self._samples.loaded = loaded
+            self._loaded = loaded
             self._samples.missing = (
                 f"the pictures of epoch {event.epoch} are not on disk (logging.pictures keeps some)"
             )
+            self._choose_matching()
             self.query_one(ConfusionPanel).record = None if loaded is None else loaded.record
             self._lay_out()
             super().show()
+
+    def searched(self, words: list[str]) -> None:
+        """Show the samples with these words."""
+        self._words = words
+        self._choose_matching()
+        self._lay_out()
+        super().show()
+
+    def _choose_matching(self) -> None:
+        """Give the panel the samples with the words of the search."""
+        loaded = self._loaded
+        if loaded is not None and self._words:
+            loaded = loaded.having(self._words)
+            self._samples.missing = "no image has these words: esc shows all"
+        self._samples.loaded = loaded
+
+    def go_to_match(self, way: int) -> None:
+        """Choose the next sample."""
+        self.action_choose(way)
 
     def _lay_out(self) -> None:
         """Show the panel of the chosen tab; while it is not there, of the one before, else of the first."""
@@ -115,10 +138,12 @@ class PicturesScreen(ViewPage):
         self.query_one(ConfusionPanel).display = tab == _CONFUSION
         self.query_one(ImagesPanel).display = tab == _MADE
         names = (Content.styled(f" {name} ", "reverse" if name == tab else "$quiet") for name in tabs)
-        self.query_one("#tabs", Static).update(Content(" ").join(names), layout=False)
+        searched = (f"   /{clean(' '.join(self._words), 40)}" * bool(self._words), "$quiet")
+        told = Content.assemble(Content(" ").join(names), searched)
+        self.query_one("#tabs", Static).update(told, layout=False)
 
     def _tabs(self) -> list[str]:
-        loaded = self._samples.loaded
+        loaded = self._loaded
         tabs = [] if loaded is None else [name for name, them in loaded.record.groups.items() if them]
         if loaded is not None and loaded.record.confusion is not None:
             tabs.append(_CONFUSION)
@@ -163,11 +188,11 @@ class PicturesScreen(ViewPage):
             self.notify(f"{sample.file} is in the clipboard, if the terminal allows it", markup=False)
 
     def back(self) -> None:
-        """Return from a large sample to all, else to the charts."""
+        """Return from a large sample to all, end the search, or close."""
         if self._samples.large:
             self._samples.close()
             self.show()
-        else:
+        elif not self.end_search():
             super().back()
 
 

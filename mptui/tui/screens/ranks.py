@@ -14,7 +14,7 @@ from mptui.events import RankRow, RanksSampled
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.keys import bindings
-from mptui.tui.screens.page import TooSmall, ViewPage
+from mptui.tui.screens.page import SearchedPage, SearchField, TooSmall, ViewPage, has_words
 from mptui.tui.widgets.basics import KeyBar, Lines, Panel
 from mptui.tui.widgets.header import Header
 
@@ -113,6 +113,7 @@ class RankTable(Panel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("ranks", id=id)
+        self.words: Sequence[str] = ()
         self._order = ORDERS[0]
         self._first = 0
 
@@ -135,11 +136,16 @@ class RankTable(Panel):
                 )
             ]
         columns, rows = _columns(width), _sorted(event, self._order)
+        if self.words:
+            rows = [row for row in rows if has_words(f"{row.rank} {row.host} {_clocks(row)}", self.words)]
+        if not rows:
+            return [Content.styled("no rank has these words: esc shows all", "$quiet")]
         room = max(1, self.content_size.height - 4)
         self._first = max(0, min(self._first, len(rows) - room))
         shown = rows[self._first : self._first + room]
         part = f" {self._first + 1}-{self._first + len(shown)} of" if len(shown) < len(rows) else ""
-        self.retitle(f"ranks ·{part} {len(rows)} by {self._order} · step {event.step:,}")
+        words = f" · /{clean(' '.join(self.words), 20)}" if self.words else ""
+        self.retitle(f"ranks ·{part} {len(rows)} by {self._order} · step {event.step:,}{words}")
         lines = [_heading(columns, self._order), *(_line(row, event, columns) for row in shown)]
         return [*lines, *[Content("")] * min(1, room - len(shown)), *_statistics(event, columns)]
 
@@ -229,7 +235,7 @@ class SlowRanks(Panel):
 # -------------------------------------------------------------------------
 
 
-class RanksScreen(ViewPage):
+class RanksScreen(SearchedPage, ViewPage):
     """Shows the ranks of a run, sorted by what is in question."""
 
     where = "ranks"
@@ -250,6 +256,7 @@ class RanksScreen(ViewPage):
         yield Header()
         yield RankTable(id="ranks")
         yield SlowRanks(id="slow")
+        yield SearchField("words of a rank, its host or its clocks, such as: node-3")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -261,6 +268,20 @@ class RanksScreen(ViewPage):
         """Scroll by so many ranks."""
         self.query_one(RankTable).scroll_rows(rows)
         self.show()
+
+    def searched(self, words: list[str]) -> None:
+        """Show the ranks with these words."""
+        self.query_one(RankTable).words = words
+        self.show()
+
+    def go_to_match(self, way: int) -> None:
+        """Scroll to the next rank."""
+        self.action_scroll(way)
+
+    @override
+    def back(self) -> None:
+        if not self.end_search():
+            super().back()
 
     def action_sort(self) -> None:
         """Sort by the next column."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,17 @@ class LoadedPictures:
         file = run / FOLDER / Path(path).name  # a name in a journal says nothing of other folders
         record, sheet = read(file), opened_picture(file)
         return None if record is None or sheet is None else cls(record, sheet)
+
+    def having(self, words: Sequence[str]) -> "LoadedPictures":
+        """Return these pictures without the samples that lack one of these words, of small letters."""
+        classes = self.record.classes
+
+        def has_all(sample: SampleRecord) -> bool:
+            told = f"{_name(classes, sample.truth)} {sample.file}".lower()
+            return all(word in told for word in words)
+
+        groups = {name: [each for each in them if has_all(each)] for name, them in self.record.groups.items()}
+        return replace(self, record=replace(self.record, groups=groups))
 
     def picture(self, sample: SampleRecord) -> "Image":
         """Return the picture of a sample."""

@@ -240,6 +240,14 @@ def numerics(walk):
         ("page_up", "pageup", "layer4.2.conv3 · gradients"),
     ):
         walk(f"numerics.{name}", key, layer)
+    walk("numerics.filter", "slash", "words of a layer's name")
+    program.send("o", "enter")
+    program.shows("· /o")
+    program.press("n")
+    program.until(lambda: chosen_layer(walk) == "layer3.0.conv1", "the next match")
+    walk("numerics.previous", "N", lambda: chosen_layer(walk) == "layer4.2.conv3")
+    program.press("escape")
+    program.until(walk.gone("· /o"), "all layers")
     walk("numerics.part", "tab", "14,297 · outputs")
     walk("numerics.close", "n", walk.gone("layers by risk"))
     program.send("n", "tab", "tab", "down")
@@ -248,6 +256,12 @@ def numerics(walk):
     program.shows("layer3.0.conv1 · gradients")
     program.press("backspace")
     program.until(walk.gone("layers by risk"), "the charts")
+
+
+def chosen_layer(walk):
+    """Return the layer under the cursor."""
+    found = re.search(r"▸ (\S+)", walk.program.text)
+    return found[1] if found else ""
 
 
 def pictures_screen(walk):
@@ -275,6 +289,13 @@ def pictures_screen(walk):
         before = sample_chosen(walk)
         walk(f"pictures.{name}", key, lambda before=before: sample_chosen(walk) not in ([], before))
         assert (sample_chosen(walk) == first) == is_first
+    walk("pictures.filter", "slash", "words of a class or of")
+    program.send(*"png", "enter")
+    program.shows(" /png")
+    walk("pictures.match", "n", lambda: sample_chosen(walk) not in ([], first))
+    walk("pictures.match_before", "N", lambda: sample_chosen(walk) == first)
+    program.press("escape")
+    program.until(walk.gone(" /png"), "all images")
     walk("pictures.open", "enter", "worst · 1 of 40")
     walk("pictures.copy", "c", "is in the clipboard")
     program.press("backspace")
@@ -312,6 +333,15 @@ def ranks(walk):
     for start, end in (("home", "end"), ("g", "G")):
         walk("ranks.last", end, lambda: rows(walk).endswith("64"))
         walk("ranks.first", start, lambda: rows(walk) == first)
+    walk("ranks.filter", "slash", "words of a rank, its host")
+    program.send("1", "enter")
+    program.shows(" · /1")
+    part = re.compile(r"ranks · (\d+-\d+) of")
+    before = part.findall(program.text)
+    walk("ranks.match", "n", lambda: part.findall(program.text) not in ([], before))
+    walk("ranks.match_before", "N", lambda: part.findall(program.text) == before)
+    program.press("escape")
+    program.until(walk.gone(" · /1"), "all ranks")
     walk("ranks.sort", "s", " of 64 by slowest")
     walk("ranks.close", "R", walk.gone(" of 64 by"))
     program.send("R", "s", "s", "pagedown", "down", "k")

@@ -113,6 +113,9 @@ def comparing(walk):
     walk("compare.log_axis", "y", "log axis ─")
     walk("compare.smoothing", "s", "not smoothed")
     walk("compare.all_values", "z", "all values")
+    walk("compare.filter", "slash", "words of a setting or")
+    program.press("escape")
+    program.until(walk.gone("words of a setting or"), "the differences")
     walk("compare.focus", "tab", walk.recoloured(0, 1))
     for first, last in (("home", "end"), ("g", "G")):
         walk("compare.last", last, lambda: at_step(walk) > 14_000)
