@@ -2,9 +2,10 @@
 
 `text-disabled` is a colour here: Textual's own value, `auto 38%`, has no effect within a line of text.
 
-A curve of a run has the colour of its role: of train, of validation, of the device. Runs that are compared
-have the colours of Okabe and Ito, distinguishable with any colour vision. An accent colour marks the
-selection; green, amber and red are only for states. `selected` is the ground of a selected row.
+A curve of a run has the colour of its role: of train, of validation, of the device. On a screen with colours
+that name a run, or a part of the memory, there are no roles: they are those of Okabe and Ito, made unlike the
+colours of states. An accent colour marks the selection; green, amber and red are only for states. `selected`
+is the ground of a selected row.
 """
 
 from rich.style import Style as RichStyle
@@ -18,7 +19,7 @@ _SERIES = {
     "device-curve": "#2fa37f",
     "series-1": "#56b4e9",
     "series-2": "#e69f00",
-    "series-3": "#009e73",
+    "series-3": "#159352",
     "series-4": "#cc79a7",
     "series-5": "#f0e442",
     "series-6": "#d55e00",
@@ -70,10 +71,10 @@ LIGHT = Theme(
         "validation-curve": "#ab4300",
         "device-curve": "#007556",
         "series-1": "#0072b2",
-        "series-2": "#a36100",
-        "series-3": "#00795a",
+        "series-2": "#9b6437",
+        "series-3": "#456640",
         "series-4": "#a8437b",
-        "series-5": "#7d7500",
+        "series-5": "#443d0d",
         "series-6": "#b04500",
         "series-7": "#5b4bc4",
         "series-8": "#59636d",

@@ -19,7 +19,7 @@ _SIGHT = {
 XTERM = {"bright_blue": "#5c5cff", "magenta": "#cd00cd", "yellow": "#cdcd00", "green": "#00cd00"}
 LINUX = {"bright_blue": "#5555ff", "magenta": "#aa00aa", "yellow": "#aa5500", "green": "#00aa00"}
 
-_LEAST, _LEAST_OF_16 = 20, 14
+_LEAST, _LEAST_OF_16, _LEAST_OF_SERIES = 20, 14, 5
 """The least distance of two curves in CIELAB; about 2 can just be seen where they touch."""
 
 _ON_ROWS = ("foreground", "quiet", "text-accent", "text-warning", "text-error", "text-success")
@@ -50,6 +50,18 @@ def test_curves_of_train_validation_and_device_and_warnings_are_told_apart(theme
         colours.append(theme.warning)
     seen = [lab(np.clip(_SIGHT[sight] @ linear(colour), 0, 1)) for colour in colours]
     assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > _LEAST
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("sight", _SIGHT)
+def test_runs_and_parts_of_memory_are_told_apart_and_none_looks_like_a_state_beside_them(theme, sight):
+    series = [theme.variables[f"series-{number}"] for number in range(1, 9)]
+    seen = [lab(np.clip(_SIGHT[sight] @ linear(colour), 0, 1)) for colour in series]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > _LEAST_OF_SERIES
+    assert min(contrast(colour, theme.background) for colour in series) >= 4.5
+    if sight == "usual":  # others know a state by its sign and its words
+        states = [lab(linear(colour)) for colour in (theme.warning, theme.error, theme.success)]
+        assert min(np.linalg.norm(one - state) for one in seen for state in states) > _LEAST_OF_16
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
