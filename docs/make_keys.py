@@ -48,7 +48,7 @@ name. Keys in the bottom line can be clicked. All can be changed in `keys.toml` 
     pause = "p"
     checkpoint = "ctrl+s,c"
 
-Lists, logs and rows of pictures have the same keys everywhere: arrows or `j` and `k`, page keys, `home` or
+Lists, logs and rows of images have the same keys everywhere: arrows or `j` and `k`, page keys, `home` or
 `g`, `end` or `G`, and the wheel. In a list, `/` leaves the lines with some words, and `n` and `N` go
 through them; a click chooses a line, a second one opens it. In a chart, the wheel shows fewer or more steps
 and a second click all; on the timeline, the wheel goes back in time. A key that does nothing on a screen says
