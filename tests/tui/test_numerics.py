@@ -187,9 +187,12 @@ async def test_arrows_choose_a_layer_and_tab_a_part(stage):
         assert "layer4.2.conv3 · gradients" in frame(app)
 
 
-async def test_layers_are_searched_and_n_goes_to_the_next_match(stage):
-    async with stage.live(demo_source(looked()), (80, 24)) as (app, pilot):
-        await pilot.press("n", "slash", *"Conv", "enter")
+@pytest.mark.parametrize("size", [(60, 16), (80, 24)])
+async def test_layers_are_searched_and_n_goes_to_the_next_match(stage, size):
+    async with stage.live(demo_source(looked()), size) as (app, pilot):
+        await pilot.press("n", "slash", *"Conv")
+        assert frame(app).splitlines()[-1].strip() == "Conv"  # the last line, and nothing is scrolled
+        await pilot.press("enter")
         text = frame(app)
         assert "· /conv" in text
         assert "layer4.2.conv3" in text
@@ -201,7 +204,8 @@ async def test_layers_are_searched_and_n_goes_to_the_next_match(stage):
         await pilot.press("slash", *"qq", "enter")
         assert "no layer has these words: esc shows all" in frame(app)
         await pilot.press("escape")
-        assert "· /conv" not in frame(app)
+        assert "· /" not in frame(app)
+        await pilot.press("end")
         assert "fc" in frame(app)
         await pilot.press("n")
         assert app.screen.where == "live"

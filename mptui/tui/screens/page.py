@@ -90,17 +90,13 @@ def _reached(breakpoints: list[tuple[int, str]], cells: int) -> str:
 
 
 class SearchField(Input):
-    """The words of a search, in a line that is shown while they are typed.
+    """The words of a search, in place of the line of keys while they are typed.
 
     Args:
         hint: What the words are of.
     """
 
-    DEFAULT_CSS = """
-    SearchField { display: none; height: 1; border: none; padding: 0 2; background: $panel; }
-    SearchField.-asking { display: block; }
-    Screen.-tiny SearchField, Screen.-flat SearchField { display: none; }
-    """
+    DEFAULT_CSS = "SearchField { display: none; height: 1; border: none; padding: 0 2; background: $panel; }"
 
     def __init__(self, hint: str) -> None:
         super().__init__(placeholder=hint, compact=True, id="search")
@@ -110,6 +106,12 @@ class SearchedPage(Page):
     """Has a list of which a search leaves the lines with all its words; it yields a `SearchField`."""
 
     AUTO_FOCUS = ""
+    DEFAULT_CSS = """
+    SearchedPage.-asking {
+        KeyBar { display: none; }
+        SearchField { display: block; }
+    }
+    """
 
     @abstractmethod
     def searched(self, words: list[str]) -> None:
@@ -125,7 +127,7 @@ class SearchedPage(Page):
 
     def action_filter(self) -> None:
         """Ask for words."""
-        self._field.add_class("-asking")
+        self.add_class("-asking")
         self._field.focus()
 
     def action_match(self, way: int) -> None:
@@ -138,7 +140,7 @@ class SearchedPage(Page):
 
     @on(Input.Submitted, "#search")
     def _search_chosen(self) -> None:
-        self._field.remove_class("-asking")
+        self.remove_class("-asking")
         self.to_list()
 
     def to_list(self) -> None:
@@ -148,7 +150,7 @@ class SearchedPage(Page):
     def end_search(self) -> bool:
         """Show all lines again; return whether there was a search."""
         field = self._field
-        if not field.value and not field.has_class("-asking"):
+        if not field.value and not self.has_class("-asking"):
             return False
         field.value = ""
         self._search_chosen()

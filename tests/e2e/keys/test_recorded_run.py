@@ -336,6 +336,7 @@ def ranks(walk):
     walk("ranks.filter", "slash", "words of a rank, its host")
     program.send("1", "enter")
     program.shows(" · /1")
+    program.shows("R charts")
     part = re.compile(r"ranks · (\d+-\d+) of")
     before = part.findall(program.text)
     walk("ranks.match", "n", lambda: part.findall(program.text) not in ([], before))
