@@ -29,6 +29,7 @@ PAGES = {
     "packed": "images packed into large files",
     "pictures": "pictures of a validation",
     "python": "mptui from Python",
+    "recipes": "what suits a set, and how long to train",
     "scaling": "how a training scales",
     "several-gpus": "several GPUs, several nodes",
     "sharing": "to show a run to others",

@@ -11,6 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.suggester import Suggester
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -239,7 +240,7 @@ class Cost(Static):
 # ----------------------------------------
 
 
-class SampleStrip(Static):
+class SampleStrip(Widget):
     """As many pictures as fit, cut to squares of the strip's height, in half blocks.
 
     Args:
@@ -247,7 +248,7 @@ class SampleStrip(Static):
     """
 
     def __init__(self, *, ascii_only: bool, id: str | None = None) -> None:
-        super().__init__(markup=False, id=id)
+        super().__init__(id=id)
         self._ascii_only = ascii_only
         self._pictures: Sequence[Image] = ()
 
@@ -255,17 +256,15 @@ class SampleStrip(Static):
         """Show these pictures, RGB."""
         if pictures is not self._pictures:
             self._pictures = pictures
-            self.on_resize()
+            self.refresh()
 
-    def on_resize(self) -> None:
+    def render(self) -> Content:
         """Draw as many as there is room for now."""
         width, rows = self.content_size
         shown = self._pictures[: (width + 1) // (2 * rows + 1)] if rows else ()
         ascii_only = self._ascii_only or self.app.no_color
         drawn = [_square(picture, 2 * rows, ascii_only) for picture in shown]
-        self.update(
-            Content("\n").join(Content(" ").join(line) for line in zip(*drawn, strict=True)), layout=False
-        )
+        return Content("\n").join(Content(" ").join(line) for line in zip(*drawn, strict=True))
 
 
 def _square(picture: "Image", side: int, ascii_only: bool) -> list[Content]:
