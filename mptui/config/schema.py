@@ -382,8 +382,7 @@ class TrainingConfig(Table):
     """Duration of the run, as 90m, 2h or 1h30m, over restarts and without pauses: as many steps are taken as
     fit, by the measured rate, and the schedule ends with them; unset: not limited."""
     epochs: Annotated[Count, _OF_LENGTH] = 10
-    """Passes over the training set. Not set, with few images in class folders: as many as have 1,000 steps,
-    at most 100."""
+    """Passes over the training set."""
     max_steps: Count | None = None
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
     batch_size: Annotated[Count, _OF_LOADER] = 64

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.config.keys import value_of
 from mptui.config.resolve import resolve
 from mptui.engine.optim.schedule import scaled_lr
 from mptui.errors import ConfigError
@@ -107,42 +106,35 @@ def test_segmentation_has_defaults_that_take_enough_steps_on_few_images():
     assert resolved.sources["training.batch_size"] == "default [segmentation.training]"
 
 
-def steps_of(plan):
-    training = plan.config.training
-    return training.batch_size, training.epochs, scaled_lr(training)
+def batch_of(plan):
+    return plan.config.training.batch_size, scaled_lr(plan.config.training)
 
 
 @pytest.mark.parametrize(
     ("folders", "sets", "expected"),
     [
-        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (8, 40, 0.0125)),
-        ({"a": 120, "b": 125}, (), (8, 40, 0.0125)),  # a fifth is held out
-        ({"a": 6, "b": 6}, (), (8, 100, 0.0125)),
-        ({"a": 640, "b": 640}, (), (64, 63, 0.1)),
-        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 21, 0.1)),
-        ({"a": 120, "b": 125}, ("training.epochs=3",), (8, 3, 0.0125)),
-        ({"a": 120, "b": 125}, ("training.lr=0.05",), (64, 100, 0.05)),  # the batch that it is meant for
-        ({"a": 120, "b": 125}, ("training.max_steps=9",), (8, 10, 0.0125)),
-        ({"a": 120, "b": 125}, ("training.optimizer=adamw", "training.lr=1e-3"), (64, 100, 1e-3)),
-        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, 40, pytest.approx(1e-3 / 8**0.5, rel=0.5))),
+        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (8, 0.0125)),
+        ({"a": 120, "b": 125}, (), (8, 0.0125)),  # a fifth is held out
+        ({"a": 6, "b": 6}, (), (8, 0.0125)),
+        ({"a": 400, "b": 400}, (), (32, 0.05)),
+        ({"a": 640, "b": 640}, (), (64, 0.1)),
+        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 0.1)),
+        ({"a": 120, "b": 125}, ("training.lr=0.05",), (64, 0.05)),  # the batch that it is meant for
+        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, pytest.approx(1e-3 / 8**0.5, rel=0.5))),
     ],
 )
-def test_few_images_get_a_batch_a_rate_and_epochs_of_enough_steps(tmp_path, folders, sets, expected):
+def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_path, folders, sets, expected):
     class_folders(tmp_path, folders, size=(8, 8))
     plan = planned_on(tmp_path, *sets)
-    assert steps_of(plan) == expected
-    asked = {given.partition("=")[0] for given in sets}
-    for key, usual in (("training.batch_size", 64), ("training.epochs", 10)):
-        is_chosen = plan.resolved.sources[key].startswith("chosen: ")
-        assert is_chosen == (value_of(plan.config, key) != usual and key not in asked)
+    assert batch_of(plan) == expected
+    is_chosen = plan.resolved.sources["training.batch_size"].startswith("chosen: ")
+    assert is_chosen == (expected[0] not in {4, 64})
 
 
-def test_a_set_has_the_batch_and_epochs_of_the_files_that_it_was_prepared_from(tmp_path):
-    class_folders(tmp_path / "files", {"a": 50, "b": 51}, size=(8, 8))
+def test_a_set_has_the_batch_of_the_files_that_it_was_prepared_from(tmp_path):
+    class_folders(tmp_path / "files", {"a": 500, "b": 138}, size=(8, 8))
     prepared(tmp_path / "files", tmp_path / "set")
-    assert (
-        steps_of(planned_on(tmp_path / "files")) == steps_of(planned_on(tmp_path / "set")) == (8, 91, 0.0125)
-    )
+    assert [batch_of(planned_on(tmp_path / name)) for name in ("files", "set")] == [(16, 0.025)] * 2
 
 
 def planned_on(folder, *sets):

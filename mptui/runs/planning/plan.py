@@ -327,8 +327,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         config.model_copy(update={"model": model}), task, device.kind, why
     ).items():
         changes[key], sources[f"data.{key}"] = value, source
-    steps = step_choices(config, sources, task)
-    sources |= {key: source for key, (_, source) in steps.items()}
+    batch = batch_choices(config, sources, task)
+    sources |= {key: source for key, (_, source) in batch.items()}
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)
         sources["data.samples"] = why
@@ -345,7 +345,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if own_names(config):
         code = code.model_copy(update={"folder": absolute(code.folder or ".")})
     filled = config.model_copy(update={"model": model, "data": data, "code": code})
-    filled = with_values(filled, {key: value for key, (value, _) in steps.items()})
+    filled = with_values(filled, {key: value for key, (value, _) in batch.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
 
 
@@ -534,48 +534,36 @@ def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | 
     return {key: (list(known[key]), source) for key, values in given.items() if values is None}
 
 
-# Chooses what a set of few images needs of batch and epochs, where nobody has set them
-# --------------------------------------------------------------------------------------
+# Chooses the batch for a set of few images, and its rate, where nobody has set either
+# -----------------------------------------------------------------------------------
 
 LEAST_STEPS = 16
 """Steps of an epoch from which a batch is small enough: with fewer, the rate decays before much is learnt."""
 SMALLEST_BATCH = 8
 """BatchNorm's statistics of fewer samples are noise (Wu & He 2018, figure 1)."""
-RUN_STEPS = 1_000
-"""Steps from which a run from random weights is long enough, if its epochs don't exceed `MOST_EPOCHS`."""
-MOST_EPOCHS = 100
 
-_BATCH, _EPOCHS = "training.batch_size", "training.epochs"
-_RATES = ("training.lr", "training.lr_batch_size", "training.lr_scaling", "training.accumulate")
+_BATCH, _RATE_BATCH, _SCALING = (f"training.{key}" for key in ("batch_size", "lr_batch_size", "lr_scaling"))
+_OPEN = (_BATCH, _RATE_BATCH, _SCALING, "training.lr", "training.accumulate")
 
 
-def step_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> Choices:
-    """Return batch, rate and epochs for few images with classes, by `table.key`; empty for other data.
+def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> Choices:
+    """Return batch and rate for few images with classes, by `table.key`; empty for other data.
 
     The rate keeps its proportion to the batch; of optimizers that divide by the size of gradients, to its
     root (Krizhevsky 2014).
     """
-    training = config.training
-    are_open = [
-        all(sources[key].startswith("default") for key in keys) for keys in ((_BATCH, *_RATES), (_EPOCHS,))
-    ]
-    if task != CLASSIFICATION or not any(are_open):
+    usual = config.training.batch_size
+    if task != CLASSIFICATION or not all(sources[key].startswith("default") for key in _OPEN):
         return {}
-    count = few_samples(config.data, LEAST_STEPS * RUN_STEPS)
+    count = few_samples(config.data, LEAST_STEPS * usual)
     if count is None:
         return {}
+    batch = max(SMALLEST_BATCH, 2 ** int(log2(max(1.0, count / LEAST_STEPS))))
+    if batch >= usual:
+        return {}
     source = f"chosen: {count:,} training images"
-    batch, choices = training.batch_size, Choices()
-    if are_open[0] and (fitting := max(SMALLEST_BATCH, 2 ** int(log2(count / LEAST_STEPS)))) < batch:
-        scaling = "linear" if training.optimizer == "sgd" else "sqrt"
-        choices |= {_BATCH: (fitting, source), "training.lr_batch_size": (batch, source)}
-        choices |= {"training.lr_scaling": (scaling, source)}
-        batch = fitting
-    steps = -(-count // (batch * training.accumulate))
-    is_free = [training.max_steps, training.time, config.model.weights] == [None] * 3
-    if are_open[1] and is_free and (epochs := min(MOST_EPOCHS, -(-RUN_STEPS // steps))) > training.epochs:
-        choices[_EPOCHS] = (epochs, source)
-    return choices
+    scaling = "linear" if config.training.optimizer == "sgd" else "sqrt"
+    return {key: (value, source) for key, value in zip(_OPEN, (batch, usual, scaling), strict=False)}
 
 
 # Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one
