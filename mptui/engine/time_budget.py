@@ -179,8 +179,10 @@ class TimeBudget(Hook, SyncPart):
         if not state_dict or not self.active:
             return
         self._pace.load_state_dict(state_dict["pace"])
-        is_same = state_dict["time"] == self._context.job.config.training.time
-        self._take(int(state_dict["planned"]) if is_same else self._total())
+        total = int(state_dict["planned"])
+        if state_dict["time"] != self._context.job.config.training.time:
+            total = self._context.ranks.broadcast(self._total())  # each rank has a clock of its own
+        self._take(total)
 
     def _due(self) -> int:
         """Return the steps of the whole run if they are to be counted anew; 0: not now."""

@@ -25,6 +25,7 @@ from mptui.events import (
     Forked,
     ImagesGenerated,
     LayersThawed,
+    LengthPlanned,
     LossScale,
     MemorySample,
     Numerics,
@@ -67,6 +68,9 @@ KINDS = {
     "phase": lambda at, y: PhaseChanged(**at, phase="compiling", detail="x"),
     "progress": lambda at, y: Progress(**at, phase="validating", done=1, total=9),
     "epoch": lambda at, y: EpochStarted(**at, epoch=at["step"] // 9 + 1, epochs=9, steps=9),
+    "planned": lambda at, y: LengthPlanned(
+        **at, epochs=5, total_steps=40, planned_lr=[[at["step"], 0.1], [40, 0.0]]
+    ),
     "validated": lambda at, y: Validated(**at, epoch=1, loss=y, metrics={"acc1": y}, seconds=2.0, best=y > 0),
     "ended": lambda at, y: EpochFinished(
         **at,

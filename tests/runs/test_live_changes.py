@@ -163,6 +163,10 @@ CHANGES = {
     "training.loss": Change("dice"),
     "training.class_weights": Change("[1.0, 4.0, 1.0, 1.0]", slow=True),
     "training.label_smoothing": Change("0.3", "classes", slow=True),
+    "training.time": Change(  # it is over, at the end of the next step
+        "0.001s",
+        acts=lambda changed, unchanged: len(changed.of(Step)) < len(unchanged.of(Step)),
+    ),
     "training.early_stopping_patience": Change(
         "1", "still", lambda *runs: [len(ran.of(EpochFinished)) for ran in runs] == [2, 4], slow=True
     ),

@@ -9,7 +9,7 @@ from mptui.runs.store.directory import create_run
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import QUIET, plan_of
 
-TIME_S, PAUSE_S = 2.0, 1.2
+TIME_S, PAUSE_S = 1.0, 1.2
 TIMED = {
     **QUIET,
     "model.name": "unet",

@@ -563,7 +563,8 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
         return {}
     source = f"chosen: {count:,} training images"
     scaling = "linear" if config.training.optimizer == "sgd" else "sqrt"
-    return {key: (value, source) for key, value in zip(_OPEN, (batch, usual, scaling), strict=False)}
+    chosen = {_BATCH: batch, _RATE_BATCH: usual, _SCALING: scaling}
+    return {key: (value, source) for key, value in chosen.items()}
 
 
 # Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one
