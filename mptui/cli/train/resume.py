@@ -40,7 +40,7 @@ class ResumeOutput(o.QuietOutput):
 
 def resume(
     ctx: typer.Context,
-    settings: Annotated[o.SettingOptions, "epochs workers device price_per_hour sets trust_code"],
+    settings: Annotated[o.SettingOptions, "epochs time workers device price_per_hour sets trust_code"],
     launch: o.Launch,
     options: Annotated[ResumeOptions, "run moved_data fork at profile name runs_dir detach isolate"],
     output: ResumeOutput,
