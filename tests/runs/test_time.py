@@ -7,27 +7,14 @@ from mptui.events import Paused, RunFinished
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.store.journal import read_journal
-from tests.made.runs import QUIET, plan_of
+from tests.made.runs import UNET, plan_of
 
 TIME_S, PAUSE_S = 1.0, 1.2
-TIMED = {
-    **QUIET,
-    "model.name": "unet",
-    "model.width": 4,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 32,
-    "data.workers": 0,
-    "training.batch_size": 8,
-    "logging.step_interval_s": 0,
-    "hardware.device": "cpu",
-}
 
 
 def trained(run, time_of_run, *, resume=False, stops=False):
     """Train with a pause at the beginning, and stop after it or go on; return the result."""
-    session = Session(plan_of(TIMED | {"training.time": time_of_run}), run, resume=resume)
+    session = Session(plan_of(UNET | {"training.time": time_of_run}), run, resume=resume)
     session.mailbox.post(Command("pause"))
     heard = session.listen()
     session.start()
