@@ -242,15 +242,13 @@ def has_more(context: TrainContext) -> bool:
 def ended_by(context: TrainContext) -> tuple[str, str] | None:
     """Return the setting by which a run has ended, and what has reached it; None if it goes on."""
     cursor, training, best = context.state.cursor, context.job.config.training, context.state.best
-    asked = context.state.given.config.training
-    is_timed = training.time is not None and training.max_steps != asked.max_steps
     if cursor.epoch >= training.epochs:
-        reached = "1 epoch is" if cursor.epoch == 1 else f"{cursor.epoch:,} epochs are"
-        return TIME if is_timed else EPOCHS, f"{reached} trained"
+        return EPOCHS, "1 epoch is trained" if cursor.epoch == 1 else f"{cursor.epoch:,} epochs are trained"
     begun = cursor.epoch_step > 0
     if enough_steps(context):
         unmeasured = begun and cursor.measured_at != context.state.step
-        limit = TIME if is_timed else MAX_STEPS
+        is_asked = training.max_steps == context.state.given.config.training.max_steps
+        limit = MAX_STEPS if is_asked else TIME
         return None if unmeasured else (limit, f"{context.state.step:,} steps are taken")
     patience = training.early_stopping_patience
     is_patient = patience is None or best.epochs_since < patience
