@@ -52,7 +52,8 @@ Lists, logs and rows of images have the same keys everywhere: arrows or `j` and 
 `g`, `end` or `G`, and the wheel. In a list, `/` leaves the lines with some words, and `n` and `N` go
 through them; a click chooses a line, a second one opens it. In a chart, the wheel shows fewer or more steps
 and a second click all; on the timeline, the wheel goes back in time. A key that does nothing on a screen says
-once what it is for.
+once what it is for. The escape key counts 30 ms after it is pressed, as a sequence of another key could begin
+with it: `ESCDELAY=100` (in milliseconds, as for curses) suits a line that is slower than SSH.
 
 Colours are dark or light as the terminal's background, which is asked for at the start. `ctrl+t` chooses
 another theme, also for the next start; `MPTUI_THEME=dark`, `light` or `ansi` (the terminal's sixteen colours)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
@@ -26,6 +27,7 @@ from mptui.io.streams import lossy_stream
 from mptui.processes.start import leave_session
 from mptui.text import clean
 from mptui.tui.terminal.background import QUESTION, Answers, Background, can_be_asked
+from mptui.tui.terminal.garbage import spare_searches
 
 # Calls a person who looks at another window: the terminal's bell, or its notification by OSC 9 or OSC 777
 # --------------------------------------------------------------------------------------------------------
@@ -105,6 +107,16 @@ def _through_tmux(sequence: str) -> str:
 _LOOK_S = 0.1
 _MOST_BYTES = 4096
 
+ESCAPE_S = 0.03
+"""Time after which an escape alone is the key; Textual's 0.1 is felt. ESCDELAY names another, as for curses.
+
+A terminal writes the characters of a sequence at once, and SSH sends them in one packet: what comes later is
+another key.
+"""
+
+if "ESCDELAY" not in os.environ:
+    constants.ESCAPE_DELAY = ESCAPE_S  # type: ignore[misc]
+
 
 class SteadyDriver(LinuxDriver):
     """Reads any bytes; leaves application mode before starting it again, on the event loop."""
@@ -135,9 +147,11 @@ class SteadyDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Read keys until the application ends. What is no UTF-8 becomes U+FFFD; nothing here raises."""
         parser, decoder = XTermParser(self._debug), getincrementaldecoder("utf-8")("replace")
+        typed = ""
         while not self.exit_event.is_set():
             try:
-                data = self._read()
+                # what was typed may end with an escape, which is a key unless more comes in this time
+                data = self._read(min(constants.ESCAPE_DELAY, _LOOK_S) if typed else _LOOK_S)
                 if data == b"":  # the terminal is gone: the end of the program comes by a signal
                     self.exit_event.wait(_LOOK_S)
                 typed, light = self._answers.take(decoder.decode(data or b""))
@@ -157,10 +171,10 @@ class SteadyDriver(LinuxDriver):
             columns = lines = 0
         return (columns, lines) if columns and lines else super()._get_terminal_size()
 
-    def _read(self) -> bytes | None:
-        """Return what has been typed; None if nothing was in `_LOOK_S`, b"" if the terminal is gone."""
+    def _read(self, within_s: float) -> bytes | None:
+        """Return what has been typed; None if nothing was in that time, b"" if the terminal is gone."""
         try:
-            ready, _, _ = select.select([self.fileno], [], [], _LOOK_S)
+            ready, _, _ = select.select([self.fileno], [], [], within_s)
             return os.read(self.fileno, _MOST_BYTES) if ready else None
         except OSError:
             return b""
@@ -397,6 +411,7 @@ def _as_child(run: Callable[[Part], int], said: int, attributes: list[Any]) -> i
     """Call `run` in the child, and tell the parent how it goes."""
     global _child
     _child = _Child(said, attributes)
+    spare_searches()
     _ask_for_hang_up(os.getppid())
     code = run(partial(_child.tell, _PARTS))
     tell_left()
