@@ -366,7 +366,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
         color: ansi_bright_white;
         background: ansi_bright_black;
     }
-    App:nocolor CommandList > .option-list--option-highlighted { text-style: bold underline; }
+    App:nocolor CommandList > .option-list--option-highlighted { text-style: reverse; }
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
         super().__init__(runs, keymap or Keymap(), ascii_only=ascii_only)
         for each in THEMES:
             self.register_theme(each)
-        self.theme = theme or theme_of_terminal()
+        self.theme = theme or theme_of_terminal(colours=self.console.color_system)
         self._follows_terminal = theme is None
         self._first = first
         self._key_queue = KeyQueue(self, self._hand_over)
@@ -444,8 +444,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
         keys = screen.keys_now(also_letters=True) if isinstance(screen, Page) else heard_on("app")
         for key in by_use(keys, load_list("used")):
             if key.palette:
-                shown = f"{display(key, self.keymap.keys)}  {key.id}"
-                yield SystemCommand(key.help, shown, partial(self._do, key))
+                yield SystemCommand(key.help, display(key, self.keymap.keys), partial(self._do, key))
         if isinstance(screen, Page):
             yield from (SystemCommand(*each, discover=False) for each in screen.by_name())
         for page, words in PAGES.items():
@@ -526,9 +525,13 @@ def chosen_theme(environ: Mapping[str, str] = os.environ) -> str | None:
     return chosen if chosen in known else None
 
 
-def theme_of_terminal(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the theme until the terminal has told of its background: by TERM and COLORFGBG."""
-    if environ.get("TERM") == "linux":
+def theme_of_terminal(environ: Mapping[str, str] = os.environ, *, colours: str | None = None) -> str:
+    """Return the theme until the terminal has told of its background: by TERM and COLORFGBG.
+
+    In sixteen colours (`colours` is Rich's "standard"), a colour of our own would become the next of the
+    sixteen: orange red, as an error is, and green white.
+    """
+    if environ.get("TERM") == "linux" or colours == "standard":
         return ANSI.name
     return LIGHT.name if is_light_by_environment(environ) else DARK.name
 

@@ -46,6 +46,7 @@ class BoundKey:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
+    `display` stands for the keys in the bottom line, also for those of the actions beside it.
     `when` is the state of the run in which the key does something; several: it has several ranks, or the
     machine several devices; alert: one is shown; typing: a text field has the focus, which takes letters for
     itself; listed: a list beside other things has the focus; spare: in any, where the keys of the screen
@@ -358,11 +359,18 @@ def _bound(key: BoundKey) -> list[Binding]:
 
 def display(key: BoundKey, keymap: Mapping[str, str]) -> str:
     """Return the keys as text: `space`, `1-9`, `escape / backspace`."""
-    if key.display and key.id not in keymap:
+    if "{n}" in key.action and key.display and key.id not in keymap:
         return key.display
     keys = keymap.get(key.id, key.keys).split(",")
     names = dict.fromkeys(_key_name(name) for name in keys)
     return " / ".join(names)
+
+
+def display_in_line(key: BoundKey, keymap: Mapping[str, str]) -> str:
+    """Return the key as the bottom line has it: the first, or what stands for several actions (`up/down`)."""
+    if key.display and key.id not in keymap:
+        return key.display
+    return display(key, keymap).split(" / ")[0]
 
 
 def _key_name(key: str) -> str:

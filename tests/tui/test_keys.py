@@ -17,7 +17,7 @@ from mptui.tui.dialogs.questions import (
     SwitchProfileDialog,
     UndoDialog,
 )
-from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, load_keymap
+from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, display_in_line, load_keymap
 from mptui.tui.screens.compare import CompareScreen
 from mptui.tui.screens.detection import DataField, DetectionScreen
 from mptui.tui.screens.fork import ForkDialog
@@ -121,6 +121,12 @@ def test_the_help_of_a_key_fits_a_line_of_the_help():
 def test_no_file_is_no_change(tmp_path):
     loaded = load_keymap(tmp_path)
     assert (loaded.keys, loaded.warnings) == ({}, [])
+
+
+def test_the_help_names_the_keys_of_each_action_and_the_bottom_line_those_of_both():
+    closer = next(key for key in KEYS if key.id == "live.closer")
+    assert (display(closer, {}), display_in_line(closer, {})) == ("+ / =", "+/-")
+    assert display_in_line(closer, {"live.closer": "a,b"}) == "a"
 
 
 def test_remap_is_taken_and_shown(keymap):

@@ -392,6 +392,33 @@ async def test_an_ended_run_says_what_came_of_it_and_what_to_do_next(stage, size
         assert words in text
 
 
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (140, 45)])
+async def test_what_to_do_after_a_failure_is_said_to_its_last_word(stage, size):
+    hint = (
+        "try a lower learning rate (--lr); clip gradients (--set training.clip_grad_norm=1.0); warm up LAST"
+    )
+    message = "training diverged: the loss was far too high for 20 steps in a row"
+    ended = RunFinished(time=START + 3000, status="diverged", exit_code=5, message=message, hint=hint)
+    async with stage.live(demo_source(), size) as (app, pilot):
+        await put(app, pilot, ended)
+        text = frame(app)
+        assert "next          try a lower" in text
+        assert any("LAST" in line and line.startswith(("│  ", "  ")) for line in text.splitlines())
+        assert "diverged: training" not in text
+        await pilot.press("l")
+        assert "clip_grad_norm=1.0" in frame(app).partition(" log ")[2]
+
+
+async def test_the_log_begins_with_the_beginning_of_a_line(stage):
+    ended = RunFinished(time=START + 3000, status="failed", exit_code=1, message="word " * 100)
+    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
+        await put(app, pilot, ended)
+        await pilot.press("h")
+        first = frame(app).partition(" log ")[2].splitlines()[1]
+    assert first.split()[1].count(":") == 2
+    assert "…" in first
+
+
 async def test_a_small_screen_prints_nothing_that_is_not_measured(stage, chance):
     cpu = run_started(device="cpu", device_name="EPYC")
     busy = DeviceSample(time=START + 100, step=1, name="EPYC", utilisation=0.5)

@@ -79,6 +79,8 @@ def test_a_terminal_that_tells_of_a_light_ground_is_met_by_the_light_theme(tmp_p
     assert chosen_theme(environ) is None
     assert theme_of_terminal(environ) == theme
     assert theme_of_terminal(environ | {"TERM": "linux"}) == "ansi"
+    assert theme_of_terminal(environ, colours="standard") == "ansi"
+    assert theme_of_terminal(environ, colours="256") == theme
 
 
 @pytest.mark.parametrize("text", ["", "no theme", "\x1b[2J", "x" * 1000])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from mptui import text as fmt
 from mptui.data.dataset import PathTable
 from mptui.data.decode import EXTENSIONS, opened
 from mptui.data.layouts.split_words import TEST, TRAIN, VAL, is_plain_split, words_with_glued
@@ -299,7 +300,8 @@ def not_images(files: Sequence[str]) -> str:
     """Say how many files are left out as they aren't images, and their endings."""
     counted = Counter(os.path.splitext(file)[1].lower() for file in files)
     kinds = ", ".join(clean_name(ending) or "no extension" for ending, _ in counted.most_common(5))
-    return f"left out {len(files)} files that aren't images by their names: {kinds}"
+    which = "isn't an image by its name" if len(files) == 1 else "aren't images by their names"
+    return f"left out {fmt.counted(len(files), 'file')} that {which}: {kinds}"
 
 
 # Recognizes what mptui wrote: directories of runs, checkpoints, and results beside other files

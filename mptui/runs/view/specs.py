@@ -859,8 +859,9 @@ def _finish(view: ViewState, event: RunFinished) -> None:
     view.paused = view.is_beating = False
     view.alerts = []
     if event.status not in _AS_WANTED:
-        message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
-        view.open_alert(event, event.status, message, "bad")
+        status, message = event.status.replace("_", " "), "".join(event.message.splitlines()[:1])
+        words = [message] if status in message.partition(":")[0] else [status, *filter(None, [message])]
+        view.open_alert(event, event.status, ": ".join(words), "bad")
     elif event.concerns:
         view.end_alerts(*doubts.REMEDIES)  # it has them
         view.open_alert(event, "doubtful", "; ".join(event.concerns), "warn")
@@ -1048,10 +1049,12 @@ def _diagnose(view: ViewState, event: Diagnosed) -> None:
 
 
 def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
-    place = " ".join(word for word in (event.where, event.layer, event.operation) if word)
+    where = "" if event.where in event.layer.split() else event.where
+    place = " ".join(word for word in (where, event.layer, event.operation) if word)
     words = f"{event.problem}: {'first in ' + place if place else 'not reproduced'}"
     line = f"{words}; {event.detail}" if event.detail else words
-    return [(line, "warn"), *((f"try: {tip}", "plain") for tip in event.advice[:2])]
+    tips = (tip if tip.startswith("try ") else f"try: {tip}" for tip in event.advice[:2])
+    return [(line, "warn"), *((tip, "plain") for tip in tips)]
 
 
 def _recover(view: ViewState, event: Recovered) -> None:

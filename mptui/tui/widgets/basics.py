@@ -19,7 +19,7 @@ from mptui import text as fmt
 from mptui.events import DeviceSample, RunFinished
 from mptui.registry.names import SIXTEEN_BIT
 from mptui.text import clean, clean_lines
-from mptui.tui.keys import BoundKey, bindings, display, heard_on
+from mptui.tui.keys import BoundKey, bindings, display_in_line, heard_on
 
 if TYPE_CHECKING:
     from mptui.runs.view.numbers import Number
@@ -380,8 +380,9 @@ class KeyBar(Static):
 
 
 def _item(key: BoundKey, keymap: Mapping[str, str], word: str) -> Content:
-    first = display(key, keymap).split(" / ")[0]
-    return Content.assemble((first, "bold $footer-key-foreground"), (f" {word}", "$quiet"))
+    return Content.assemble(
+        (display_in_line(key, keymap), "bold $footer-key-foreground"), (f" {word}", "$quiet")
+    )
 
 
 # A list with a cursor, and the keys of lists

@@ -245,9 +245,7 @@ _ENDING = 14
 
 
 class ClosingPanel(Panel):
-    """The end of a run, over all its sessions: steps and time, the best, what went wrong, what to do next."""
-
-    DEFAULT_CSS = "ClosingPanel { height: 6; }"
+    """The end of a run, over all its sessions: steps and time, the best, all of what to do next."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("end of the run", id=id)
@@ -259,23 +257,29 @@ class ClosingPanel(Panel):
             return []
         *_, best = view.branch().words
         steps = f"{steps_words(view.step, view.total_steps)} steps"
-        return [
+        lines = [
             _said(
                 ended.status.replace("_", " "),
                 ", ".join([steps, f"{view.skipped_steps:,} skipped", *_returns(view)]),
             ),
             _said("time", time_words(ended.seconds, ended.total_s)),
             _said("best", best),
-            _next(ended),
+            *_next(ended, width),
         ]
+        self.styles.height = len(lines) + 2
+        return lines
 
 
-def _next(ended: RunFinished) -> Content:
-    """Return what to do next; empty if neither that nor the directory of the run is known."""
-    if ended.hint or not ended.directory:
-        return _said("next", ended.hint.partition("\n")[0]) if ended.hint else Content("")
-    action, _, command = next_command(Path(ended.directory), ended.status).partition(": ")
-    return _said(action, command)
+def _next(ended: RunFinished, width: int) -> Lines:
+    """Return what to do next, wrapped; empty if neither that nor the directory of the run is known."""
+    if ended.hint:
+        action, words = "next", ended.hint.partition("\n")[0]
+    elif ended.directory:
+        action, _, words = next_command(Path(ended.directory), ended.status).partition(": ")
+    else:
+        return [Content("")]
+    first, *more = Content(clean(words)).wrap(max(10, width - _ENDING))
+    return [_said(action, first.plain), *(_said("", line.plain) for line in more)]
 
 
 def _said(label: str, words: str) -> Content:
@@ -315,13 +319,18 @@ class LogPanel(Panel, can_focus=True):
         """Lay out the lines that fit, ending `_back` lines before the last."""
         height = self.content_size.height
         rows: list[Content] = []
+        oldest: Lines = []
         for line in reversed(view.log):
-            rows[:0] = _laid_out(line.time, line.text, line.tone, width)
+            oldest = _laid_out(line.time, line.text, line.tone, width)
+            rows[:0] = oldest
             if len(rows) >= height + self._back:
                 break
         self._back = max(0, min(self._back, len(rows) - height))
         end = len(rows) - self._back
-        return rows[max(0, end - height) : end]
+        start = max(0, end - height)
+        if 0 < start < len(oldest) and not self._back:
+            return [rows[0].append_text(" …"), *rows[start + 1 : end]]
+        return rows[start:end]
 
     def on_mouse_scroll_up(self) -> None:
         """Show earlier lines."""
