@@ -207,10 +207,19 @@ async def test_masks_have_a_legend(stage, tmp_path):
         heading = next(line for line in text.splitlines() if " prediction " in line)
         assert heading.strip("│ ").split() == ["image", "truth", "prediction", "errors"]
         assert text.count("25.0 % wrong") == 2
-        assert "██ hit  ██ missed  ██ extra" in text
+        assert "▕██▏ hit  ▕██▏ missed  ▕██▏ extra" in text  # framed: one is the ground of a theme
         assert "25.0 % wrong" in text
-        assert "██ tissue" in text
-        assert "██ ignored" in text
+        assert "▕██▏ tissue" in text
+        assert "▕██▏ ignored" in text
+
+
+async def test_a_legend_without_colours_has_the_signs_of_the_pictures(stage, tmp_path, monkeypatch):
+    masks = sample(4, RED, (64, 262), truth=None, predicted=None, probability=None, error=0.25)
+    shown = written(tmp_path, groups={"worst": [masks] * 4}, classes=("background", "tissue"))
+    async with stage.live(shown, (120, 35)) as (app, pilot):
+        monkeypatch.setattr(app, "no_color", True)
+        text = await opened(app, pilot)
+    assert "[--] hit  [==] missed  [@@] extra" in text
 
 
 @pytest.mark.parametrize(("size", "lines"), [((80, 24), 15), ((120, 35), 26)])

@@ -6,7 +6,7 @@ import os
 import struct
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
@@ -214,9 +214,18 @@ def _line(pixels: "Image", top: int, ascii_only: bool) -> Content:
     )
     if ascii_only:
         brightness = [sum(map(_brightness, pair)) / 2 for pair in zip(upper, lower, strict=True)]
-        return Content("".join(_RAMP[int(value * (len(_RAMP) - 1) / 255)] for value in brightness))
+        return Content("".join(map(_sign, brightness)))
     styles = (f"{_hex(one)} on {_hex(other)}" for one, other in zip(upper, lower, strict=True))
     return Content.assemble(*((_HALF_BLOCK * len(list(cells)), style) for style, cells in groupby(styles)))
+
+
+def sign_of(colour: Sequence[int]) -> str:
+    """Return the sign of a colour where there are no colours."""
+    return _sign(sum(colour) / len(colour))
+
+
+def _sign(brightness: float) -> str:
+    return _RAMP[int(brightness * (len(_RAMP) - 1) / 255)]
 
 
 def _rgb(pixel: object) -> tuple[int, int, int]:

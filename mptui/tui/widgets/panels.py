@@ -550,6 +550,11 @@ class PicturePanel(Panel):
         return None if self._ascii_only else graphics_of(self.app)
 
     @property
+    def in_signs(self) -> bool:
+        """Whether signs tell how bright a pixel is, as there are no colours."""
+        return self._ascii_only or self.app.no_color
+
+    @property
     def cell(self) -> tuple[int, int]:
         """Width and height in pixels of what a cell shows."""
         return (1, 2) if self.graphics is None else self.graphics.cell
@@ -577,7 +582,7 @@ class PicturePanel(Panel):
 
     def blocks(self, pixels: "Image") -> list[Content]:
         """Return a picture as lines, two rows of pixels in each."""
-        return half_blocks(pixels, ascii_only=self._ascii_only or self.app.no_color)
+        return half_blocks(pixels, ascii_only=self.in_signs)
 
 
 def opened_picture(path: Path) -> "Image | None":

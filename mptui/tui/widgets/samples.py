@@ -16,6 +16,7 @@ from mptui.data.pictures import BY_CLASS, EXTRA, HIT, MASK_PARTS, MISSED, SEAM, 
 from mptui.runs.store.pictures import FOLDER, PictureRecord, SampleRecord, read
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
+from mptui.tui.terminal.graphics import sign_of
 from mptui.tui.widgets.basics import Lines, bar, fit
 from mptui.tui.widgets.panels import PicturePanel, fitted, opened_picture
 
@@ -300,7 +301,7 @@ class SamplesPanel(PicturePanel):
         if self._in_pixels != key:
             self._in_pixels = key
             self.show_pixels(*self._strips(shown, tops))
-        return [*lines, *_legend(record, samples)]
+        return [*lines, *_legend(record, samples, in_signs=self.in_signs)]
 
     def _tell(self, shown: Sequence[_Row]) -> None:
         """Say in the title which samples are shown."""
@@ -387,7 +388,7 @@ class SamplesPanel(PicturePanel):
             file = [Content.assemble(wrong, file[0])]
         else:
             file.insert(0, wrong)
-        return [*file, *_legend(record, record.groups[self.group])]
+        return [*file, *_legend(record, record.groups[self.group], in_signs=self.in_signs)]
 
     def _shown_parts(self) -> tuple[str, ...]:
         """Return the parts of the chosen sample that are shown large: two, where four are much smaller."""
@@ -520,16 +521,26 @@ def _parts_named(parts: Sequence[str], across: int) -> Content:
     return Content.styled("".join(names), "$quiet")
 
 
-def _legend(record: PictureRecord, samples: Sequence[SampleRecord]) -> list[Content]:
-    """Return the lines with the colours of the errors and of the classes; none without masks."""
+def _legend(
+    record: PictureRecord, samples: Sequence[SampleRecord], *, in_signs: bool = False
+) -> list[Content]:
+    """Return the lines with the colours of errors and of classes, or their signs; none without masks."""
     if not _has_masks(samples):
         return []
     colours = bright(record.classes).tolist()
     names = [(clean(name, 20), colour) for name, colour in zip(record.classes, colours, strict=False)]
     errors = [("hit", HIT), ("missed", MISSED), ("extra", EXTRA)] if record.version > 1 else []
-    return [_key(errors), _key([*names, ("ignored", VOID)])][not errors :]
+    return [_key(errors, in_signs), _key([*names, ("ignored", VOID)], in_signs)][not errors :]
 
 
-def _key(names: Sequence[tuple[str, Sequence[int]]]) -> Content:
-    parts = [Content.assemble(("██ ", "#{:02x}{:02x}{:02x}".format(*colour)), name) for name, colour in names]
+def _key(names: Sequence[tuple[str, Sequence[int]]], in_signs: bool) -> Content:
+    """Return names with their colours, framed, as one of them may be that of the screen."""
+    if in_signs:
+        return Content("  ".join(f"[{sign_of(colour) * 2}] {name}" for name, colour in names))
+    parts = [
+        Content.assemble(
+            ("▕", "$quiet"), ("██", "#{:02x}{:02x}{:02x}".format(*colour)), ("▏ ", "$quiet"), name
+        )
+        for name, colour in names
+    ]
     return Content("  ").join(parts)
