@@ -92,7 +92,10 @@ class Cockpit(TerminalApp):
             from mptui.tui.screens.live import LiveScreen
 
             live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
-        opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs), environ=environ)
+        keys, listed = keymap.keys, RunList(runs)
+        opened = (
+            live or first or DetectionScreen(keymap=keys, runs=listed, environ=environ, ascii_only=ascii_only)
+        )
         super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
         self._starter = starter
         self._environ = environ

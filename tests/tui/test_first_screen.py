@@ -1,5 +1,6 @@
 """The first screen as the way into the program: the data, what Enter would train, the newest runs."""
 
+import re
 import threading
 from contextlib import asynccontextmanager
 
@@ -184,3 +185,12 @@ async def test_the_exercises_are_a_key_away(tmp_path):
         await until(app, pilot, "Range is in the exponent")
         await pilot.press("escape")
         await until(app, pilot, "enter settings")
+
+
+async def test_a_large_screen_has_the_curves_of_the_run_under_the_cursor(with_runs):
+    async with first_screen(with_runs, (200, 60)) as (app, pilot, _):
+        await until(app, pilot, "lowest")
+        assert re.search(r"newer +completed *\n *╭─ loss", frame(app))
+        await pilot.resize_terminal(140, 36)
+        await until(app, pilot, "newer")
+        assert "╭─ loss" not in frame(app)

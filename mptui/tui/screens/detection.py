@@ -36,6 +36,9 @@ from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Device
+    from mptui.runs.listing.difference import RunCurves
+    from mptui.runs.view.run_view import RunView
+    from mptui.tui.widgets.run_preview import RunPreview
 
 READINGS_PER_SECOND = 2
 TYPING_PAUSE_S = 0.3
@@ -55,6 +58,8 @@ _MOST_ALONE, _MOST_CARD, _MOST_RUNS, _LEAST_RUNS = 11, 16, 14, 5
 """Lines of the only device, of the chosen one of several, and of the newest runs."""
 _LEAST_BELOW = 3
 """Lines of the data, of what Enter does and of the chosen device, where devices take all others."""
+_LEAST_CURVES = 12
+"""Lines below all that from which the curves of a run are shown in them."""
 _AROUND = 3
 """Lines of the screen that are not of its body: the first one, that of torch, and the keys."""
 
@@ -77,13 +82,14 @@ class DetectionScreen(Page):
     """Shows the devices, first from NVML, then from torch when it is imported.
 
     Several are a table, with the chosen one opened below it; a single one has gauges instead. The layout is
-    that of the size of the terminal and of the number of devices alone.
+    that of the size of the terminal and of the number of devices alone; a large one has the curves of a run.
 
     Args:
         keymap: The user's keys.
         scan: Detects the devices, with or without torch; can take seconds.
         runs: The runs of which the newest are shown; None: there are none.
         environ: Environment, for settings, profiles and the state folder.
+        ascii_only: Draw in ASCII.
     """
 
     where = "detection"
@@ -125,8 +131,10 @@ class DetectionScreen(Page):
         scan: Callable[[bool], MachineScan] = scan_machine,
         runs: RunList | None = None,
         environ: Mapping[str, str] = os.environ,
+        ascii_only: bool = False,
     ) -> None:
         super().__init__()
+        self._ascii_only = ascii_only
         self._keymap = keymap or {}
         self._scan = scan
         self._runs = runs
@@ -152,6 +160,9 @@ class DetectionScreen(Page):
         self._data.border_title = "data"
         self._next = NextSteps(self._keymap, id="next")
         self._recent = RecentRuns(self._keymap, id="recent")
+        self._below = Container(id="below")
+        self._preview: RunPreview | None = None
+        self._curves: RunCurves | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the frame; the devices follow after detection."""
@@ -159,7 +170,7 @@ class DetectionScreen(Page):
         with Vertical(id="body"):
             yield self._notes
             yield self._table
-            with Container(id="below"):
+            with self._below:
                 with Vertical(id="left"):
                     yield self._card
                     with Horizontal(id="line"):
@@ -186,6 +197,31 @@ class DetectionScreen(Page):
         if self.is_running:
             self._recent.show_newest(self._rows)
             self._look_ahead()
+            self._show_curves()
+
+    @on(OptionList.OptionHighlighted)
+    @work(exclusive=True, group="curves")
+    async def _show_curves(self) -> None:
+        """Draw the run under the cursor below all else, where there is room."""
+        row = self._recent.chosen
+        if row is None or not self.has_class("-roomy"):
+            return
+
+        def read() -> "RunView | None":
+            from mptui.runs.listing.difference import RunCurves  # needs NumPy, and the first frame does not
+
+            self._curves = self._curves or RunCurves()
+            return self._curves.read([row.path]).get(row.path)
+
+        view = await in_background(read)
+        if view is None or not self.is_running:
+            return
+        if self._preview is None:
+            from mptui.tui.widgets.run_preview import RunPreview
+
+            self._preview = RunPreview(ascii_only=self._ascii_only)
+            await self.query_one("#body").mount(self._preview)
+        self._preview.show(row, view)
 
     @work(exclusive=True, group="outlook")
     async def _look_ahead(self, pause_s: float = 0.0) -> None:
@@ -345,6 +381,9 @@ class DetectionScreen(Page):
         self._next.styles.height = steps
         self._recent.display = beside or has_runs
         self._recent.styles.height = card + own if beside else runs
+        is_roomy = beside and left - card >= _LEAST_CURVES
+        self.set_class(is_roomy, "-roomy")
+        self._below.styles.height = card + own if is_roomy else "1fr"
 
     def _say(self) -> None:
         """Tell which devices are marked."""
@@ -369,6 +408,7 @@ class DetectionScreen(Page):
     def on_resize(self) -> None:
         """Fit all into the new size."""
         self._share_height()
+        self.call_after_refresh(self._show_curves)
 
     def action_mark(self) -> None:
         """Mark the chosen device, or unmark it: a run goes to all marked ones."""

@@ -118,7 +118,11 @@ Layout = tuple[Sequence[_Column], int]
 
 def laid_out(width: int, among: Sequence[_Column] = _COLUMNS, rows: Sequence[RunRow] = ()) -> Layout:
     """Return the columns that fit into `width` cells; those for words of any length fit these rows."""
-    least = _LEAST_NAME if among is _COLUMNS else _LEAST_OF_FEW
+    least = _LEAST_NAME
+    if among is not _COLUMNS:  # lesser columns give way to the names
+        longest = max((cell_len(unstamped(clean(row.name, 200))) for row in rows), default=0)
+        left = width - _HEAD - sum(column.width for column in among if column.leave < 2)
+        least = max(_LEAST_OF_FEW, min(longest + 1, least, left))
     columns = fmt.fitting(among, width - _HEAD - least)
     left = width - _HEAD - sum(each.width for each in columns)
     for at, column in enumerate(columns):
