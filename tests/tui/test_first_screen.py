@@ -191,6 +191,6 @@ async def test_a_large_screen_has_the_curves_of_the_run_under_the_cursor(with_ru
     async with first_screen(with_runs, (200, 60)) as (app, pilot, _):
         await until(app, pilot, "lowest")
         assert re.search(r"newer +completed *\n *╭─ loss", frame(app))
-        await pilot.resize_terminal(140, 36)
+        await pilot.resize_terminal(120, 35)
         await until(app, pilot, "newer")
         assert "╭─ loss" not in frame(app)

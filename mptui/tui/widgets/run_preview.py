@@ -34,20 +34,20 @@ class RunPreview(Container):
 
     def __init__(self, *, ascii_only: bool) -> None:
         super().__init__()
-        self._name = Static(id="name", markup=False)
+        self._heading = Static(id="name", markup=False)
         self._charts = [Chart(mode="ascii" if ascii_only else "braille", fitted=True) for _ in range(2)]
         for chart in self._charts:
             chart.can_focus = False
 
     def compose(self) -> ComposeResult:
         """Lay out the name and the charts."""
-        yield self._name
+        yield self._heading
         with Horizontal():
             yield from self._charts
 
     def show(self, row: RunRow, view: RunView) -> None:
         """Show a run."""
         state = row.state.replace("_", " ")
-        self._name.update(Content.assemble((clean(row.name, 80), "bold"), (f"   {state}", "$quiet")))
+        self._heading.update(Content.assemble((clean(row.name, 80), "bold"), (f"   {state}", "$quiet")))
         names = charts_of(view)[: len(self._charts)]
         ChartSet(self._charts).show(view, dict(enumerate(names)))
