@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.suggester import Suggester
@@ -17,7 +16,6 @@ from mptui.config.resolve import EDITED, Resolved, data_flags, read_value, resol
 from mptui.config.schema import DataConfig, MemoryConfig, RunConfig, TrainingConfig
 from mptui.engine.optim.schedule import scaled_lr, schedule_of, warmup_epochs
 from mptui.errors import ConfigError
-from mptui.events import RunStarted
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import USABLE, Device
 from mptui.io.files import expanded
@@ -27,7 +25,6 @@ from mptui.registry.own_code import is_own
 from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK, task_for
 from mptui.runs.planning.plan import Request, filled
 from mptui.runs.planning.profile_diff import steps_of_epoch
-from mptui.runs.store.directory import CONFIG
 from mptui.text import clean, counted
 from mptui.tui.work import in_background
 
@@ -187,26 +184,6 @@ def filling_batch(fit: Fit, memory: MemoryConfig, samples: int | None) -> tuple[
         batch, why = samples, f"all training samples; {fit.largest:,} would fit"
     tile = 8 * fit.ranks
     return (batch - batch % tile if batch > tile else batch), why
-
-
-def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
-    """Count the memory of a run from its directory, in the precision in use. Imports torch.
-
-    Raises:
-        MptuiError: Its settings can't be read, or its network can't be counted.
-    """
-    from mptui.engine.memory.ledger import footprint, of_one_rank
-    from mptui.engine.memory.tape import UncountableError
-
-    config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
-    if is_own(config.model.name):
-        raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
-    config = of_one_rank(with_values(config, {"training.batch_size": started.batch_size}), started.ranks)
-    kind = started.device.partition(":")[0]
-    try:
-        return footprint(config, started.task, device=kind, precision=precision, classes=len(started.classes))
-    except UncountableError as error:
-        raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
 
 
 def fits(

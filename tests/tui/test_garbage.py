@@ -11,7 +11,7 @@ from mptui.tui.terminal import garbage
 def test_only_what_took_long_is_left_out_of_later_searches(monkeypatch, long_s, is_searched):
     monkeypatch.setattr(gc, "callbacks", [])
     monkeypatch.setattr(garbage, "LONG_SEARCH_S", long_s)
-    kept = [[]]
+    kept: list[list[int]] = [[]]
     garbage.spare_searches()
     (measure,) = gc.callbacks
     measure("start", {})

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
@@ -14,15 +13,11 @@ from mptui.errors import MptuiError
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import MEMORY
 from mptui.tui.keys import bindings
+from mptui.tui.memory_count import CountedMemory, count_memory
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.selection import predicted
 from mptui.tui.widgets.basics import KeyBar, Lines, Panel, row, share
 from mptui.tui.widgets.header import Header
 from mptui.tui.work import in_background
-
-if TYPE_CHECKING:
-    from mptui.engine.memory.ledger import Footprint
-
 
 # The panels: predicted and measured on one axis, and what is measured over time
 # -----------------------------------------------------------------------------
@@ -39,7 +34,7 @@ _PARTS = {
     "workspace": ("workspaces", "s", "$series-8"),
     "context": ("libraries", "l", "$quiet"),
 }
-"""Attributes of a `Footprint` -> words, sign in a bar, colour; the last two are estimates."""
+"""Parts of a `CountedMemory` -> words, sign in a bar, colour; the last two are estimates."""
 _WORD, _SIZE, _SHARE = 13, 10, 8
 _PART = 2 + _WORD + _SIZE + _SHARE
 """Cells of a part in the key of the bars."""
@@ -59,8 +54,8 @@ class _Part:
     size: int
 
 
-def _predicted_parts(counted: "Footprint") -> list[_Part]:
-    parts = [_Part(*named, getattr(counted, attribute)) for attribute, named in _PARTS.items()]
+def _predicted_parts(counted: CountedMemory) -> list[_Part]:
+    parts = [_Part(*named, counted.parts[name]) for name, named in _PARTS.items()]
     return [part for part in parts if part.size > 0]
 
 
@@ -131,7 +126,7 @@ class MemoryBars(Panel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("predicted", id=id)
-        self.outcome: Footprint | str | None = None
+        self.outcome: CountedMemory | str | None = None
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out both bars, their total, and a key of the parts: the largest where not all fit."""
@@ -294,7 +289,7 @@ class MemoryScreen(ViewPage):
             panel.outcome = "the run has no directory yet"
         else:
             try:
-                panel.outcome = await in_background(lambda: predicted(run, started, precision))
+                panel.outcome = await in_background(lambda: count_memory(run, started, precision))
             except MptuiError as error:
                 panel.outcome = error.message
         measured.predicted = None if isinstance(panel.outcome, str) else panel.outcome.allocated
