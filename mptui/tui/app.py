@@ -353,6 +353,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
     TITLE = "mptui"
     BINDINGS = bindings("app")
     COMMANDS = {Commands}  # noqa: RUF012 - as Textual declares it
+    # of all screens: one that brought its own would have what there is parsed anew as it opens
+    CSS_PATH = sorted(Path(__file__).with_name("screens").glob("*.tcss"))
     CSS = """
     Toast { max-width: 60; }
     /* without colours, a shape tells what has the focus */

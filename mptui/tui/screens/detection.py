@@ -94,7 +94,6 @@ class DetectionScreen(Page):
 
     where = "detection"
     BINDINGS = bindings("detection")
-    CSS_PATH = "detection.tcss"
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     AUTO_FOCUS = ""
 

@@ -176,10 +176,10 @@ class RunPage(Page):
         self._past, self._moment = self.shown, moment  # until the new one has been read
         self.charts.pin(None if moment is None else moment.step)
         self.show_header()
+        self.show_timeline()
         if moment is None:
-            self.show_panels()
+            self.call_after_refresh(self.show_panels)  # which takes longer than a key should
         else:
-            self.show_timeline()
             self._read_past(moment)
         return True
 
@@ -294,7 +294,6 @@ class LiveScreen(RunPage):
 
     where = "live"
     BINDINGS = bindings("live")
-    CSS_PATH = "live.tcss"
     VERTICAL_BREAKPOINTS = HIGH
 
     class ResumeRequested(Message):

@@ -305,7 +305,6 @@ class PickerScreen(SelectionPage):
 
     where = "picker"
     BINDINGS = bindings("picker")
-    CSS_PATH = "picker.tcss"
 
     class Started(Message):
         """A run was requested."""

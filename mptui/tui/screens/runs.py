@@ -49,7 +49,6 @@ class RunsScreen(Page):
 
     where = "runs"
     BINDINGS = bindings("runs")
-    CSS_PATH = "runs.tcss"
 
     class Opened(Message):
         """A run is to be shown on the live screen."""
