@@ -154,9 +154,11 @@ def percent(fraction: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return bytes in a binary unit: 52.1 GiB, 98 MiB."""
+    """Return bytes in a binary unit: 52.1 GiB, 98 MiB, 412 KiB."""
     if value is None:
         return UNKNOWN
+    if 0 < value < 1 << 20:
+        return f"{max(1.0, value / (1 << 10)):.0f} KiB"
     if value >= 1 << 30:
         return f"{value / (1 << 30):.1f} GiB"
     return f"{value / (1 << 20):.0f} MiB"

@@ -43,11 +43,15 @@ class CountedMemory:
         batch_size: Samples of a micro-batch.
         allocated: Tensors and workspaces.
         parts: All of it, by the names of `PARTS`.
+        by_layer: The activations at the peak by layer.
+        per_sample: Each further sample of a micro-batch.
     """
 
     batch_size: int
     allocated: int
     parts: Mapping[str, int]
+    by_layer: Mapping[str, int]
+    per_sample: float
 
 
 def count_memory(run: Path, started: RunStarted, precision: str) -> CountedMemory:
@@ -107,4 +111,4 @@ def _counted(asked: Mapping[str, Any]) -> CountedMemory:
     except UncountableError as error:
         raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
     parts = {name: getattr(found, name) for name in PARTS}
-    return CountedMemory(found.batch_size, found.allocated, parts)
+    return CountedMemory(found.batch_size, found.allocated, parts, found.by_module, found.per_sample)

@@ -148,7 +148,7 @@ def test_a_full_disk_and_a_stop_leave_no_part_of_a_copy(tmp_path, own_cache, mon
     usage = namedtuple("usage", "free")
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda _: usage(10))
-        with pytest.raises(DiskError, match="0 MiB are free"):
+        with pytest.raises(DiskError, match="1 KiB are free"):
             opened(tmp_path)
     assert not [file for file in cache_folder().glob("parquet/*/*") if file.is_file()]
     assert len(opened(tmp_path).train)

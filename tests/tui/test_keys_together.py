@@ -75,7 +75,7 @@ async def test_a_disk_that_hangs_holds_no_key_for_long(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "key"), [(memory, "predicted", "m"), (samples, "opened_picture", "i")]
+    ("module", "name", "key"), [(memory, "count_memory", "m"), (samples, "opened_picture", "i")]
 )
 async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
     stage, tmp_path, monkeypatch, module, name, key
@@ -85,7 +85,7 @@ async def test_a_screen_that_is_closed_before_it_is_filled_leaves_the_run_alone(
     def slow(*_):
         asked.set()
         closed.wait(60)
-        if name == "predicted":
+        if name == "count_memory":
             raise ConfigError("none", hint="")
 
     monkeypatch.setattr(module, name, slow)

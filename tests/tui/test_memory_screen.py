@@ -21,6 +21,11 @@ def line(text, start):
     return next(words for words in text.splitlines() if words.strip("│ ").startswith(start))
 
 
+def row_of(text, words):
+    """Return the line with these words, whatever stands beside them."""
+    return next(row for row in text.splitlines() if words in row)
+
+
 def bar_cells(text, label):
     """Return the cells of a bar without its label and its figure."""
     return next(part for part in line(text, label).split() if "█" in part)
@@ -60,15 +65,23 @@ async def test_the_parts_of_the_prediction_stand_above_what_is_measured(stage, t
             text = frame(app)
             assert "100 images at once" in text
             assert fmt.size(counted.total) in line(text, "total")
-            assert fmt.size(counted.activations) in line(text, "a activations")
-            assert fmt.size(counted.optimizer) in line(text, "o optimizer")
+            assert fmt.size(counted.activations) in row_of(text, "a activations")
+            assert fmt.size(counted.optimizer) in row_of(text, "o optimizer")
         await put_below(app, pilot, MemorySample(time=source.view.time, step=1, **CUDA))
         for size in ((120, 36), (80, 24)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
             text = frame(app)
-            assert f"{CUDA['peak'] / counted.allocated:.2f} of the prediction" in line(text, "peak")
-            assert "gaps 512 MiB, 12 %" in line(text, "reserved")
+            assert f"{CUDA['peak'] / counted.allocated:.2f} of the prediction" in row_of(text, "peak   ")
+            assert "gaps 512 MiB, 12 %" in row_of(text, "reserved  ")
+        await pilot.resize_terminal(140, 45)
+        await pilot.pause()
+        text = frame(app)
+        layer, most = max(counted.by_module.items(), key=lambda each: each[1])
+        assert re.search(rf"│ {re.escape(layer)} +{fmt.size(most)} ", text)
+        double = counted.total + started.batch_size * counted.per_sample
+        assert re.search(rf"200 images +{fmt.size(double)} ", text)
+        assert "memory GiB" in text
         await pilot.press("m")
         await pilot.pause()
         assert "╭─ loss" in frame(app)

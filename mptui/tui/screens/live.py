@@ -623,7 +623,8 @@ class LiveScreen(RunPage):
 
     def action_memory(self) -> None:
         """Open the screen of the memory."""
-        self._open(MemoryScreen(self.shown, self.source.run, self._keymap))
+        screen = MemoryScreen(self.shown, self.source.run, self._keymap, ascii_only=self._ascii_only)
+        self._open(screen)
 
     def action_pictures(self) -> None:
         """Open the screen of the pictures."""

@@ -1,4 +1,4 @@
-"""The screen of the memory: the parts that were predicted, and what is measured over time."""
+"""The screen of the memory: what was predicted, by part, layer and batch, and what is measured over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from textual import work
 from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 
 from mptui import text as fmt
@@ -15,7 +16,8 @@ from mptui.runs.view.words import MEMORY
 from mptui.tui.keys import bindings
 from mptui.tui.memory_count import CountedMemory, count_memory
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.widgets.basics import KeyBar, Lines, Panel, row, share
+from mptui.tui.widgets.basics import KeyBar, Lines, Panel, bar, fit, row, share
+from mptui.tui.widgets.chart import Chart, ChartSet
 from mptui.tui.widgets.header import Header
 from mptui.tui.work import in_background
 
@@ -38,6 +40,10 @@ _PARTS = {
 _WORD, _SIZE, _SHARE = 13, 10, 8
 _PART = 2 + _WORD + _SIZE + _SHARE
 """Cells of a part in the key of the bars."""
+_LAYER = 30
+"""Most cells of the name of a layer."""
+_BATCHES = (0.5, 1, 2, 4, 8)
+"""Batches for which the peak is told, in units of that of the run."""
 _ROOMY = 70
 """Width from which the total names the limit, too, which stands below the bars in any case."""
 _FAR = 4
@@ -180,16 +186,81 @@ def _key(parts: list[_Part], width: int, rows: int) -> Lines:
     return [Content(" " * gap).join(cells[number : rows * columns : rows]) for number in range(rows)]
 
 
+class LayerMemory(Panel):
+    """The activations at the peak by layer, the largest first.
+
+    Attributes:
+        counted: The count; None: there is none.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("activations by layer", id=id)
+        self.counted: CountedMemory | None = None
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out a row for each of the largest, and the sum of the others."""
+        if self.counted is None:
+            return [Content.styled("counting …", "$quiet")]
+        sizes = sorted(((size, name) for name, size in self.counted.by_layer.items() if size), reverse=True)
+        rows, whole = self.content_size.height, sum(size for size, _ in sizes)
+        shown = sizes if len(sizes) <= rows else sizes[: max(0, rows - 1)]
+        lines = [_share_row(name or "the network itself", size, whole, width) for size, name in shown]
+        if rest := sizes[len(shown) :]:
+            lines.append(_share_row(f"and {len(rest)} more", sum(size for size, _ in rest), whole, width))
+        return lines
+
+
+class BatchMemory(Panel):
+    """The predicted peak with other batches, beside the limit.
+
+    Attributes:
+        counted: The count; None: there is none.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("other batches", id=id)
+        self.counted: CountedMemory | None = None
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Lay out a row for each batch."""
+        counted, limit = self.counted, view.device.memory_total if view.device else None
+        if counted is None:
+            return [Content.styled("counting …", "$quiet")]
+        self.retitle("other batches" + (f" · shares of {fmt.size(limit)}" if limit else ""))
+        batches = dict.fromkeys(max(1, round(counted.batch_size * times)) for times in _BATCHES)
+        total = sum(counted.parts.values())
+        sizes = {batch: total + round((batch - counted.batch_size) * counted.per_sample) for batch in batches}
+        whole = limit or max(sizes.values())
+        return [
+            _share_row(fmt.counted(batch, "image"), size, whole, width, is_now=batch == counted.batch_size)
+            for batch, size in sizes.items()
+        ]
+
+
+def _share_row(word: str, size: int, whole: int, width: int, *, is_now: bool = False) -> Content:
+    """Return a row of a word, a size, its share, and a bar of it; amber from the whole on."""
+    share_of = size / (whole or 1)
+    name = max(_LABEL, min(_LAYER, width - _SIZE - _SHARE - 10))
+    tone = "$text-warning" if share_of > 1 else "$device-curve"
+    return Content.assemble(
+        fit(word, name - 1).stylize("bold" if is_now else "$quiet"),
+        f" {fmt.size(size):>{_SIZE}}{fmt.percent(share_of):>{_SHARE}}  ",
+        bar(share_of, max(0, width - name - _SIZE - _SHARE - 2), tone),
+    )
+
+
 class MeasuredMemory(Panel):
     """The memory of the process, now and over the run.
 
     Attributes:
         predicted: Predicted peak of all tensors in bytes; None: unknown.
+        is_charted: Whether a chart has the course of the figures.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("measured", id=id)
         self.predicted: int | None = None
+        self.is_charted = False
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the figures with their course over the run."""
@@ -204,8 +275,8 @@ class MeasuredMemory(Panel):
             words = "with Python, its libraries and what the data takes; tensors on a CPU are not told apart"
             return [
                 row("process", fmt.size(sample.process), label_width=_LABEL),
-                *_course(view, "process", width),
-                Content.styled(words, "$quiet"),
+                *self._course(view, "process", width),
+                *(line.stylize("$quiet") for line in Content(words).wrap(width)),
             ]
         of = share(sample.peak, self.predicted)
         against = "" if of is None else f"{of:.2f} of the prediction, {fmt.size(self.predicted)}"
@@ -213,21 +284,20 @@ class MeasuredMemory(Panel):
         lost = "" if gaps is None else f"gaps {fmt.size(sample.gaps)}, {100 * gaps:.0f} %"
         return [
             row("peak", fmt.size(sample.peak), against, label_width=_LABEL),
-            *_course(view, "peak", width),
+            *self._course(view, "peak", width),
             row("now", fmt.size(sample.allocated), label_width=_LABEL),
             row("reserved", fmt.size(sample.reserved), lost, label_width=_LABEL),
-            *_course(view, "reserved", width),
+            *self._course(view, "reserved", width),
             row("process", fmt.size(sample.process), "on the host", label_width=_LABEL),
         ]
 
-
-def _course(view: RunView, series: str, width: int) -> Lines:
-    """Return a line with the recent course of a figure, from 0; none before there is one."""
-    history = view.histories.get(MEMORY, {}).get(series)
-    if history is None or width <= _LABEL:
-        return []
-    values = history.tail(width - _LABEL).tolist()
-    return [Content.assemble(" " * _LABEL, (fmt.sparkline(values, [0.0, *values]), "$quiet"))]
+    def _course(self, view: RunView, series: str, width: int) -> Lines:
+        """Return a line with the recent course of a figure, from 0; none before there is one."""
+        history = view.histories.get(MEMORY, {}).get(series)
+        if history is None or width <= _LABEL or self.is_charted:
+            return []
+        values = history.tail(width - _LABEL).tolist()
+        return [Content.assemble(" " * _LABEL, (fmt.sparkline(values, [0.0, *values]), "$quiet"))]
 
 
 # The screen of the memory: what a step was predicted to take, beside what the process has
@@ -241,6 +311,7 @@ class MemoryScreen(ViewPage):
         view: The view of the run, updated by the live screen below.
         run: Directory of the run; None: it has none yet.
         keymap: The user's keys.
+        ascii_only: Draw in ASCII.
     """
 
     where = "memory"
@@ -248,24 +319,54 @@ class MemoryScreen(ViewPage):
     DEFAULT_CSS = """
     MemoryScreen {
         MemoryBars { height: 1fr; min-height: 7; }
-        MeasuredMemory { height: 9; }
-        &.-short MeasuredMemory { height: 6; }
+        #beside { height: 9; }
+        LayerMemory, BatchMemory, #course { display: none; }
+        #course {
+            border: round $frame;
+            border-title-color: $quiet;
+            border-subtitle-color: $quiet;
+            padding: 0 1;
+        }
+        &.-short #beside { height: 6; }
+        &.-high.-wide {
+            MemoryBars { height: 10; }
+            #beside { height: 1fr; }
+            #course { display: block; height: 1fr; }
+            LayerMemory { display: block; width: 1fr; height: 1fr; }
+            BatchMemory { display: block; height: 7; }
+            &.-uncounted LayerMemory, &.-uncounted BatchMemory { display: none; }
+        }
+        MeasuredMemory { height: 1fr; }
+        &.-high.-wide MeasuredMemory { height: 6; }
+        &.-high.-wide.-on-cpu MeasuredMemory { height: 5; }
         &.-tiny, &.-flat {
-            Header, Panel, KeyBar { display: none; }
+            Header, Panel, #beside, KeyBar { display: none; }
         }
     }
     """
 
-    def __init__(self, view: RunView, run: Path | None, keymap: Mapping[str, str]) -> None:
+    def __init__(
+        self, view: RunView, run: Path | None, keymap: Mapping[str, str], *, ascii_only: bool = False
+    ) -> None:
         super().__init__(view, keymap)
         self._run = run
+        self._bars, self._measured = MemoryBars(id="predicted"), MeasuredMemory(id="measured")
+        self._layers, self._batches = LayerMemory(id="layers"), BatchMemory(id="batches")
+        self._course = Chart(mode="ascii" if ascii_only else "braille", id="course")
+        self._course.can_focus = False
+        self._charts = ChartSet([self._course])
         self._counted: tuple[int, str] | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the prediction, what is measured, and the keys."""
         yield Header()
-        yield MemoryBars(id="predicted")
-        yield MeasuredMemory(id="measured")
+        yield self._bars
+        with Horizontal(id="beside"):
+            yield self._layers
+            with Vertical():
+                yield self._batches
+                yield self._measured
+                yield self._course
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -277,13 +378,24 @@ class MemoryScreen(ViewPage):
             if settings != self._counted:
                 self._counted = settings
                 self._count()
+        self._show_all()
+
+    def _show_all(self) -> None:
+        sample, is_charted = self._view.memory, self.has_class("-high") and self.has_class("-wide")
+        self.set_class(sample is not None and sample.reserved is None, "-on-cpu")
+        self._measured.is_charted = is_charted
         super().show()
+        if is_charted:
+            self._charts.show(self._view, {0: MEMORY})
+
+    def on_resize(self) -> None:
+        """Show what has room now."""
+        self.call_after_refresh(self._show_all)
 
     @work(exclusive=True, group="counting")
     async def _count(self) -> None:
         run, started, precision = self._run, self._view.started, self._view.precision
-        # looked up now: the screen may be closed while the memory is counted
-        panel, measured = self.query_one(MemoryBars), self.query_one(MeasuredMemory)
+        panel = self._bars
         assert started is not None
         if run is None:
             panel.outcome = "the run has no directory yet"
@@ -292,5 +404,8 @@ class MemoryScreen(ViewPage):
                 panel.outcome = await in_background(lambda: count_memory(run, started, precision))
             except MptuiError as error:
                 panel.outcome = error.message
-        measured.predicted = None if isinstance(panel.outcome, str) else panel.outcome.allocated
-        super().show()
+        counted = None if isinstance(panel.outcome, str) else panel.outcome
+        self._measured.predicted = None if counted is None else counted.allocated
+        self._layers.counted = self._batches.counted = counted
+        self.set_class(counted is None, "-uncounted")
+        self._show_all()
