@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mptui.tui.screens.compare import difference_heading, difference_lines
+from mptui.tui.widgets.run_list import differing_words
 
 RUNS = [Path(f"20261120-10150{number}-fast-resnet50") for number in range(8)]
 FIGURES = {"best_value": [0.0933] * 8, "samples_per_second": [20344.0] * 8, "status": ["completed"] * 8}
@@ -23,6 +24,18 @@ def test_no_figure_of_eight_runs_is_cut(width):
 def test_the_heading_names_the_runs_where_there_is_room():
     assert difference_heading(RUNS, 73).plain.split() == [str(number) for number in range(1, 9)]
     assert " 8 fast-resnet50" in difference_heading(RUNS, 193).plain
+
+
+def test_runs_of_one_name_are_told_by_their_times_where_there_is_room():
+    runs = [Path(f"20261120-10150{number}-fast-unet") for number in range(2)]
+    assert " 2 20261120-101501-fast-unet" in difference_heading(runs, 100).plain
+    assert " 2 fast-unet" in difference_heading(runs, 60).plain
+
+
+def test_settings_that_differ_are_named_as_a_person_would():
+    keys = ["model.name", "data.name", "data.path", "training.lr"]
+    assert differing_words(keys, 2, 40) == "these differ: model, data, lr"
+    assert differing_words(keys, 2, 20) == "3 settings differ"
 
 
 def test_runs_without_a_column_are_counted():

@@ -64,6 +64,17 @@ def test_a_run_without_a_sign_is_amber_says_for_how_long_and_promises_no_end(wid
     assert any("$text-warning" in style for style in styles)
 
 
+@pytest.mark.parametrize("left_s", [60.0, 30 * 3600.0, 40 * 86400.0])
+def test_an_end_on_another_day_moves_nothing(monkeypatch, left_s):
+    view = fork_view()
+    before = headline(view, 10.0, 140).plain
+    monkeypatch.setattr(RunView, "remaining_s", lambda _: left_s)
+    line = headline(view, 10.0, 140).plain
+    assert [line.index(word) for word in ("training", "epoch", "step", "left")] == [
+        before.index(word) for word in ("training", "epoch", "step", "left")
+    ]
+
+
 def test_a_pause_says_since_when_and_by_whom_and_promises_no_end():
     view = fork_view()
     view.handle(Paused(time=0.0, by="key"))

@@ -86,6 +86,7 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(stage, siz
                 assert "a loss scale of 1,024 loses 31.0 % of the gradients; 65,536 is" in text
                 assert "in fp16, scale 1,024: 40.0 % to zero, 22.0 % losing bits, " in text
                 assert "% too large" in text
+                assert re.search(r"recommendation[^…]*$", text)
                 words = r"a look cost 12.0 ms, one step in \d+: 0.0 % of the time; f: at most 5.0 %"
                 assert re.search(words, text)
             assert len(text.splitlines()) == height

@@ -408,6 +408,13 @@ def test_without_colours_a_sign_tells_each_series_apart():
     assert rows.index(high) < next(n for n, row in enumerate(rows[1:-1], 1) if dots(row) and row != high)
 
 
+def test_without_colours_no_band_hides_the_line():
+    noisy = Series("loss", history([1.0 + number % 7 for number in range(4000)]), noisy=True)
+    drawings = [Drawing(Plot([noisy], signed=signed), 80, 12).rows() for signed in (False, True)]
+    banded, plain = (sum(len(dots("".join(text for text, _ in row))) for row in rows) for rows in drawings)
+    assert plain < 0.5 * banded
+
+
 def test_the_legend_of_eight_runs_names_them_all_in_a_small_terminal():
     rows = drawn(*(history([1.0, 2.0, 3.0]) for _ in range(8)), width=56)
     assert rows[0].split() == [word for n in range(8) for word in ("──", f"s{n}")]

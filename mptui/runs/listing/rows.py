@@ -63,6 +63,7 @@ _FIGURES = {
 }
 
 
+_LOSS_WORDS = {"train_loss": "loss, train", "val_loss": "loss, validation"}
 _FIGURE_WORDS = {
     "status": "state",
     "optimizer_steps": "optimizer steps",
@@ -279,6 +280,8 @@ def what_differs(compared: Mapping[str, Any]) -> dict[str, list[Any]]:
 def figure_name(name: str) -> str:
     """Return the name of a figure of `compare` for people, who have others for some than --json."""
     metric = name.removeprefix("final_")
+    if metric in _LOSS_WORDS:
+        return _LOSS_WORDS[metric]
     return metric_word(metric) if metric != name else _FIGURE_WORDS.get(name, name)
 
 

@@ -130,8 +130,11 @@ class CompareScreen(SearchedPage):
         if self._since is None or differing is None:
             told = f"comparing {len(self._runs)} runs"
             if self._found is not None and differing is not None:
-                room = self.size.width - _NAME - len(f"{told}: ")
-                told = f"{told}: {comparison_words(self._found, differing, room)}"
+                room = self.size.width - _NAME
+                words = comparison_words(self._found, differing, room - len(f"{told}: "))
+                told = f"{told}: {words}"
+                if len(told) > room:
+                    told = comparison_words(self._found, differing, room)
             self._top.show_message(Content.styled(told, "$quiet"))
         else:
             parent, fork = (self._views.get(run) for run in self._runs)
@@ -257,7 +260,10 @@ def difference_heading(runs: Sequence[Path], width: int) -> Content:
     Runs without room for a column are counted at its beginning.
     """
     key, column = _widths(len(runs), width)
-    names = [unstamped(run.name) if column >= _WITH_NAME else "" for run in runs]
+    longest = max(len(run.name) for run in runs) + len("8 ")
+    names = [
+        "" if column < _WITH_NAME else run.name if longest < column else unstamped(run.name) for run in runs
+    ]
     cells = [
         _right(f"{number} {name}".rstrip(), column).stylize(f"bold $series-{number}")
         for number, name in enumerate(names, 1)

@@ -475,7 +475,7 @@ class ExponentPanel(Panel):
             Content.styled(f"{'':{_LABEL}}{ticks}", "$quiet"),
             Content.assemble((f"{'fp16':<{_LABEL}}", "$quiet"), *axis.ruler()),
             Content.styled(f"{'bf16':<{_LABEL}}{bf16}", "$quiet"),
-            _caption(layer, _scale_of(layer, event)),
+            _caption(layer, _scale_of(layer, event), self.content_size.width),
         ]
 
 
@@ -499,14 +499,15 @@ def _doublings(scale: float) -> int:
     return shift
 
 
-def _caption(layer: NumericsLayer, scale: float) -> Content:
+def _caption(layer: NumericsLayer, scale: float, width: int) -> Content:
+    """Say what fp16 would do to the values, in short words where others have no room."""
     under = "" if layer.part == "forward" else f", scale {scale:,.0f}"
-    words = [
-        f"in fp16{under}: {fmt.percent(layer.zeroed)} to zero",
-        f"{fmt.percent(layer.subnormal)} losing bits",
-        f"{fmt.percent(layer.overflow)} too large",
-    ]
-    return Content(", ".join(words))
+    shares = [fmt.percent(share) for share in (layer.zeroed, layer.subnormal, layer.overflow)]
+    zero, bits, inf = shares
+    words = f"in fp16{under}: {zero} to zero, {bits} losing bits, {inf} too large"
+    return Content(
+        words if len(words) <= width else f"fp16{under}: {zero} zero, {bits} fewer bits, {inf} inf"
+    )
 
 
 class NumericsWords(Panel):
@@ -525,7 +526,9 @@ class NumericsWords(Panel):
                 Content.styled(f"f: probe all values, for at most {most} of the time", "$quiet"),
             ]
         cost = priced(event, view.pace.step_s())
-        return [Content(numerics_advice(event)), Content.styled(cost, "$quiet")]
+        lines = [*Content(numerics_advice(event)).wrap(width), Content.styled(cost, "$quiet")]
+        self.styles.height = 2 + len(lines)
+        return lines
 
 
 def priced(event: Numerics, step_s: float | None) -> str:

@@ -50,7 +50,7 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
-_LEFT, _END = 16, 10
+_LEFT, _END = 16, 11
 """Cells of the time left and of its end, which have no words before the first step."""
 
 _FORK, _SHORT = "fork", "fork, short"
@@ -202,7 +202,8 @@ def _parts(view: RunView, now: float, silent_s: float) -> dict[str, Content]:
         words, end = "", ""  # before the first step
         if left is not None:
             words = f"{fmt.duration(left, aligned=True):>11} left"
-            end = f"ends {fmt.clock_on_day(view.time + left, view.time)}"
+            end = fmt.clock_on_day(view.time + left, view.time)  # Fri 20:26 on another day
+            end = f"ends {end}" if len(end) == len("20:26") else end
         parts["left"] = Content(words.ljust(_LEFT))
         parts["end"] = Content.styled(end.ljust(_END), "$quiet")
     return parts

@@ -514,7 +514,8 @@ class Drawing:
             range(len(series)), key=lambda n: (series[n].behind == "", series[n].points, series[n].dashed, -n)
         )
         for number in order:
-            if (band := self._curves[number].band) is not None:
+            # without colours, a line is not seen in front of its band
+            if (band := self._curves[number].band) is not None and not self.plot.signed:
                 self._draw_line(*self._placed(*band), "raw", number)
         for number in order:
             self._draw_series(number)
