@@ -20,7 +20,7 @@ from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
 from mptui.errors import MptuiError
-from mptui.io.files import read_regular, replace_file, state_folder
+from mptui.io.files import read_regular, replace_unsynced, state_folder
 from mptui.processes.start import LOG
 from mptui.runs.listing.forks import fork_run, kept_checkpoints
 from mptui.runs.listing.rows import RunList
@@ -543,7 +543,7 @@ def keep_theme(name: str, environ: Mapping[str, str] = os.environ) -> None:
     folder = state_folder(environ)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / _NAME, f"{name}\n".encode())
+        replace_unsynced(folder / _NAME, f"{name}\n".encode())
 
 
 # The app on a terminal: redirects output of libraries to a log, and handles signals

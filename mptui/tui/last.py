@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from mptui.io.files import read_regular, replace_file, state_folder
+from mptui.io.files import read_regular, replace_unsynced, state_folder
 from mptui.text import clean
 
 _FILE = "last.json"
@@ -63,7 +63,7 @@ def save_last(choices: Mapping[str, str | Sequence[str]], environ: Mapping[str, 
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         kept = {**_texts(document), **_lists(document), **choices}
-        replace_file(folder / _FILE, json.dumps(kept).encode())
+        replace_unsynced(folder / _FILE, json.dumps(kept).encode())
 
 
 def _text(value: object) -> str:
