@@ -92,6 +92,10 @@ def _loop() -> Iterator[Figure]:
     for size in ("80x24", "140x45", "200x60"):
         what = f"The live screen of a run in another process at {size}: share of a core"
         yield Figure(what, "drawing", f"{size}/share", "benchmarks.drawing", targets.DRAWING, True, "%")
+    for state, words in (("ended", "a run that has ended"), ("training", "a run that trains beside it")):
+        for size in ("80x24", "200x60"):
+            what = f"From a key to the screen's answer at {size}, {words}: 90 % of all keys within"
+            yield Figure(what, "keys", f"{state}/{size}/p90", "benchmarks.keys", targets.KEY_MS, True, " ms")
 
 
 def _data() -> Iterator[Figure]:

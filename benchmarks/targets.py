@@ -23,6 +23,8 @@ UI = {"resnet18": 0.97, "python": 0.90}
 """Minimum throughput, as a fraction of that without a screen."""
 DRAWING = 0.02
 """Maximum processor time of the live screen in a process of its own, as a fraction of a core."""
+KEY_MS = 100
+"""Maximum time from a key to the answer on the screen, in ms."""
 PREDICT = 0.97
 """Minimum throughput of predictions on images in memory, as a fraction of a bare inference loop's."""
 
