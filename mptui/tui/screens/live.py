@@ -345,6 +345,17 @@ class LiveScreen(RunPage):
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
+    def on_compose(self) -> None:
+        """Take the classes of the run's state, too, before anything is styled without them."""
+        self.update_classes(self._state_classes(), update=False)
+
+    def _state_classes(self) -> dict[str, bool]:
+        return {
+            "-ended": self.shown.finished is not None,
+            "-images": self.view.images is not None,
+            "-preparing": self.view.is_preparing,
+        }
+
     def on_mount(self) -> None:
         """Begin to look."""
         self.poll()
@@ -392,7 +403,7 @@ class LiveScreen(RunPage):
     @override
     def show_panels(self) -> None:
         """Show the end of the run in place of what it does, once it has ended."""
-        self.set_class(self.shown.finished is not None, "-ended")
+        self.update_classes(self._state_classes())
         super().show_panels()
 
     def _close_questions(self) -> None:
@@ -409,7 +420,6 @@ class LiveScreen(RunPage):
         self._offer_keys()
         if failed_to_start(self.view):
             self._show_failure()
-        self.set_class(self.view.images is not None, "-images")
         self._show_preparation()
         self.show_panels()
         self._draw_charts()
@@ -431,7 +441,6 @@ class LiveScreen(RunPage):
     def _show_preparation(self) -> None:
         """Show what a run does before the first point of its charts in their place; it is gone afterwards."""
         is_preparing, shown = self.view.is_preparing, self._preparing
-        self.set_class(is_preparing, "-preparing")
         if is_preparing and shown is None:
             self._preparing = Preparing(self.source, ascii_only=self._ascii_only)
             self.mount(self._preparing, before="#body")
