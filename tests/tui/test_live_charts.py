@@ -177,3 +177,12 @@ async def test_a_setting_that_was_changed_is_a_mark_on_the_curve(stage):
 
         assert "▼ workers 8 → 12" in text
         assert "changed at step 9,000: data.workers 8 → 12" in text
+
+
+async def test_a_figure_in_the_title_of_a_chart_is_left_out_and_never_cut(stage):
+    async with stage.live(demo_source(), (120, 35)) as (app, pilot):
+        for width in range(100, 124):
+            await pilot.resize_terminal(width, 35)
+            await pilot.pause()
+            titles = frame(app).splitlines()
+            assert not [line for line in titles if line.startswith("╭─") and "…" in line.split("╮")[0]]

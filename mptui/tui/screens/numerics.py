@@ -505,9 +505,7 @@ def _caption(layer: NumericsLayer, scale: float, width: int) -> Content:
     shares = [fmt.percent(share) for share in (layer.zeroed, layer.subnormal, layer.overflow)]
     zero, bits, inf = shares
     words = f"in fp16{under}: {zero} to zero, {bits} losing bits, {inf} too large"
-    return Content(
-        words if len(words) <= width else f"fp16{under}: {zero} zero, {bits} fewer bits, {inf} inf"
-    )
+    return Content(words if len(words) <= width else f"fp16{under}: {zero} zero, {bits} lossy, {inf} inf")
 
 
 class NumericsWords(Panel):

@@ -138,7 +138,7 @@ class Chart(Widget, can_focus=True):
 
     def _write_title(self) -> None:
         name, numbers = self._title
-        room = self.size.width - cell_len(name)
+        room = self.size.width - 2 - cell_len(name)  # beside a title there is a cell of the border
         first = [replace(number, before="  ") for number in numbers[:1]]
         self._is_titled = True
         self.border_title = Content.assemble(name, words_of_numbers(fitted([*first, *numbers[1:]], room)))
