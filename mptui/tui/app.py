@@ -368,7 +368,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
         color: ansi_bright_white;
         background: ansi_bright_black;
     }
-    App:nocolor CommandList > .option-list--option-highlighted { text-style: reverse; }
+    App:nocolor CommandList > .option-list--option-highlighted { text-style: bold underline; }
     """
 
     def __init__(

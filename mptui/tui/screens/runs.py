@@ -160,8 +160,9 @@ class RunsScreen(Page):
         show_curve(chart, runs, self._views, curves[0])
 
     def on_resize(self) -> None:
-        """Draw the curves where there is room now."""
+        """Draw the curves where there is room now, and name the settings that fit."""
         self.call_after_refresh(self._read_curves)
+        self.call_after_refresh(self._tell_differing)
 
     @on(KeyedList.Opened)
     def _pressed(self) -> None:
