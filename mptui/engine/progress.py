@@ -137,7 +137,8 @@ def limit_memory(budget_gib: float | None, device: torch.device) -> None:
         return
     total = torch.cuda.get_device_properties(device).total_memory
     room = total if budget_gib is None else budget_gib * (1 << 30) - CONTEXT_BYTES["cuda"]
-    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, room / total)), device)
+    # by index: torch refuses a device without one here, and takes None as the current device
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, room / total)), device.index)
 
 
 class StepSeeds:

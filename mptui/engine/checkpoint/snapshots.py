@@ -249,6 +249,7 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
         ConfigError: The snapshot does not fit settings that have changed since.
         RunDirectoryError: The snapshot is of another model or optimizer.
     """
+    snapshot.arrive()
     given = changed(snapshot.state.get("settings", {}), values_of(state.given.config))
     asked = [setting.live for key, setting in SETTINGS.items() if key in given and setting.live is not None]
     values = _without(snapshot.state, [path for live in asked for path in live.overridden_by])
