@@ -68,7 +68,11 @@ def document(key: str) -> dict[str, Any]:
         "choices": setting.choices,
         "item_choices": setting.item_choices,
         "default": default,
-        "default_by_task": {name: task.defaults[key] for name, task in TASKS.items() if key in task.defaults},
+        "default_by_task": {
+            name: value
+            for name, task in TASKS.items()
+            if (value := {**task.defaults, **task.recipe}.get(key)) is not None
+        },
         "acts_with": [scope.where() for scope in setting.scopes],
         "changes": "live" if setting.live else "never" if setting.fixed else "resume",
         "why": setting.fixed or None,

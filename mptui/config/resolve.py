@@ -40,7 +40,7 @@ from mptui.errors import ConfigError, DiskError
 from mptui.io.files import expanded, meant_path, replace_file
 from mptui.registry.models import find_model, task_of_model
 from mptui.registry.scope import Scope
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import TASKS, TaskSpec
 from mptui.text import clean, shell_word
 
 # Reads and checks the settings given outside files: environment variables, flags and `--set`
@@ -346,14 +346,30 @@ def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
     return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
 
 
-def _defaults_of(task: str, layers: Sequence[Layer]) -> Layer:
-    """Return the defaults of a task and of a network, but of no optimizer where `layers` name another."""
+def _defaults_of(task: str, layers: Sequence[Layer], *, recipe: bool = True) -> Layer:
+    """Return the defaults of a task and of a network, but of no optimizer where `layers` name another.
+
+    Args:
+        task: The task.
+        layers: What is given otherwise.
+        recipe: With the task's recipe, if `layers` leave that open.
+    """
     given = _merged(layers)
-    defaults = _task_layer(TASKS[task].defaults, task, "default")
     name = given.get("model.name")
-    if (spec := find_model(name)) is not None:
-        defaults |= _layer(spec.training, f"default of {clean(str(name))}")
-    return _suiting(defaults, given)
+    spec = find_model(name)
+    own = {} if spec is None else _layer(spec.training, f"default of {clean(str(name))}")
+    defaults = _task_layer(TASKS[task].defaults, task, "default")
+    if recipe and _takes_recipe(TASKS[task], {**_merged([own]), **given}):
+        defaults |= _task_layer(TASKS[task].recipe, task, "default")
+    return _suiting(defaults | own, given)
+
+
+def _takes_recipe(task: TaskSpec, given: Mapping[str, Any]) -> bool:
+    """Whether no optimizer is named but that of the recipe, and no rate that is meant for another one."""
+    if _OPTIMIZER in given:
+        return bool(given[_OPTIMIZER] == task.recipe.get(_OPTIMIZER))
+    rate = given.get(_RATE)
+    return not (isinstance(rate, int | float) and rate >= task.other_rates)
 
 
 def _continues_weights(file: Profile | None, given: Sequence[Layer]) -> bool:
@@ -632,10 +648,10 @@ def profile_text(
 def _left_out(config: RunConfig, task: str) -> dict[str, Any]:
     """Return the values of table.key that a file may leave out, as the defaults of a task and a network."""
     network, optimizer = (_layer({key: value_of(config, key)}, "") for key in ("model.name", _OPTIMIZER))
-    own = _defaults_of(task, [network])
-    kept = _defaults_of(task, [network, optimizer])
-    named = {_OPTIMIZER: own[_OPTIMIZER]} if _OPTIMIZER in own else {}
-    return {key: value for key, (value, _) in {**kept, **named}.items()}
+    own = _defaults_of(task, [network], recipe=False)  # a file names all of a recipe, and any other optimizer
+    kept = _defaults_of(task, [network, optimizer], recipe=False)
+    named = own.get(_OPTIMIZER, (None, ""))
+    return {key: value for key, (value, _) in {**kept, _OPTIMIZER: named}.items()}
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:

@@ -190,7 +190,53 @@ def test_a_transformer_learns_by_adamw_unless_another_optimizer_is_named(places,
     assert chosen.sources["training.lr"] == f"default of {name}"
     assert training("fast").config.training.optimizer == "sgd"
     assert training(None, "training.optimizer=sgd").config.training.lr == TrainingConfig().lr
-    assert training(None, "model.name=resnet18").config.training.optimizer == "sgd"
+    other = training(None, "model.name=resnet18")
+    assert other.sources["training.lr"] == "default [classification.training]"
+
+
+RECIPE = ("adamw", 1e-3, 0.05, 1.0, 1.0)
+PLAIN = ("sgd", 0.1, 1e-4, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("profile", "sets", "expected"),
+    [
+        (None, (), RECIPE),
+        (None, ("training.optimizer=adamw",), RECIPE),
+        (None, ("training.lr=3e-4",), ("adamw", 3e-4, *RECIPE[2:])),
+        (None, ("training.weight_decay=0.01",), ("adamw", 1e-3, 0.01, *RECIPE[3:])),
+        (None, ("training.clip_grad_norm=none",), (*RECIPE[:4], None)),
+        (None, ("training.optimizer=sgd",), PLAIN),
+        (None, ("training.lr=0.05",), ("sgd", 0.05, *PLAIN[2:])),  # AdamW's are some hundred times lower
+        (None, ("training.lr=1",), ("sgd", 1.0, *PLAIN[2:])),
+        ("fast", (), ("sgd", 0.1, 1e-4, 5.0, 1.0)),
+        ("aggressive", (), ("sgd", 0.75, 1e-4, 5.0, None)),
+    ],
+)
+def test_a_network_of_classes_is_learnt_by_a_recipe_unless_another_one_is_meant(
+    places, profile, sets, expected
+):
+    training = resolve(profile, task="classification", flags={}, sets=sets, environ=places).config.training
+    found = training.optimizer, training.lr, training.weight_decay
+    assert (*found, training.warmup_epochs, training.clip_grad_norm) == expected
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        ("training.lr=3e-4",),
+        ("training.optimizer=sgd",),
+        ("training.lr=0.1",),
+        ("training.optimizer=lion",),
+    ],
+)
+def test_a_saved_profile_is_read_as_what_was_saved(places, tmp_path, sets):
+    config = resolve(None, task="classification", flags={}, sets=sets, environ=places).config
+    path = tmp_path / "saved.toml"
+    path.write_text(profile_text(config, "saved", task="classification"))
+    again = resolve(str(path), task="classification", flags={}, sets=(), environ=places).config
+    assert again.training == config.training
 
 
 @pytest.mark.parametrize("profile", [None, "fast"])
@@ -215,10 +261,10 @@ def test_trained_weights_are_trained_on_gently_unless_a_rate_or_another_optimize
 
 def test_the_rates_of_an_own_profile_are_those_of_trained_weights_too(places, tmp_path):
     path = tmp_path / "own.toml"
-    path.write_text("[training]\nepochs = 3\n")
+    path.write_text("[training]\nepochs = 3\nlr = 0.02\n")
     weights = {"model.weights": ("--weights", "own.safetensors")}
     resolved = resolve(str(path), task="classification", flags=weights, sets=(), environ=places)
-    assert resolved.config.training.optimizer == "sgd"
+    assert (resolved.config.training.optimizer, resolved.config.training.lr) == ("sgd", 0.02)
 
 
 @pytest.mark.parametrize("task", ["segmentation", "diffusion"])

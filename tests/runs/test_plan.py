@@ -1,5 +1,6 @@
 """Defaults chosen by the plan: the network from the data, its size from the device."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,8 @@ def test_diffusion_has_defaults_that_it_learns_with_and_anything_given_wins():
     assert (training.optimizer, training.lr, training.ema_decay) == ("adamw", 5e-4, 0.999)
     assert resolved.sources["training.lr"] == "default [diffusion.training]"
     assert chosen("cpu", "training.optimizer=sgd").config.training.optimizer == "sgd"
-    assert chosen("cpu", model="resnet18").config.training.optimizer == "sgd"
+    of_classes = chosen("cpu", model="resnet18")
+    assert of_classes.sources["training.lr"] == "default [classification.training]"
 
 
 def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
@@ -113,20 +115,21 @@ def batch_of(plan):
 @pytest.mark.parametrize(
     ("folders", "sets", "expected"),
     [
-        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (8, 0.0125)),
-        ({"a": 120, "b": 125}, (), (8, 0.0125)),  # a fifth is held out
-        ({"a": 6, "b": 6}, (), (8, 0.0125)),
-        ({"a": 400, "b": 400}, (), (32, 0.05)),
-        ({"a": 640, "b": 640}, (), (64, 0.1)),
-        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 0.1)),
+        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (8, 1e-3 / 8**0.5)),
+        ({"a": 120, "b": 125}, (), (8, 1e-3 / 8**0.5)),  # a fifth is held out
+        ({"a": 6, "b": 6}, (), (8, 1e-3 / 8**0.5)),
+        ({"a": 400, "b": 400}, (), (32, 1e-3 / 2**0.5)),
+        ({"a": 640, "b": 640}, (), (64, 1e-3)),
+        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 1e-3)),
         ({"a": 120, "b": 125}, ("training.lr=0.05",), (64, 0.05)),  # the batch that it is meant for
-        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, pytest.approx(1e-3 / 8**0.5, rel=0.5))),
+        ({"a": 120, "b": 125}, ("training.optimizer=sgd",), (8, 0.0125)),
+        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, 1e-3 / 8**0.5)),
     ],
 )
 def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_path, folders, sets, expected):
     class_folders(tmp_path, folders, size=(8, 8))
     plan = planned_on(tmp_path, *sets)
-    assert batch_of(plan) == expected
+    assert batch_of(plan) == pytest.approx(expected)
     is_chosen = plan.resolved.sources["training.batch_size"].startswith("chosen: ")
     assert is_chosen == (expected[0] not in {4, 64})
 
@@ -134,7 +137,7 @@ def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_pat
 def test_a_set_has_the_batch_of_the_files_that_it_was_prepared_from(tmp_path):
     class_folders(tmp_path / "files", {"a": 500, "b": 138}, size=(8, 8))
     prepared(tmp_path / "files", tmp_path / "set")
-    assert [batch_of(planned_on(tmp_path / name)) for name in ("files", "set")] == [(16, 0.025)] * 2
+    assert [batch_of(planned_on(tmp_path / name)) for name in ("files", "set")] == [(16, 5e-4)] * 2
 
 
 def planned_on(folder, *sets):
@@ -189,3 +192,17 @@ def test_a_run_on_the_cpu_says_that_gpus_are_hidden():
     assert (
         machine.hidden not in plan_run(Request(None, {"hardware.device": ("--device", "cpu")}), machine).notes
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "name"), [("cuda", 40, "resnet18"), ("cpu", 40, "resnet18"), ("cuda", 5200, "resnet50")]
+)
+def test_few_images_are_learnt_by_a_small_network_on_a_gpu_too(tmp_path, kind, count, name):
+    class_folders(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1}, size=(8, 8))
+    for number in range(count - 4):  # files are counted by their names
+        os.link(tmp_path / "train/a" / "0.png", tmp_path / "train/a" / f"more-{number}.png")
+    flags = {"data.path": ("--data", str(tmp_path))}
+    given = resolve(None, task="classification", flags=flags, sets=(), environ={})
+    resolved, _ = filled(given, device(kind))
+    assert resolved.config.model.name == name
+    assert resolved.sources["model.name"].endswith("training images") == (kind == "cuda" and count == 40)

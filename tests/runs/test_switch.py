@@ -10,6 +10,7 @@ import pytest
 import tomllib
 import torch
 
+from mptui.config.keys import with_values
 from mptui.config.profiles import list_profiles
 from mptui.config.resolve import to_toml
 from mptui.data.open import MASK_CLASSES
@@ -372,9 +373,28 @@ def test_each_setting_that_is_changed_is_told_beside_the_profile_until_another_o
         }:
             loader.close()
     first, second, last = told
-    assert (first[0], set(first[1]) - {"training.lr_batch_size"}) == ("mine", {"training.lr"})
-    assert second == ("mine", (*first[1], "training.clip_grad_norm"))
+    assert first == ("mine", ("training.lr",))
+    assert second == ("mine", ("training.lr", "training.clip_grad_norm"))
     assert last == ("fast", ())
+
+
+def test_a_setting_changes_nothing_that_was_chosen_where_the_run_began(prepared):
+    """A rate of 0.05 where a run begins is one of SGD, and has no warm-up, decay and clipping of a recipe."""
+    chosen = {"training.lr": 1e-3, "training.lr_batch_size": 64, "training.lr_scaling": "sqrt"}
+    recipe = {"training.clip_grad_norm": 1.0, "training.weight_decay": 0.05, "training.warmup_epochs": 1.0}
+    plan = prepared.loaders.plan
+    began = with_values(plan.config, chosen | recipe)
+    plan = replace(plan, resolved=replace(plan.resolved, config=began))
+    fresh, switch = build_switch(
+        plan,
+        prepared,
+        prepared.job,
+        Command("set", "training.lr=0.05"),
+        folder=Path("nowhere"),
+        emit=[].append,
+    )
+    assert switch.changes == {"training.lr": ["0.001", "0.05"]}
+    assert fresh.config == with_values(began, {"training.lr": 0.05})
 
 
 def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptui.config.change import switched
-from mptui.config.keys import SETTINGS, said, value_of
+from mptui.config.keys import SETTINGS, said, value_of, with_values
 from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint.files import UNDO, Snapshot, read_checkpoint
@@ -56,7 +56,10 @@ def build_switch(
         environ=request.environ,
         now=now,
     )
-    switch = switched(plan.config, preset.config)
+    wanted = preset.config
+    if command.name == "set":  # it alone: what is chosen by it where a run begins, was chosen there
+        wanted = with_values(plan.config, {key: value_of(wanted, key) for key in now})
+    switch = switched(plan.config, wanted)
     if command.name == "set":
         set_by_now = (*plan.resolved.changed, *switch.changes)
         preset = replace(preset, profile=plan.resolved.profile, changed=tuple(dict.fromkeys(set_by_now)))

@@ -31,7 +31,7 @@ from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, find_model, tas
 from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
-from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, TASKS, ByDevice, task_for
+from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, FEW_IMAGES, TASKS, ByDevice, TaskSpec, task_for
 from mptui.registry.transforms import TRANSFORMS, transforms_of
 from mptui.runs.store.directory import CONFIG
 
@@ -309,9 +309,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         known = model.vae_sha256 or digest(Path(folder))
         model = model.model_copy(update={"vae": folder, "vae_sha256": known})
     if model.name is None:
-        name = TASKS[resolved.task or DEFAULT_TASK].network.on(device.kind)
+        name, sources["model.name"] = _network(config, TASKS[resolved.task or DEFAULT_TASK], device, why)
         model = model.model_copy(update={"name": name})
-        sources["model.name"] = why
     if (spec := find_model(model.name)) is not None:
         left_open = {
             key: d.on(device.kind) for key, d in spec.defaults.items() if sources[f"model.{key}"] == "default"
@@ -341,12 +340,30 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
             f"{model.name} at {data.image_size} px on {data.path or data.name} "
             "(choose with --model, --data, --set data.image_size=N)"
         )
+    recipe, optimizer, rate = TASKS[task].recipe, "training.optimizer", "training.lr"
+    if recipe and sources[optimizer] == "default" != sources[rate]:
+        notes.append(
+            f"{config.training.optimizer}, for which a rate of {config.training.lr:g} is ({sources[rate]}); "
+            f"{recipe[optimizer]}, the default, takes about {recipe[rate]:g} (training.optimizer)"
+        )
     code = config.code
     if own_names(config):
         code = code.model_copy(update={"folder": absolute(code.folder or ".")})
     filled = config.model_copy(update={"model": model, "data": data, "code": code})
     filled = with_values(filled, {key: value for key, (value, _) in batch.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
+
+
+def _network(config: RunConfig, task: TaskSpec, device: Device, why: str) -> tuple[str, str]:
+    """Return the network where none is named, and the source of the choice."""
+    usual = task.network.on(device.kind)
+    if task.few not in {"", usual} and (count := few_samples(config.data, FEW_IMAGES)) is not None:
+        return task.few, _of_few(count)
+    return usual, why
+
+
+def _of_few(count: int) -> str:
+    return f"chosen: {count:,} training images"
 
 
 # Chooses what a configuration leaves open of the images: size, crops, interpolation, normalisation
@@ -561,7 +578,7 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
     batch = max(SMALLEST_BATCH, 2 ** int(log2(max(1.0, count / LEAST_STEPS))))
     if batch >= usual:
         return {}
-    source = f"chosen: {count:,} training images"
+    source = _of_few(count)
     scaling = "linear" if config.training.optimizer == "sgd" else "sqrt"
     chosen = {_BATCH: batch, _RATE_BATCH: usual, _SCALING: scaling}
     return {key: (value, source) for key, value in chosen.items()}
