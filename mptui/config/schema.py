@@ -418,7 +418,7 @@ class TrainingConfig(Table):
     """sgd: with momentum; adamw: Adam with decoupled weight decay; adam: weight decay in the gradient; muon:
     orthogonal updates for the matrices of hidden layers, as large as adamw's at the same rate, and adamw for
     the rest; lion: moves by the sign of momentum, at a tenth of adamw's rate; *_schedule_free: average the
-    weights, with no decay of the rate. Of transformers and ConvNeXts the default is adamw."""
+    weights, with no decay of the rate. Unset, it is adamw where no rate of 0.01 or more is given."""
     momentum: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
         of_optimizer("momentum"),
