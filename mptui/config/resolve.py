@@ -39,6 +39,7 @@ from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.io.files import expanded, meant_path, replace_file
 from mptui.registry.models import find_model, task_of_model
+from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.scope import Scope
 from mptui.registry.tasks import TASKS, TaskSpec
 from mptui.text import clean, shell_word
@@ -393,10 +394,13 @@ def _of_weights(task: str, given: Sequence[Layer]) -> Layer:
 
 
 def _suiting(defaults: Layer, given: Mapping[str, Any]) -> Layer:
-    """Leave out what is for an optimizer of the defaults if another one is given."""
-    own = defaults.get(_OPTIMIZER)
-    is_own = own is None or given.get(_OPTIMIZER, own[0]) == own[0]
-    return {key: default for key, default in defaults.items() if is_own or not _is_of_optimizer(key)}
+    """Put the usual rate of an optimizer that is given in place of what is for one of the defaults."""
+    named, own = given.get(_OPTIMIZER), defaults.get(_OPTIMIZER)
+    if named is None or (own is not None and own[0] == named):
+        return dict(defaults)
+    kept = {key: default for key, default in defaults.items() if not _is_of_optimizer(key)}
+    spec = OPTIMIZERS.get(named) if isinstance(named, str) else None
+    return kept if spec is None or spec.lr is None else kept | _layer({_RATE: spec.lr}, f"default of {named}")
 
 
 def _is_of_optimizer(key: str) -> bool:

@@ -29,6 +29,7 @@ class OptimizerSpec:
         settings: The keys of [training] that `build` takes, and the value of each where it is unset. Its
             parameter groups have the same keys, so that a switch to another profile can change them.
         averages: Whether it averages the weights itself: there is no EMA, and the rate need not decay.
+        lr: Its usual rate, where the schema's default is none; None: it is.
         momentum: Name of the state that sums up gradients, which the learning rate multiplies. It is scaled
             down where a switch to another profile raises the rate by much. None: there is no such state.
     """
@@ -39,6 +40,7 @@ class OptimizerSpec:
     has_fused: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     averages: bool = False
+    lr: float | None = None
     momentum: str | None = None
 
     def state_of(self, weights: int, matrices: int) -> int:
@@ -133,26 +135,28 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     # these divide their averages of gradients by their size, so that they need no scaling
     "adamw": OptimizerSpec(
-        build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
+        build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}, lr=1e-3
     ),
     "adam": OptimizerSpec(
-        build=_adam, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
+        build=_adam, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}, lr=1e-3
     ),
     "muon": OptimizerSpec(
         build=_muon,
         state_bytes=8,
         matrix_state_bytes=4,
         settings={"momentum": 0.95, "nesterov": True, "betas": (0.9, 0.999), "eps": 1e-8},
+        lr=1e-3,
     ),
-    "lion": OptimizerSpec(build=_lion, state_bytes=4, settings={"betas": (0.9, 0.99)}),
+    "lion": OptimizerSpec(build=_lion, state_bytes=4, settings={"betas": (0.9, 0.99)}, lr=1e-4),
     "sgd_schedule_free": OptimizerSpec(
-        build=_sgd_schedule_free, state_bytes=4, settings={"momentum": 0.9}, averages=True
+        build=_sgd_schedule_free, state_bytes=4, settings={"momentum": 0.9}, averages=True, lr=1.0
     ),
     "adamw_schedule_free": OptimizerSpec(
         build=_adamw_schedule_free,
         state_bytes=8,
         settings={"betas": (0.9, 0.999), "eps": 1e-8},
         averages=True,
+        lr=2.5e-3,
     ),
 }
 """Name -> optimizer; the first is the default."""

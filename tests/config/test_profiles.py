@@ -267,7 +267,7 @@ def test_the_rates_of_an_own_profile_are_those_of_trained_weights_too(places, tm
     assert (resolved.config.training.optimizer, resolved.config.training.lr) == ("sgd", 0.02)
 
 
-@pytest.mark.parametrize("task", ["segmentation", "diffusion"])
+@pytest.mark.parametrize("task", ["classification", "segmentation", "diffusion"])
 def test_the_rate_of_a_default_optimizer_is_no_other_optimizers(places, task):
     def training(*sets):
         return resolve(None, task=task, flags={}, sets=sets, environ=places).config.training
@@ -275,6 +275,7 @@ def test_the_rate_of_a_default_optimizer_is_no_other_optimizers(places, task):
     assert training().optimizer == training("training.optimizer=adamw").optimizer == "adamw"
     assert training("training.optimizer=adamw").lr == training().lr < 0.01
     assert training("training.optimizer=sgd").lr == TrainingConfig().lr
+    assert training("training.optimizer=lion").lr == 1e-4
     assert training("training.optimizer=sgd", "training.lr=0.02").lr == 0.02
 
 
