@@ -1,6 +1,7 @@
 """Trains a run in this process, for `run` and `resume`."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ def train(
         ready: Called with the directory.
         output: What is printed.
     """
+    began = time.monotonic()
     signals = Signals()  # before torch is imported, which takes seconds
     from mptui.hardware.host import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
@@ -67,7 +69,14 @@ def train(
     place = place_of(plan)
     ready(place.path)
     forced = plan.resolved.compile_forced
-    session = Session(plan, place.path, resume=place.goes_on, force_compile=forced, ranks=ranks)
+    session = Session(
+        plan,
+        place.path,
+        resume=place.goes_on,
+        force_compile=forced,
+        ranks=ranks,
+        begun_s=time.monotonic() - began,
+    )
     try:
         return host(session, signals, as_json=output.as_json, quiet=output.quiet)
     except (ConfigError, DataError, OwnCodeError):

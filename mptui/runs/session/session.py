@@ -93,6 +93,7 @@ class Session(RankTraining):
         resume: Resume from the run's newest checkpoint.
         force_compile: Compile even if the run is too short to repay it.
         ranks: The processes that train together, of which this is the first.
+        begun_s: Seconds since this process began with the run, as to import torch takes some.
     """
 
     measures_costs = True
@@ -106,6 +107,7 @@ class Session(RankTraining):
         resume: bool = False,
         force_compile: bool = False,
         ranks: Ranks = ALONE,
+        begun_s: float = 0.0,
     ) -> None:
         self._changes = LiveChanges(run, plan)
         plan = named_as_before(plan, run) if resume else plan
@@ -117,7 +119,7 @@ class Session(RankTraining):
         self._step = 0
         self._phase = ""
         self._absence = Absence()
-        self._clock = RunClock()
+        self._clock = RunClock(begun_s)
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()

@@ -162,13 +162,16 @@ def _uptime() -> float:
 class RunClock:
     """Counts the seconds that a run has taken: in all its processes, but not while it is paused or suspended.
 
+    Args:
+        begun_s: Seconds since this process began with it.
+
     Attributes:
         before: Seconds of earlier processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begun_s: float = 0.0) -> None:
         self.before = 0.0
-        self._began = _uptime()
+        self._began = _uptime() - begun_s
         self._left_out = 0.0
         self._paused_at: float | None = None
 
