@@ -1,6 +1,7 @@
 """Defaults chosen by the plan: the network from the data, its size from the device."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,17 @@ def test_segmentation_has_defaults_that_take_enough_steps_on_few_images():
     assert resolved.sources["training.batch_size"] == "default [segmentation.training]"
 
 
+def named_images(folder, folders):
+    """Make files by number in folders, of which a plan counts the names: all are one image."""
+    class_folders(folder / "one", {"a": 1}, size=(8, 8))
+    (image,) = (folder / "one" / "a").iterdir()
+    for name, count in folders.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            os.link(image, folder / name / f"{number}{image.suffix}")
+    shutil.rmtree(folder / "one")
+
+
 def batch_of(plan):
     return plan.config.training.batch_size, scaled_lr(plan.config.training)
 
@@ -127,7 +139,7 @@ def batch_of(plan):
     ],
 )
 def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_path, folders, sets, expected):
-    class_folders(tmp_path, folders, size=(8, 8))
+    named_images(tmp_path, folders)
     plan = planned_on(tmp_path, *sets)
     assert batch_of(plan) == pytest.approx(expected)
     is_chosen = plan.resolved.sources["training.batch_size"].startswith("chosen: ")
@@ -198,9 +210,7 @@ def test_a_run_on_the_cpu_says_that_gpus_are_hidden():
     ("kind", "count", "name"), [("cuda", 40, "resnet18"), ("cpu", 40, "resnet18"), ("cuda", 5200, "resnet50")]
 )
 def test_few_images_are_learnt_by_a_small_network_on_a_gpu_too(tmp_path, kind, count, name):
-    class_folders(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1}, size=(8, 8))
-    for number in range(count - 4):  # files are counted by their names
-        os.link(tmp_path / "train/a" / "0.png", tmp_path / "train/a" / f"more-{number}.png")
+    named_images(tmp_path, {"train/a": count - 2, "train/b": 2, "val/a": 1, "val/b": 1})
     flags = {"data.path": ("--data", str(tmp_path))}
     given = resolve(None, task="classification", flags=flags, sets=(), environ={})
     resolved, _ = filled(given, device(kind))
