@@ -1,5 +1,6 @@
 """Images for the tests: generated, or real ones if they lie next to the repository."""
 
+import io
 import struct
 import zlib
 from functools import lru_cache
@@ -60,8 +61,16 @@ def class_folders(root, counts, extension=".png", size=(20, 16)):
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(count):
-            photo(size[0], size[1], seed=index).save(root / name / f"{index}{extension}")
+            (root / name / f"{index}{extension}").write_bytes(_stored(index, extension, size))
     return root
+
+
+@lru_cache(4096)
+def _stored(seed, extension, size):
+    """Return the file of a photo: the same few are in most folders, and to code one takes a millisecond."""
+    content = io.BytesIO()
+    photo(*size, seed).save(content, Image.registered_extensions()[extension.lower()])
+    return content.getvalue()
 
 
 def pairs(root, masks, size=(24, 16)):
