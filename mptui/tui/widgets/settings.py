@@ -164,7 +164,7 @@ class Outline(Static):
         network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
         lines = [Content.styled(clean(run.config.description), "$text-accent")]
         lines += [line for each in (*network, *words) for line in _wrapped(_outline_line(*each), width)]
-        self.update(Content("\n").join([*lines, *memory]))
+        self.update(Content("\n").join([*lines, *_wrapped(memory[0], width), *memory[1:]]))
 
     def refuse(self, fault: str) -> None:
         """Show why the run is impossible."""
@@ -180,8 +180,9 @@ def _outline_line(label: str, value: str, why: str) -> Content:
 
 def _wrapped(line: Content, width: int) -> list[Content]:
     """Wrap what follows the label of a line below itself."""
-    room = max(1, width - _LABEL)
-    first, *others = line[_LABEL:].wrap(room)
+    if width <= _LABEL:  # before the layout is known
+        return [line]
+    first, *others = line[_LABEL:].wrap(width - _LABEL)
     return [Content.assemble(line[:_LABEL], first), *(other.pad_left(_LABEL) for other in others)]
 
 
