@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from textual import work
@@ -272,11 +273,10 @@ class MeasuredMemory(Panel):
                 )
             ]
         if sample.reserved is None:
-            words = "with Python, its libraries and what the data takes; tensors on a CPU are not told apart"
             return [
                 row("process", fmt.size(sample.process), label_width=_LABEL),
                 *self._course(view, "process", width),
-                *(line.stylize("$quiet") for line in Content(words).wrap(width)),
+                *_what_a_process_has(width),
             ]
         of = share(sample.peak, self.predicted)
         against = "" if of is None else f"{of:.2f} of the prediction, {fmt.size(self.predicted)}"
@@ -298,6 +298,12 @@ class MeasuredMemory(Panel):
             return []
         values = history.tail(width - _LABEL).tolist()
         return [Content.assemble(" " * _LABEL, (fmt.sparkline(values, [0.0, *values]), "$quiet"))]
+
+
+@lru_cache(maxsize=4)
+def _what_a_process_has(width: int) -> Lines:
+    words = "with Python, its libraries and what the data takes; tensors on a CPU are not told apart"
+    return [line.stylize("$quiet") for line in Content(words).wrap(width)]
 
 
 # The screen of the memory: what a step was predicted to take, beside what the process has
