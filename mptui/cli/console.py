@@ -225,6 +225,8 @@ def final_lines(summary: dict[str, object]) -> list[str]:
     concerns = summary.get("concerns") or []  # not in the summaries of older runs
     assert isinstance(concerns, list)
     lines += [f"doubtful: {words}" for words in concerns]
+    if advice := summary.get("advice"):
+        lines.append(f"what would help most: {advice}")
     lines.append(f"run: {summary['directory']}")
     return lines
 

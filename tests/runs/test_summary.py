@@ -9,6 +9,7 @@ from mptui.events import DeviceSample, EpochFinished, Recovered, Validated, Warn
 from mptui.runs.session.ending import concerns_of
 from mptui.runs.store.directory import SUMMARY, json_text, read_summary
 from mptui.runs.store.files import Summary
+from mptui.runs.view.doubts import what_helps
 from mptui.runs.view.specs import LIST_LIMIT
 from tests.tui.events import run_started, step_event
 
@@ -172,3 +173,34 @@ def test_a_loss_of_an_earlier_version_s_run_whose_lowest_is_not_known_is_no_doub
 def test_an_accuracy_that_no_guesses_have_is_none_of_chance():
     assert concerns(validated(2.2, 0.13, best=True), epoch(2.2)) == []
     assert concerns(validated(0.7, 0.52, best=True), epoch(0.7), classes=2) != []
+
+
+def helps(train_loss, val_loss, accuracy, *, epochs=10, is_random=True, samples=40_000, metric="acc1"):
+    summary = {
+        "best": {"metric": metric, "value": accuracy},
+        "final": {"train_loss": train_loss, "val_loss": val_loss},
+        "dataset": {"name": "photos", "train_samples": samples},
+        "epochs": epochs,
+        "directory": "runs/one",
+    }
+    return what_helps(summary, is_random=is_random)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"samples": 392}, "trained weights: random ones saw 392 images"),
+        ({"samples": 392, "is_random": False}, "mptui resume runs/one --epochs 20"),
+        ({"samples": 392, "metric": "iou"}, "mptui resume runs/one --epochs 20"),
+        ({}, "mptui resume runs/one --epochs 20"),
+        ({"val_loss": 1.5}, ""),  # it has learnt its images by heart
+        ({"accuracy": 0.97, "samples": 392}, ""),
+        ({"epochs": 2}, ""),
+        ({"val_loss": None}, ""),
+        ({"metric": "r2"}, ""),
+    ],
+)
+def test_a_run_ends_with_what_would_help_most(given, words):
+    told = helps(**{"train_loss": 1.0, "val_loss": 0.9, "accuracy": 0.6, **given})
+    assert words in told
+    assert bool(words) == bool(told)

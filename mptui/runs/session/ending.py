@@ -51,7 +51,7 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.store import directory
 from mptui.runs.store.directory import Ownership
 from mptui.runs.store.files import Records, redact
-from mptui.runs.view.doubts import at_chance, exploded
+from mptui.runs.view.doubts import at_chance, exploded, what_helps
 from mptui.text import clean
 
 # The room on the disk for the checkpoints of a run: whether they fit, and the wait for it
@@ -341,11 +341,23 @@ def write_divergence(run: Path, event: Diagnosed, ownership: Ownership) -> None:
 
 
 def write_files(
-    run: Path, records: Records, ownership: Ownership, result: RunResult, *, former: dict[str, Any] | None
+    run: Path,
+    records: Records,
+    ownership: Ownership,
+    result: RunResult,
+    *,
+    former: dict[str, Any] | None,
+    is_random: bool,
 ) -> None:
     """Write summary and traceback; write errors don't hide the result of the run.
 
-    The summary is `former` if there is one: the run's before a resume that has not started.
+    Args:
+        run: The directory.
+        records: What the run has written so far.
+        ownership: Of the directory.
+        result: How it ended.
+        former: The summary before a resume that has not started, which stays; None: it has.
+        is_random: Whether it began with random weights.
     """
     document, cause, is_final = result.summary, result.error or result.bug, result.is_final()
     if is_final:
@@ -353,6 +365,8 @@ def write_files(
         if records.trained_to is not None:  # once the last save has ended
             document["lost"] = steps_lost(run / directory.CHECKPOINTS, records.trained_to)
         document["concerns"] = concerns_of(document) if cause is None else []
+        is_done = result.status == "completed" and cause is None
+        document["advice"] = what_helps(document, is_random=is_random) if is_done else ""
     if cause is not None and is_final:
         document["error"] = {"message": _message(result), "hint": _hint(result)}
     with contextlib.suppress(DiskError, RunDirectoryError):
@@ -410,4 +424,5 @@ def _message(result: RunResult) -> str:
 
 
 def _hint(result: RunResult) -> str:
-    return result.error.hint if result.error is not None else ""
+    advice = str(result.summary.get("advice") or "")
+    return result.error.hint if result.error is not None else advice and f"what would help most: {advice}"

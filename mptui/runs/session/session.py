@@ -348,7 +348,14 @@ class Session(RankTraining):
     def _write_files(self, result: RunResult) -> None:
         with self._lock:
             self._left = True  # drop later events of other threads
-            write_files(self.run, self._records, self._ownership, result, former=self._former)
+            write_files(
+                self.run,
+                self._records,
+                self._ownership,
+                result,
+                former=self._former,
+                is_random=self.plan.config.model.weights is None,
+            )
 
     def _write_end(self, result: RunResult) -> None:
         seconds = time.monotonic() - self._started
