@@ -69,7 +69,7 @@ def class_folders(root, counts, extension=".png", size=(20, 16)):
 def _stored(seed, extension, size):
     """Return the file of a photo: the same few are in most folders, and to code one takes a millisecond."""
     content = io.BytesIO()
-    photo(*size, seed).save(content, Image.registered_extensions()[extension.lower()])
+    photo(size[0], size[1], seed).save(content, Image.registered_extensions()[extension.lower()])
     return content.getvalue()
 
 
