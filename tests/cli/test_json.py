@@ -13,8 +13,9 @@ from tests.made.json_documents import DOCUMENTS, failed
 
 def with_json():
     """The commands that take --json."""
-    for name in names(program()):
-        command = program()
+    commands = program()
+    for name in names(commands):
+        command = commands
         for word in name.split():
             command = command.commands[word]
         if any("--json" in param.opts for param in command.params):
