@@ -48,13 +48,22 @@ RULES = {
     "runs/trackers/feeder.py": ({"open_regular", "replace_file"}, OWNED),
     "runs/trackers/local_files.py": ({"open_regular"}, OWNED),
     "testing/format.py": ({"write_bytes", "write_text"}, TESTS),
-    "tui/app.py": ({"replace_file"}, CACHE),
-    "tui/last.py": ({"replace_file"}, CACHE),
+    "tui/app.py": ({"replace_unsynced"}, CACHE),
+    "tui/last.py": ({"replace_unsynced"}, CACHE),
     "tui/share.py": ({"replace_file"}, FRESH),
     "tui/terminal/process.py": ({"open"}, NOTHING),
 }
 
-WRITE = {"write_text", "write_bytes", "touch", "write_synced", "replace_file", "replacing", "LineFile"}
+WRITE = {
+    "write_text",
+    "write_bytes",
+    "touch",
+    "write_synced",
+    "replace_file",
+    "replace_unsynced",
+    "replacing",
+    "LineFile",
+}
 OPEN = {"open", "fdopen", "open_regular", "FileIO"}
 CALLED = rf"\b({'|'.join(sorted(WRITE | OPEN))})\s*\("
 """What every such call has in its text."""
