@@ -104,7 +104,7 @@ def all_screens(walk):
     program.until(walk.gone("Search for commands"), "the screen below")
     walk("app.palette", "ctrl+p", "Search for commands")
     program.press("next theme")
-    program.shows("app.theme")
+    program.shows("ctrl+t")
     again = walk.recoloured(0, 0)
     program.press("enter")
     program.until(again, "the next theme")
