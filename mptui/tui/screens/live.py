@@ -702,7 +702,8 @@ class LiveScreen(RunPage):
     def action_log(self) -> None:
         """Toggle between the log and the charts."""
         self.toggle_class("-log")
-        self.query_one("#log" if self.has_class("-log") else "#chart-0").focus()
+        # now, and not with `focus`, which is later: the next key may be here
+        self.set_focus(self.query_one("#log" if self.has_class("-log") else "#chart-0"))
 
     def action_detach(self) -> None:
         """Detach the run, and release the terminal."""

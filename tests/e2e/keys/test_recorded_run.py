@@ -119,7 +119,7 @@ def steps(walk):
 
 def moment(walk):
     """Return the step of the earlier moment that the screen shows, "" for now."""
-    found = re.search(r"ago, step ([\d,]+)", walk.program.text)
+    found = re.search(r"ago, step (\d+(?:,\d{3})*)", walk.program.text)
     return found[1] if found else ""
 
 
