@@ -83,7 +83,7 @@ def test_the_archive_that_a_folder_was_unpacked_from_is_no_second_reading(tmp_pa
     shutil.make_archive(str(tmp_path / "all"), "tar", tmp_path, "a")
     for kind in (SampleKind.CLASS, SampleKind.IMAGE):
         dataset, heard = opened(tmp_path, kind)
-        assert any("left out 1 files that aren't images" in line for line in heard)
+        assert any("left out 1 file that isn't an image" in line for line in heard)
     assert len(dataset.train) + len(dataset.val) == 8
 
 
