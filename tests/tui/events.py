@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
+from mptui.config.keys import with_values
 from mptui.events import (
     Advice,
     CheckpointSaved,
@@ -246,6 +247,15 @@ class MemorySource:
 
     def send(self, command: str, argument: str | None = None) -> None:
         self.sent.append((command, argument))
+
+
+def footprint_of(config, started):
+    """Count the memory of a run of classes in bf16 on a GPU, with the batch that it began with."""
+    from mptui.engine.memory.ledger import footprint  # of torch, which most users of this module do without
+
+    config = with_values(config, {"training.batch_size": started.batch_size})
+    classes = len(started.classes)
+    return footprint(config, "classification", device="cuda", precision="bf16", classes=classes)
 
 
 def demo_source(*later: Event, **options) -> MemorySource:

@@ -7,12 +7,11 @@ import pytest
 
 from mptui.config.resolve import to_toml
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.ledger import footprint
 from mptui.errors import MptuiError
 from mptui.runs.store.directory import CONFIG
 from mptui.tui import memory_count
 from tests.program import server
-from tests.tui.events import demo_source
+from tests.tui.events import demo_source, footprint_of
 
 
 class Child:
@@ -58,14 +57,7 @@ def test_a_child_counts_as_the_ledger_does_and_once_for_the_same_settings(
     monkeypatch.setattr(memory_count, "start", None)
     assert memory_count.count_memory(tmp_path, started, "bf16") == found
     monkeypatch.undo()
-    batch = config.training.model_copy(update={"batch_size": started.batch_size})
-    counted = footprint(
-        config.model_copy(update={"training": batch}),
-        "classification",
-        device="cuda",
-        precision="bf16",
-        classes=len(started.classes),
-    )
+    counted = footprint_of(config, started)
     assert (found.batch_size, found.allocated) == (counted.batch_size, counted.allocated)
     assert sum(found.parts.values()) == counted.total
 

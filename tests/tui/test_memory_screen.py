@@ -7,10 +7,9 @@ import pytest
 from mptui import text as fmt
 from mptui.config.resolve import to_toml
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.ledger import footprint
 from mptui.events import DeviceSample, MemorySample
 from mptui.runs.store.directory import CONFIG
-from tests.tui.events import demo_source
+from tests.tui.events import demo_source, footprint_of
 from tests.tui.frames import frame, put_below
 
 GIB = 1 << 30
@@ -49,14 +48,7 @@ async def test_the_parts_of_the_prediction_stand_above_what_is_measured(stage, t
     source.run = tmp_path
     started = source.view.started
     assert started is not None
-    batch = config.training.model_copy(update={"batch_size": started.batch_size})
-    counted = footprint(
-        config.model_copy(update={"training": batch}),
-        "classification",
-        device="cuda",
-        precision="bf16",
-        classes=len(started.classes),
-    )
+    counted = footprint_of(config, started)
     async with stage.live(source, (80, 24)) as (app, pilot):
         await counted_screen(app, pilot)
         for size in ((80, 24), (120, 36)):
