@@ -145,6 +145,8 @@ def _on_device(
     if counts_ignored:
         what = "masks have ignored pixels, which must be counted before they are on the device"
         return True, f"on {device.type}, {what}"
+    if of_views := halves[0].of_views:
+        return True, f"on {device.type}, views would be cut without {', '.join(of_views)}"
     each = sample_bytes(dataset.pixels, masks)
     needed = sum(
         len(split) * (latent_bytes or transforms.geometry.side**2 * each)

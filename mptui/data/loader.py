@@ -29,7 +29,7 @@ from mptui.data.transforms import Transforms
 from mptui.data.types import RGB, PixelFormat, Problem, SampleFormat, Sides, Split
 from mptui.errors import cleaned_up_by
 from mptui.registry.names import SampleKind
-from mptui.registry.transforms import TRANSFORMS
+from mptui.registry.transforms import find_transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,22 @@ class Loader:
             )
         self._pool = self._new_pool(options.workers)
         self.bad_samples = BadSamples(len(split), options.bad_budget, options.on_bad)
+        if self._on_device and transforms.of_views:
+            raise ValueError("views that change on the host are not cut on the device")
         self._whole = self._on_device and not transforms.has_fixed_pixels
         self._source = SampleSource(
-            split, self._pool, self.bad_samples, samples, geometry, seed=order.seed, whole=self._whole
+            split,
+            self._pool,
+            self.bad_samples,
+            samples,
+            geometry,
+            seed=order.seed,
+            whole=self._whole,
+            transforms=transforms.of_views,
         )
         has_jitter = "colour" in transforms.names and samples.pixels == RGB
         self._jitter = transforms.normalization if has_jitter else None
-        chosen = [(name, TRANSFORMS[name]) for name in transforms.names]
+        chosen = [(name, find_transform(name)) for name in transforms.names]
         self._transforms = [(name, spec.apply, spec.draws) for name, spec in chosen if spec.apply]
         self._set_finish(transforms, samples.pixels, noising if samples.kind is SampleKind.IMAGE else None)
         self.share_size = order.share.largest(order.batch_size)

@@ -19,7 +19,7 @@ from mptui.data.assemble import split_train_val
 from mptui.data.dataset import Rows
 from mptui.data.decode import check_size, load_upright, reason_for, stored_size, turned_pixels, upright_rgb
 from mptui.data.masks import Size
-from mptui.data.rng import seed_of_reading
+from mptui.data.rng import seed_of_reading, torch_seeded
 from mptui.data.transforms import resized_mask
 from mptui.data.types import IGNORE, BadSampleError, Dataset, Decoded, Mask, Pixels, reason_of
 from mptui.errors import ConfigError, DataError, OwnCodeError
@@ -65,7 +65,9 @@ class OwnRequest:
         """
         try:
             with _seeded():
-                sample = opened(self.folder, self.code, self.part)[self.index]
+                dataset = opened(self.folder, self.code, self.part)
+            with _seeded():  # again: a worker's first one may have imported torch
+                sample = dataset[self.index]
         except OSError as error:
             raise BadSampleError(self.name, reason_of(error)) from error
         image, target = parts_of(self.name, sample)
@@ -181,17 +183,12 @@ def _seeded() -> Iterator[None]:
     python, arrays, seed = random.getstate(), np.random.get_state(), seed_of_reading()
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    tensors = torch and torch.get_rng_state()
-    if torch is not None:
-        torch.default_generator.manual_seed(seed)
     try:
-        yield
+        with torch_seeded(seed):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
-        if torch is not None:
-            torch.set_rng_state(tensors)
 
 
 # The halves of a data set of the person's own. It is a class, or a function, of the person's code

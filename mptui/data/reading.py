@@ -394,6 +394,8 @@ class SampleSource:
     seed: int
     whole: bool = False
     """Read whole resized images instead of views."""
+    transforms: tuple[str, ...] = ()
+    """What changes the pixels of views; see `ReadTask`."""
 
     @property
     def pixels(self) -> PixelFormat:
@@ -538,6 +540,7 @@ class Prefetcher:
             masks_offset=at + self._masks_offset + row * source.mask_slot_bytes if source.masks else None,
             whole_bytes=source.slot_bytes if source.whole else 0,
             whole_mask_bytes=source.mask_slot_bytes if source.whole else 0,
+            transforms=source.transforms,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)

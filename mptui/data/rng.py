@@ -4,6 +4,7 @@ There is no state, so the number of workers, the batch size, a resume and a retr
 has a SplitMix64 generator, vectorised over samples: seeding a numpy generator takes 20 us.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -51,6 +52,21 @@ def seed_of_reading() -> int:
     """Return a seed, below 2**64, for what is random in the sample that is being read."""
     seed, epoch, index = _sample_read.get()
     return int(keys(RandomStream.OWN_CODE, seed, epoch, np.array([index]))[0])
+
+
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generator of the CPU, and restore it after; without torch, nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def uniforms(

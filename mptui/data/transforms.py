@@ -12,7 +12,7 @@ from PIL import Image
 
 from mptui.data.types import Decoded, Mask, Pixels, Sides
 from mptui.registry.names import Interpolation, SampleKind
-from mptui.registry.transforms import transforms_of
+from mptui.registry.transforms import find_transform, transforms_of
 
 # Views: crop boxes and flips, the same for an image and its mask
 # ---------------------------------------------------------------
@@ -314,7 +314,12 @@ class Transforms:
     @property
     def has_fixed_pixels(self) -> bool:
         """Whether the pixels of a sample are the same in each epoch until they are normalised."""
-        return not self.geometry.random and "colour" not in self.names
+        return not self.geometry.random and "colour" not in self.names and not self.of_views
+
+    @property
+    def of_views(self) -> tuple[str, ...]:
+        """Those of `names` that change the pixels of a view where it is cut, on the host."""
+        return tuple(name for name in self.names if find_transform(name).make)
 
 
 # Antialiased resampling of images by the filters of Pillow. Imports no torch

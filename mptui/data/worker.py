@@ -130,7 +130,7 @@ def anonymous_file() -> int:
 # The worker process: reads samples, cuts views and writes them to shared memory
 # ------------------------------------------------------------------------------
 # Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and
-# uses few megabytes. A run without workers calls the same `perform`.
+# uses few megabytes; only a transform of views needs torch. A run without workers calls the same `perform`.
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
 """Nanoseconds of the thread on a CPU and in wait for one, and its turns (Linux: sched-stats)."""
@@ -155,6 +155,8 @@ class ReadTask:
     """Bytes reserved for each image, to write the whole resized one; 0: a view is written."""
     whole_mask_bytes: int = 0
     """The same for its mask."""
+    transforms: tuple[str, ...] = ()
+    """What changes the pixels of each view, in this order: those of `TRANSFORMS` with `make`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,10 @@ def _write_view(
     pixels = cut_image(
         sample.image_HWC, boxes_14[0], flips_13[0], geometry.side, interpolation=geometry.interpolation
     )
+    if task.transforms:
+        from mptui.data.view_transforms import transformed  # imports torch, which takes seconds
+
+        pixels = transformed(pixels, task.transforms, (task.seed, task.epoch, task.indices[row]))
     write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
     return _write_target(task, row, request, sample, box=boxes_14[0], flips=flips_13[0], fd=fd)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from mptui.registry.names import SampleKind
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 Apply = Callable[["torch.Tensor", "npt.NDArray[np.float64]"], "torch.Tensor"]
+Make = Callable[[], Callable[..., Any]]
 _TARGETS = frozenset({SampleKind.CLASS, SampleKind.MASK})
 
 
@@ -24,14 +26,20 @@ class TransformSpec:
         kinds: Kinds of samples that it suits: one that moves pixels would have to move those of masks too.
         apply: Called as `apply(images_BCHW, draws_BD)`: normalised float32 images on the device, which it may
             overwrite, and float64 numbers from [0, 1) on the host, by seed, epoch and sample. Returns images
-            of the same shape and memory format, without a sync. None: part of the view that the loader cuts.
+            of the same shape and memory format, without a sync. None: done on the host.
         draws: D, how many numbers it needs for a sample.
+        make: Called once in each process that reads samples. Returns a function of the pixels of a view,
+            image_CHW in their own type, which draws from the generators of torch; those of the process are
+            seeded by seed, epoch and sample. None: `apply`, or part of the view that the loader cuts.
+        rgb: Whether it suits 8-bit RGB alone.
     """
 
     help: str
     kinds: frozenset[SampleKind] = _TARGETS
     apply: Apply | None = None
     draws: int = 0
+    make: Make | None = None
+    rgb: bool = False
 
 
 def _by(name: str) -> Apply:
@@ -46,12 +54,19 @@ def _by(name: str) -> Apply:
     return apply
 
 
+def _of_torchvision(name: str) -> Any:  # noqa: ANN401 - it has no types
+    """Return a transform of torchvision with its defaults; imports torchvision."""
+    from torchvision.transforms import v2
+
+    return getattr(v2, name)()
+
+
 TRANSFORMS: dict[str, TransformSpec] = {
     "crop": TransformSpec(help="a random part, resized: data.crop_scale and data.crop_ratio"),
     "flip": TransformSpec(help="left to right, half of the images", kinds=frozenset(SampleKind)),
     "vertical_flip": TransformSpec(help="top to bottom, half of the images"),
     "turn": TransformSpec(help="by a multiple of 90°"),
-    "colour": TransformSpec(help="brightness, contrast and saturation of RGB by up to 20 %"),
+    "colour": TransformSpec(help="brightness, contrast and saturation of RGB by up to 20 %", rgb=True),
     "pad_crop": TransformSpec(
         help="moved by up to an eighth of the side, mirrored at the edges",
         kinds=frozenset({SampleKind.CLASS}),
@@ -64,6 +79,18 @@ TRANSFORMS: dict[str, TransformSpec] = {
         draws=5,
     ),
     "cutout": TransformSpec(help="a square of half the side becomes the mean", apply=_by("cutout"), draws=2),
+    "trivial": TransformSpec(
+        help="torchvision's TrivialAugmentWide: one of 14 operations, of any strength",
+        kinds=frozenset({SampleKind.CLASS}),
+        make=partial(_of_torchvision, "TrivialAugmentWide"),
+        rgb=True,
+    ),
+    "rand": TransformSpec(
+        help="torchvision's RandAugment: two of 14 operations, of strength 9 of 30",
+        kinds=frozenset({SampleKind.CLASS}),
+        make=partial(_of_torchvision, "RandAugment"),
+        rgb=True,
+    ),
 }
 """Name -> transform."""
 
@@ -74,6 +101,11 @@ _DEFAULTS = {
 }
 
 Augment = Literal["default", "none"] | list[str]
+
+
+def find_transform(name: str) -> TransformSpec:
+    """Return the transform called `name`, as an item of `data.augment` has it."""
+    return TRANSFORMS[name]
 
 
 def transforms_of(augment: Augment, kind: SampleKind) -> Sequence[str]:

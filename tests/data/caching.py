@@ -26,13 +26,14 @@ def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
 def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.CacheChoice:
     wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
     wanted |= settings
-    halves = halves_of(of.kind, wanted.pop("side"), wanted.pop("resize"), augment=wanted.pop("augment"))
+    views = {key: wanted.pop(key) for key in ("augment", "names") if key in wanted}
+    halves = halves_of(of.kind, wanted.pop("side"), wanted.pop("resize"), **views)
     return choose_cache(asked, of, halves=halves, **wanted)
 
 
 def halves_of(
-    kind: SampleKind, side: int, resize: int | None = None, *, augment: bool = True
+    kind: SampleKind, side: int, resize: int | None = None, *, augment: bool = True, names: Any = None
 ) -> tuple[Transforms, Transforms]:
-    names = tuple(transforms_of("default", kind)) if augment else ()
+    names = tuple(names or transforms_of("default", kind)) if augment else ()
     train, val = (Geometry.for_training(kind, side, resize, names=each) for each in (names, ()))
     return Transforms(train, IMAGENET, names), Transforms(val, IMAGENET)

@@ -52,6 +52,16 @@ def test_masks_with_ignored_pixels_are_kept_in_memory(memory: list[int]) -> None
     assert "ignored" in chosen(masked).reason
 
 
+def test_views_that_change_on_the_host_are_not_kept_on_the_device(memory: list[int]) -> None:
+    names = ("crop", "trivial")
+    choice = chosen(dataset(400), names=names)
+    assert (choice.mode, choice.warning) == ("ram", None)
+    assert "on cpu, views would be cut without trivial" in choice.reason
+    asked = chosen(dataset(400), "device", names=names)
+    assert asked.mode == "ram"
+    assert "without trivial; images are cached in memory" in str(asked.warning)
+
+
 def test_latents_fit_where_their_images_do_not(memory: list[int]) -> None:
     alone = dataset(20_000, kind=SampleKind.IMAGE)
     assert chosen(alone).mode == "ram"

@@ -17,6 +17,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "on the device": {"cache": "device"},
     "fixed views on the device": {"cache": "device", "augment": False, "mixup_alpha": 0.4},
     "transformed": {"names": ("flip", "pad_crop", "erase")},
+    "changed where they are cut": {"names": ("crop", "trivial", "cutout"), "mixup_alpha": 0.4},
     "noisy": {"kind": SampleKind.IMAGE},
     "by workers": {"workers": 1},
 }

@@ -1,18 +1,25 @@
 """Random transforms of training images: what each does, and that caches and workers don't change it."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
 
+from mptui.data import reading
 from mptui.data.transforms import DRAWS, Geometry, cut_image, views
 from mptui.errors import ConfigError
 from mptui.registry.names import SampleKind
 from mptui.registry.transforms import TRANSFORMS
 from mptui.runs.planning.plan import Plan, Request, plan_run
+from tests import program
 from tests.data.loaders import assert_same, batches, loader
 from tests.data.samples import Samples
+from tests.decoders import forks_of
 
 LISTS = [("colour",), ("flip", "turn"), ("pad_crop", "cutout"), ("crop", "flip", "erase")]
+OF_VIEWS = [("trivial",), ("crop", "flip", "rand", "colour", "cutout")]
+"""Those that change the pixels of a view where it is cut, on the host."""
 
 
 @pytest.fixture
@@ -39,7 +46,40 @@ def test_images_of_a_seed_are_the_same_with_any_cache_and_number_of_workers(name
                 assert_same(batches(other, epoch), wanted)
 
 
-@pytest.mark.parametrize("names", LISTS, ids="+".join)
+@pytest.mark.parametrize("names", OF_VIEWS, ids="+".join)
+def test_views_that_change_on_the_host_are_the_same_with_any_cache_and_number_of_workers(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "start", forks_of(program.server()))  # they import torch
+    with loader(Samples(20), names=names) as plain:
+        expected = [batches(plain, epoch) for epoch in (0, 1)]
+        rest = batches(plain, 1, start_sample=8)
+    assert_same(rest, expected[1][1:])
+    torch.manual_seed(7)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    for settings in ({"cache": "ram"}, {"batch_size": 20}, {"workers": 2}, {"workers": 1, "cache": "ram"}):
+        with loader(Samples(20), names=names, **settings) as other:
+            for epoch, wanted in enumerate(expected):
+                assert_same(batches(other, epoch), wanted)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("name", ["trivial", "rand"])
+def test_most_views_are_changed_each_in_its_own_way(name: str) -> None:
+    """The pixels of a sample of one colour tell its operation: others for each sample, epoch and seed."""
+    found = []
+    for epoch, seed in ((0, 5), (1, 5), (0, 6)):
+        with loader(Samples(40), names=(name,), batch_size=40, seed=seed) as it:
+            (batch,) = batches(it, epoch)
+        found.append(batch.images_BCHW[torch.argsort(torch.as_tensor(batch.sample_indices))])
+    with loader(Samples(40), augment=False, train=False, batch_size=40) as it:
+        (plain,) = batches(it)
+    for one, other in (*combinations(found, 2), *((each, plain.images_BCHW) for each in found)):
+        assert (one != other).flatten(1).any(dim=1).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("names", [*LISTS, *OF_VIEWS], ids="+".join)
 def test_images_change_from_epoch_to_epoch(names: tuple[str, ...]) -> None:
     with loader(Samples(8), names=names) as it:
         first, second = (batches(it, epoch)[0] for epoch in (0, 1))
@@ -136,5 +176,9 @@ def test_what_is_no_transform_or_does_not_suit_the_samples_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"pad_crop does not suit images with masks") as caught:
         planned('data.augment=["pad_crop"]', model="unet")
     assert "vertical_flip" in str(caught.value.hint)
+    for name in ("trivial", "rand"):
+        for model, images in (("unet", "with masks"), ("diffusion_unet", "that a network learns to make")):
+            with pytest.raises(ConfigError, match=f"{name} does not suit images {images}"):
+                planned(f'data.augment=["flip", "{name}"]', model=model)
     with pytest.raises(ConfigError, match="crop does not suit images that a network learns to make"):
         planned('data.augment=["crop"]', model="diffusion_unet")

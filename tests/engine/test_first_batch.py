@@ -32,7 +32,9 @@ def trained(folder, kind=Blot, *, wanted=True, data=None, **options):
     return trainer, events, taken, seen[0]
 
 
-@pytest.mark.parametrize("data", [{"augment": "default"}, {"augment": "default", "mixup_alpha": 1.0}])
+@pytest.mark.parametrize(
+    "data", [{"augment": "default"}, {"augment": "default", "mixup_alpha": 1.0}, {"augment": ["trivial"]}]
+)
 def test_they_are_the_first_batch_bit_for_bit_with_the_classes(tmp_path, data):
     trainer, events, taken, first = trained(tmp_path, data=data)
     assert np.array_equal(np.stack(taken), visible(first.numpy(), trainer.context.job.config.data))

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 import torch
 
+from mptui.data import reading
 from mptui.data.cache_policy import CacheMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
 from mptui.engine.mailbox import Stopped
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
+from tests import program
+from tests.decoders import forks_of
 from tests.engine.resuming import assert_the_same, bits, each_step
 from tests.engine.small import NoiseNet, build_trainer, config, end, losses, of, small_net
 
@@ -39,11 +42,14 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "max_steps": {"training": {"epochs": 9, "max_steps": 5}},
     "from memory": {},
+    "changed views": {"data": {"augment": ["crop", "trivial", "cutout"]}},
     "diffusion": {
         "training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4, "epochs": 1}
     },
 }
-NO_OTHER_STATE = {"sgd", "adamw not fused", "lion", "muon", "thawed, schedule free", "from memory"}
+NO_OTHER_STATE = {
+    "sgd", "adamw not fused", "lion", "muon", "thawed, schedule free", "from memory", "changed views"
+}  # fmt: skip
 """The parts of their states are those of the others, or they are stopped below: in the slow suite."""
 
 
@@ -150,8 +156,10 @@ def test_stopped_in_every_validation_it_ends_with_the_same_bits(tmp_path):
     assert_the_same((trainer, events), (resumed, resumed_events))
 
 
-@pytest.mark.parametrize("case", ["sgd", "from memory"])
-def test_two_workers_and_stops_give_the_bits_of_none(tmp_path, case):
+@pytest.mark.parametrize("case", ["sgd", "from memory", "changed views"])
+def test_two_workers_and_stops_give_the_bits_of_none(tmp_path, case, monkeypatch):
+    if case == "changed views":
+        monkeypatch.setattr(reading, "start", forks_of(program.server()))  # they import torch
     trainer, events = undisturbed(tmp_path / "whole", case)
     resumed, resumed_events, stops = stopped_again_and_again(
         tmp_path / "parts", case, lambda event: each_step(event) if event.step in {2, 5} else None, workers=2

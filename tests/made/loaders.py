@@ -29,7 +29,8 @@ def built_loader(
     `settings` are those of `SampleFormat`, `EpochOrder`, `Geometry`, `Transforms` and `LoaderOptions`, and
     `noising`.
     """
-    names = tuple(settings.pop("names", None) or transforms_of("default", kind)) if augment and train else ()
+    named = settings.pop("names", None) or transforms_of("default", kind)
+    names = tuple(named) if augment and train else ()
     parts = {each: _taken(each, settings) for each in (SampleFormat, EpochOrder, Transforms, LoaderOptions)}
     noising = {"noising": settings.pop("noising")} if "noising" in settings else {}
     normalization = parts[Transforms].pop("normalization", None) or default_normalization(kind)

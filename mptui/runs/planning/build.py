@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mptui.data.noise import Noising
 from mptui.data.open import check_data
 from mptui.data.sampler import EpochOrder, Labels, Share, fewest_at_once
 from mptui.data.transforms import Geometry, Normalization, Transforms, default_normalization
-from mptui.data.types import RGB, Dataset, LabelledSplit, Problem, SampleFormat, Split
+from mptui.data.types import RGB, Dataset, LabelledSplit, PixelFormat, Problem, SampleFormat, Split
 from mptui.engine.checkpoint.snapshots import check_state
 from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.job import Job, total_steps
@@ -43,9 +43,9 @@ from mptui.registry.models import PRETRAINED
 from mptui.registry.names import SampleKind
 from mptui.registry.own_code import fault_of, is_own
 from mptui.registry.tasks import DIFFUSION, TASKS
-from mptui.registry.transforms import transforms_of
+from mptui.registry.transforms import find_transform
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
-from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, within_budget
+from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, suited_transforms, within_budget
 from mptui.runs.store.files import learned_by_weights
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
@@ -310,10 +310,14 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
 
 
 def build_transforms(plan: Plan, *, train: bool) -> Transforms:
-    """Return what becomes of the samples of the training or validation set of `plan`."""
+    """Return what becomes of the samples of the training or validation set of `plan`.
+
+    Raises:
+        ConfigError: A transform does not suit its images.
+    """
     data, kind = plan.config.data, TASKS[plan.task].sample
     side, has_targets = int(data.image_size or 0), kind is not SampleKind.IMAGE
-    names = transforms_of(data.augment, kind) if train else ()
+    names = suited_transforms(data.augment, kind) if train else ()
     scale = None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1])
     geometry = Geometry.for_training(
         kind,
@@ -333,6 +337,19 @@ def build_transforms(plan: Plan, *, train: bool) -> Transforms:
         cutmix_alpha=data.cutmix_alpha if train and has_targets else 0.0,
         channels_last=plan.channels_last,
     )
+
+
+def _check_rgb(names: Iterable[str], pixels: PixelFormat) -> None:
+    """Check that transforms suit images of another format than 8-bit RGB.
+
+    Raises:
+        ConfigError: One of them does not.
+    """
+    if unfit := [name for name in names if find_transform(name).rgb]:
+        raise ConfigError(
+            f"data.augment: {unfit[0]} changes 8-bit RGB alone, these images have {pixels}",
+            hint=f"leave {unfit[0]} out",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,16 +375,9 @@ class LoaderMaker:
         """Build the loader of the training or validation set, or of images without labels."""
         config, training = self.plan.config, self.plan.config.training
         kind, pixels = TASKS[self.plan.task].sample, self.dataset.pixels
-        if (
-            train
-            and pixels != RGB
-            and isinstance(config.data.augment, list)
-            and "colour" in config.data.augment
-        ):
-            raise ConfigError(
-                f"data.augment: colour is jittered of 8-bit RGB alone, these images have {pixels}",
-                hint="leave colour out",
-            )
+        transforms = build_transforms(self.plan, train=train)
+        if pixels != RGB and isinstance(config.data.augment, list):
+            _check_rgb(transforms.names, pixels)
         order = EpochOrder(
             len(split),
             # memory for more samples than the set has may not be there
@@ -381,20 +391,29 @@ class LoaderMaker:
             split,
             SampleFormat(kind, len(self.dataset.classes), pixels, labelled),
             order,
-            build_transforms(self.plan, train=train),
+            transforms,
             device=torch.device(self.plan.device.torch_name),
             noising=self._noising(),
-            options=self._options(train=train),
+            options=self._options(transforms, train=train),
         )
 
-    def _options(self, *, train: bool) -> LoaderOptions:
+    def _options(self, transforms: Transforms, *, train: bool) -> LoaderOptions:
         data = self.plan.config.data
+        cache = data.cache if data.cache != "auto" else "off"
+        if cache == "device" and transforms.of_views:  # chosen before a switch has named them
+            cache = "ram"
+            named = ", ".join(transforms.of_views)
+            message = (
+                f"data.cache = device: views would be cut without {named}; "
+                "training images are cached in memory"
+            )
+            self.emit(Warned(code="cache", message=message))
         return LoaderOptions(
             workers=self.plan.workers,
             prefetch=data.prefetch,
-            cache=data.cache if data.cache != "auto" else "off",
+            cache=cache,
             sizes=sides_of(self.dataset, 0 if train else 1),
-            cache_room=memory_room(processes=self.ranks.per_node) if data.cache == "ram" else None,
+            cache_room=memory_room(processes=self.ranks.per_node) if cache == "ram" else None,
             on_cache_full=self._cache_full,
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,

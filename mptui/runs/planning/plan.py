@@ -32,7 +32,7 @@ from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKin
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
 from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, FEW_IMAGES, TASKS, ByDevice, TaskSpec, task_for
-from mptui.registry.transforms import TRANSFORMS, transforms_of
+from mptui.registry.transforms import TRANSFORMS, Augment, find_transform, transforms_of
 from mptui.runs.store.directory import CONFIG
 
 # Plans a run from a request: chooses the device, the precision, and all unset values
@@ -499,19 +499,29 @@ def _views(data: DataConfig, kind: SampleKind, side: int, small: int | None) -> 
         )
     source = "chosen: by data.image_size"
     choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
-    names = transforms_of(data.augment, kind)
-    if unfit := [name for name in names if kind not in TRANSFORMS[name].kinds]:
-        suited = ", ".join(name for name, spec in TRANSFORMS.items() if kind in spec.kinds)
-        raise ConfigError(
-            f"data.augment: {unfit[0]} does not suit {_IMAGES_OF[kind]}",
-            hint=f"name any of {suited}, or leave data.augment out",
-        )
+    names = suited_transforms(data.augment, kind)
     scale = default_crop_scale(kind, side) if "crop" in names else None
     if small is not None and scale is not None:
         scale, source = SMALL_CROPS, _of_small(small)
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
     return choices
+
+
+def suited_transforms(augment: Augment, kind: SampleKind) -> Sequence[str]:
+    """Return the names of the transforms that `data.augment` means for samples of a kind.
+
+    Raises:
+        ConfigError: One of them does not suit such samples.
+    """
+    names = transforms_of(augment, kind)
+    if unfit := [name for name in names if kind not in find_transform(name).kinds]:
+        suited = ", ".join(name for name, spec in TRANSFORMS.items() if kind in spec.kinds)
+        raise ConfigError(
+            f"data.augment: {unfit[0]} does not suit {_IMAGES_OF[kind]}",
+            hint=f"name any of {suited}, or leave data.augment out",
+        )
+    return names
 
 
 def _resampling(data: DataConfig, kind: SampleKind, weights: WeightsImages | None, own: str) -> Choices:
