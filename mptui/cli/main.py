@@ -20,7 +20,7 @@ from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.help import HeadedCommand, HeadedGroup
 from mptui.cli.look import data, detect, doctor, learn, monitor, profiles
-from mptui.cli.measure import bench, check_amp, memory, parity, simulate, tune
+from mptui.cli.measure import bench, check_amp, memory, parity, tune
 from mptui.cli.options import command
 from mptui.cli.train import attach, prepare, resume, run, runs, slurm, stop, sync
 from mptui.cli.use import evaluate, export, predict, report, sample
@@ -73,6 +73,7 @@ def _add(heading: str, *commands: Callable[..., int | None], **settings: Any) ->
         app.command(cls=HeadedCommand, rich_help_panel=heading, **settings)(command(each))
 
 
+_ANY_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FIRST, _TRAIN, _LOOK, _MEASURE, _USE = "First", "Train", "Look", "Measure", "Use"
 
 _add(_FIRST, detect.detect, run.run, attach.attach, stop.stop, resume.resume)
@@ -80,21 +81,30 @@ app.add_typer(runs.runs, rich_help_panel=_FIRST)
 _add(
     _TRAIN,
     slurm.slurm,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    context_settings=_ANY_FLAGS,
     options_metavar="[OPTIONS] [FLAGS OF mptui run]",
 )
 _add(_TRAIN, prepare.prepare, sync.sync)
 _add(_LOOK, doctor.doctor, data.data, monitor.monitor, learn.learn)
 app.add_typer(profiles.profiles, rich_help_panel=_LOOK)
-_add(_MEASURE, bench.bench, tune.tune, check_amp.check_amp, parity.parity, memory.memory, simulate.simulate)
+_add(_MEASURE, bench.bench, tune.tune, check_amp.check_amp, parity.parity, memory.memory)
 _add(_USE, evaluate.evaluate, predict.predict, sample.sample, export.export, report.report)
 
 
-@app.command(
-    hidden=True,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+# Words of earlier versions
+# -------------------------
+
+
+@app.command(hidden=True, add_help_option=False, context_settings=_ANY_FLAGS)
+def simulate(ctx: typer.Context) -> int:
+    """Do what takes the place of this command, and say so."""
+    typer.echo("mptui simulate is now: mptui memory --ranks N,…", err=True)
+    instead = ["memory", "--ranks", "8,16,64,256,1024", *ctx.args]
+    code: int = app(instead, prog_name="mptui", standalone_mode=False)
+    return code
+
+
+@app.command(hidden=True, add_help_option=False, context_settings=_ANY_FLAGS)
 def selftest() -> NoReturn:
     """Refuse a command of earlier versions, whatever its options."""
     raise ConfigError(

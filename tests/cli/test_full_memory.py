@@ -18,7 +18,7 @@ from mptui.runs.planning import plan
         (MemoryError(), "mptui: out of host memory"),
     ],
 )
-@pytest.mark.parametrize("command", ["bench", "check-amp", "simulate"])
+@pytest.mark.parametrize("command", ["bench", "check-amp", "memory"])
 def test_full_memory_is_a_line_with_a_remedy(monkeypatch, capsys, command, error, line):
     def find_machine(with_torch):
         raise error

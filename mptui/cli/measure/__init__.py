@@ -1,1 +1,1 @@
-"""Commands that measure: bench, tune, parity, check-amp, simulate, memory."""
+"""Commands that measure: bench, tune, parity, check-amp, memory."""

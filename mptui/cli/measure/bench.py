@@ -474,7 +474,8 @@ def show_scaling(
         print_json(document, older={"batch_size_per_process": "batch_size_per_rank"})
     else:
         _print_table(plan, lab, document, markdown=output.markdown)
-        print_next(f"mptui run --nproc-per-node {sizes[-1]}   # for more GPUs than there are: mptui simulate")
+        more = "on more GPUs than there are: mptui memory --ranks 64"
+        print_next(f"mptui run --nproc-per-node {sizes[-1]}   # {more}")
     return 130 if interrupted else 0
 
 

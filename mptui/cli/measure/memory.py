@@ -1,10 +1,11 @@
 """`mptui memory`: where the memory of a training goes, what saves some, and what fits a card."""
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,17 +19,23 @@ from mptui.text import clean
 if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
     from mptui.lab.measure.memory import ClassCount, Ledger
-    from mptui.runs.planning.plan import Plan
+    from mptui.runs.planning.plan import Plan, Request
 
 _MODULES = 8
 _AUTOCAST = (
     "Autocast keeps weights, gradients and optimizer states in FP32, whatever the precision: 16 bits shrink\n"
     "activations, apart from those of operations that autocast computes in FP32, such as GroupNorm."
 )
+_USUAL_CARD = "h100"
+"""Counted by `--ranks` on a machine without a GPU: nobody trains on so many CPUs."""
+_GROUPS = range(2, 16_385)
+_MEASURED_S = 3.0
+_BANDWIDTH_GB_S, _LATENCY_US = 25.0, 10.0
+_WAYS = {"replicated": "DDP", "sharded": "FSDP2"}
 
 
 class MemoryOptions(o.Options):
-    """What is counted."""
+    """What is counted, on which GPUs, and what is between them."""
 
     card: str | None = o.option(
         None,
@@ -36,6 +43,39 @@ class MemoryOptions(o.Options):
         "A GPU that need not be here: h100, rtx4090, 24GiB, …",
         autocompletion=completion.cards,
     )
+    ranks: str | None = o.option(
+        None, "N,…", "Also on so many GPUs, each with --batch-size samples: replicated and sharded."
+    )
+    bandwidth: float | None = o.option(
+        None,
+        "GB/S",
+        f"Of each GPU and direction: the bus bandwidth of nccl-tests; or {_BANDWIDTH_GB_S:g}.",
+        min=0.001,
+    )
+    latency: float | None = o.option(
+        None, "US", f"Microseconds of each hop between them; or {_LATENCY_US:g}.", min=0.0
+    )
+    samples_per_second: float | None = o.option(
+        None,
+        "N",
+        "Speed of one of them, from a run or `mptui bench`; without --card, it is measured here otherwise.",
+        min=0.001,
+    )
+
+    def sizes(self) -> list[int]:
+        """Return the numbers of `--ranks`; none without it.
+
+        Raises:
+            ConfigError: They are no such numbers, or a flag is given that only `--ranks` uses.
+        """
+        if self.ranks is not None:
+            return o.numbers("--ranks", self.ranks, _GROUPS, "numbers", example="8,64")
+        for name in ("bandwidth", "latency", "samples_per_second"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} without --ranks", hint="name numbers of GPUs: --ranks 8,64"
+                )
+        return []
 
 
 def memory(
@@ -44,13 +84,19 @@ def memory(
     """Show where the memory of a training goes.
 
     Counts weights, gradients, optimizer states and activations in FP32, FP16 and BF16, what each setting
-    saves, and the largest batch that fits. Nothing is trained or allocated; data is read for the number of
-    its classes. See docs/memory.md.
+    saves, and the largest batch that fits; with --ranks, also memory, communication and speed on many GPUs.
+    Nothing is trained or allocated, but to measure that speed; data is read for the number of its classes.
+    See docs/memory.md and docs/scaling.md.
     """
     from mptui.lab.measure.memory import ledger_of
     from mptui.runs.planning.plan import plan_run, within_budget
 
-    plan = plan_run(settings.request(), machine=_machine_with(options.card))
+    sizes, request = options.sizes(), settings.request()
+    plan = plan_run(request, machine=_machine_with(options.card))
+    if sizes and plan.device.kind == "cpu" and plan.config.hardware.device == "auto":
+        options.card = _USUAL_CARD
+        plan = plan_run(request, machine=_machine_with(options.card))
+        typer.echo(f"no GPU here: counted for {plan.device.name}; another: --card rtx4090", err=True)
     room, budget = plan.device.memory_total, plan.config.memory.budget_gib
     if budget is not None:
         room = min(room or sys.maxsize, int(budget * (1 << 30)))
@@ -58,11 +104,16 @@ def memory(
         with _if_nothing_fits():
             plan = within_budget(plan, precision=plan.precision.used, classes=classes.number, ranks=1)
         ledger = ledger_of(plan, classes, room, lambda what: typer.echo(f"counting: {what}", err=True))
+        group = _over_ranks(ledger, request, sizes, options) if sizes else {}
     if output.as_json:
-        print_json(ledger.document(), older={"classes": "class_count"})
+        print_json({**ledger.document(), **group}, older={"classes": "class_count"})
         return 0
     _print(ledger, markdown=output.markdown)
-    if options.card is None and plan.device.kind == "cpu":
+    if group:
+        typer.echo("")
+        _print_group(ledger, group, markdown=output.markdown)
+        print_next("the assumptions: docs/scaling.md")
+    elif options.card is None and plan.device.kind == "cpu":
         print_next("count it for a GPU: mptui memory … --card rtx4090")
     else:
         print_next("a run that keeps to a limit: mptui run … --set memory.budget_gib=4")
@@ -182,3 +233,79 @@ def _by_module(ledger: "Ledger") -> list[TableColumn]:
         TableColumn("module", [name for name, _ in largest]),
         TableColumn("activations", [fmt.size(size) for _, size in largest], right=True),
     ]
+
+
+# The same training on many GPUs
+# ------------------------------
+
+
+def _over_ranks(
+    ledger: "Ledger", request: "Request", sizes: Sequence[int], options: MemoryOptions
+) -> dict[str, Any]:
+    """Return what JSON says of a training on these numbers of GPUs."""
+    from mptui.lab.measure.scaling import Link
+
+    batch = ledger.plan.config.training.batch_size
+    rate = options.samples_per_second
+    if rate is None and options.card is None:
+        rate = _measured(request, ledger.plan)
+    bandwidth = 1e9 * (options.bandwidth or _BANDWIDTH_GB_S)
+    latency = 1e-6 * (_LATENCY_US if options.latency is None else options.latency)
+    rows = []
+    for size in sizes:
+        typer.echo(f"counting: on {size:,} GPUs", err=True)
+        found = ledger.over_ranks(Link(size, bandwidth, latency), None if rate is None else batch / rate)
+        rows.append({"ranks": size, **{way: one and asdict(one) for way, one in found.items()}})
+    return {
+        "batch_size_per_rank": batch,
+        "samples_per_second_of_one": rate,
+        "bandwidth_bytes_per_s": bandwidth,
+        "latency_s": latency,
+        "ranks": rows,
+    }
+
+
+def _measured(request: "Request", plan: "Plan") -> float | None:
+    """Return the samples per second of a short run on this machine; None, and why on stderr, if it fails."""
+    from mptui.lab.measure.core import Effort, MeasureError, Measurer, endless
+
+    typer.echo(f"measuring one {plan.device.name} for {_MEASURED_S:g} s …", err=True)
+    with Measurer(os.environ) as measurer:
+        try:
+            return measurer.measure(endless(request, plan), {}, Effort(_MEASURED_S)).samples_per_second
+        except MeasureError as error:
+            typer.echo(clean(f"one device could not be measured: {error}"), err=True)
+            return None
+
+
+def _print_group(ledger: "Ledger", group: Mapping[str, Any], *, markdown: bool) -> None:
+    rate = group["samples_per_second_of_one"]
+    rows = [
+        (row["ranks"], name, row[way]) for row in group["ranks"] for way, name in _WAYS.items() if row[way]
+    ]
+
+    def column(heading: str, cells: list[str]) -> TableColumn:
+        return TableColumn(heading, cells, right=True)
+
+    columns = [
+        column("GPUs", [f"{size:,}" for size, *_ in rows]),
+        TableColumn("", [name for _, name, _ in rows]),
+        column("memory", [fmt.size(found["memory_bytes"]) for *_, found in rows]),
+        column("in collectives", [fmt.size(found["collective_bytes"]) for *_, found in rows]),
+        column("communication", [fmt.milliseconds(found["collective_s"]) for *_, found in rows]),
+    ]
+    if rate is not None:
+        columns += [
+            column("images/s", [f"{found['samples_per_second']:,.0f}" for *_, found in rows]),
+            column("of ideal", [f"{found['efficiency']:.0%}" for *_, found in rows]),
+        ]
+    title = (
+        f"{group['batch_size_per_rank']} images on each of several GPUs, "
+        f"{group['bandwidth_bytes_per_s'] / 1e9:g} GB/s between them"
+    )
+    title += "" if rate is None else f", {rate:,.0f} images/s on one"
+    print_rows(columns, title=f"{title}:", markdown=markdown)
+    for fault in ledger.shard_faults:
+        typer.echo(clean(f"no FSDP2: {fault}"))
+    if rate is None:
+        typer.echo("for images/s, give the speed of one GPU: --samples-per-second N", err=True)

@@ -13,7 +13,7 @@ from mptui.engine.memory.ledger import Footprint, Lever, footprint, levers
 from mptui.errors import ConfigError, MptuiError
 from mptui.hardware.devices import USABLE
 from mptui.lab.doctor.data import dataset_of
-from mptui.lab.measure.scaling import Link, Simulation
+from mptui.lab.measure.scaling import Link, Prediction, Simulation
 from mptui.registry.names import PRECISIONS, SampleKind
 from mptui.registry.tasks import ASSUMED_CLASSES
 from mptui.runs.planning.plan import NO_DATA, Plan
@@ -98,6 +98,7 @@ class Ledger:
         room: What the device has for it; None: unknown.
         formats: Precision -> memory.
         levers: Settings that save memory, in the precision of the plan.
+        simulation: The run on several GPUs.
         sharded: Memory of each of `SHARDED_OVER` GPUs with `memory.shard`; None: the settings exclude it.
     """
 
@@ -106,12 +107,30 @@ class Ledger:
     room: int | None
     formats: dict[str, Footprint]
     levers: list[Lever]
+    simulation: Simulation
     sharded: int | None
 
     @property
     def used(self) -> Footprint:
         """The memory in the precision of the plan."""
         return self.formats[self.plan.precision.used]
+
+    @property
+    def shard_faults(self) -> list[str]:
+        """The settings that exclude `memory.shard`, a line each."""
+        return _shard_faults(self.plan.config)
+
+    def over_ranks(self, link: Link, step_s: float | None) -> dict[str, Prediction | None]:
+        """Return the run on several GPUs by the way in which they hold the network; None: excluded.
+
+        Args:
+            link: What connects them.
+            step_s: Seconds of a step on one; None: unknown.
+        """
+        return {
+            "replicated": self.simulation.replicated(link, step_s),
+            "sharded": None if self.shard_faults else self.simulation.sharded(link, step_s),
+        }
 
     def largest_batch(self, counted: Footprint) -> int | None:
         """Return the largest batch that fits, with a margin; None without a known room."""
@@ -180,22 +199,15 @@ def ledger_of(plan: Plan, classes: ClassCount, room: int | None, on_start: Calla
     on_start("what settings save")
     found = list(levers(config, task, device=kind, precision=used, classes=classes.number))
     on_start(f"sharded over {SHARDED_OVER} GPUs")
-    return Ledger(plan, classes, room, formats, found, _sharded(plan, classes.number))
+    simulation = Simulation(config, task, device=kind, precision=used, classes=classes.number)
+    sharded = None
+    if not _shard_faults(config):
+        sharded = simulation.sharded(Link(SHARDED_OVER, bytes_per_s=1.0, latency_s=0.0)).memory_bytes
+    return Ledger(plan, classes, room, formats, found, simulation, sharded)
 
 
-def _sharded(plan: Plan, classes: int) -> int | None:
-    config = plan.config
-    if shard_faults(with_values(config, {"memory.shard": True, "speed.compile": "off"})):
-        return None
-    simulation = Simulation(
-        config,
-        plan.task,
-        device=plan.device.kind,
-        precision=plan.precision.used,
-        classes=classes,
-        step_s=1.0,
-    )
-    return simulation.sharded(Link(SHARDED_OVER, bytes_per_s=1.0, latency_s=0.0)).memory_bytes
+def _shard_faults(config: RunConfig) -> list[str]:
+    return shard_faults(with_values(config, {"memory.shard": True, "speed.compile": "off"}))
 
 
 def largest_modules(counted: Footprint, count: int) -> Iterator[tuple[str, int]]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import ceil, log2
 from typing import Any
@@ -152,11 +153,11 @@ class HeldWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A way to train on a number of ranks: seconds, bytes."""
+    """A way to train on a number of ranks: seconds, bytes; no speed where that of one device is unknown."""
 
-    step_s: float
-    efficiency: float
-    samples_per_second: float
+    step_s: float | None = None
+    efficiency: float | None = None
+    samples_per_second: float | None = None
     memory_bytes: int
     weights_bytes: int
     gradients_bytes: int
@@ -167,6 +168,8 @@ class Prediction:
     collectives: int
     collective_bytes: int
     """Bytes of all collectives of a step, as each rank has them."""
+    collective_s: float
+    """Seconds of these on the link, most of them beside the computation."""
 
 
 class Simulation:
@@ -178,39 +181,47 @@ class Simulation:
         device: Type of its device.
         precision: Its precision.
         classes: Number of classes of its data.
-        step_s: Seconds of a step on one device.
 
     Raises:
         ConfigError: There is no such network, or it does not suit the images.
         UncountableError: The memory of the network can't be estimated.
     """
 
-    def __init__(
-        self, config: RunConfig, task: str, *, device: str, precision: str, classes: int, step_s: float
-    ) -> None:
+    def __init__(self, config: RunConfig, task: str, *, device: str, precision: str, classes: int) -> None:
         self._config = config
         self._task = task
-        self._step_s = step_s
         self._classes = classes
         self.footprint: Footprint = footprint(
             config, task, device=device, precision=precision, classes=classes
         )
-        self.trace = self._traced()
 
-    def replicated(self, link: Link) -> Prediction:
-        """Predict DistributedDataParallel, where each rank has the whole network."""
+    @cached_property
+    def trace(self) -> Trace:
+        """The course of a step."""
+        return self._traced()
+
+    def replicated(self, link: Link, step_s: float | None = None) -> Prediction:
+        """Predict DistributedDataParallel, where each rank has the whole network.
+
+        Args:
+            link: The link of a rank.
+            step_s: Seconds of a step on one device; None: unknown.
+        """
         whole, buckets = self.footprint, self.trace.buckets
-        return self._prediction(
-            replicated_step_s(self._step_s, buckets, link),
-            link,
+        sizes = [bucket.size for bucket in buckets]
+        found = self._prediction(
             weights=whole.weights,
             scale=1.0,
             gathered=0,
-            sizes=[bucket.size for bucket in buckets],
+            sizes=sizes,
+            collective_s=sum(map(link.reduce_s, sizes)),
         )
+        if step_s is None:
+            return found
+        return self._with_speed(found, link, step_s, replicated_step_s(step_s, buckets, link))
 
-    def sharded(self, link: Link) -> Prediction:
-        """Predict FSDP2, where each block and the rest of the network are sharded."""
+    def sharded(self, link: Link, step_s: float | None = None) -> Prediction:
+        """Predict FSDP2, where each block and the rest of the network are sharded; as `replicated`."""
         whole, shard = self._shard(link.ranks)
         parts = [0, *(1 + block for block in self.trace.order)]
         segments = [
@@ -223,32 +234,33 @@ class Simulation:
         ]
         root, blocks = segments[0], segments[1:]
         at_once = max((one.gathered + next_.gathered for one, next_ in pairwise(blocks)), default=0)
-        return self._prediction(
-            sharded_step_s(self._step_s, self.trace.forward, segments, link),
-            link,
+        sizes = [
+            root.gathered,
+            *(2 * [segment.gathered for segment in blocks]),
+            *(segment.reduced for segment in segments if segment.reduced),
+        ]
+        found = self._prediction(
             weights=self.footprint.weights - 4 * (sum(whole.held) - sum(shard.held)),
             scale=sum(shard.trained) / max(1, sum(whole.trained)),
             gathered=root.gathered + at_once + max(segment.reduced for segment in segments),
-            sizes=[
-                root.gathered,
-                *(2 * [segment.gathered for segment in blocks]),
-                *(segment.reduced for segment in segments if segment.reduced),
-            ],
+            sizes=sizes,
+            collective_s=sum(map(link.gather_s, sizes)),
+        )
+        if step_s is None:
+            return found
+        return self._with_speed(
+            found, link, step_s, sharded_step_s(step_s, self.trace.forward, segments, link)
         )
 
     def _prediction(
-        self, step_s: float, link: Link, *, weights: int, scale: float, gathered: int, sizes: Sequence[int]
+        self, *, weights: int, scale: float, gathered: int, sizes: Sequence[int], collective_s: float
     ) -> Prediction:
         whole = self.footprint
         gradients, optimizer, average = (
             int(size * scale) for size in (whole.gradients, whole.optimizer, whole.average)
         )
         activations = whole.activations + whole.working + whole.workspace + whole.batches
-        samples = self._config.training.batch_size * link.ranks
         return Prediction(
-            step_s=step_s,
-            efficiency=self._step_s / step_s,
-            samples_per_second=samples / step_s,
             memory_bytes=weights + gradients + optimizer + average + activations + gathered + whole.context,
             weights_bytes=weights,
             gradients_bytes=gradients,
@@ -257,7 +269,12 @@ class Simulation:
             gathered_bytes=gathered,
             collectives=len(sizes),
             collective_bytes=sum(sizes),
+            collective_s=collective_s,
         )
+
+    def _with_speed(self, found: Prediction, link: Link, alone_s: float, step_s: float) -> Prediction:
+        samples = self._config.training.batch_size * link.ranks
+        return replace(found, step_s=step_s, efficiency=alone_s / step_s, samples_per_second=samples / step_s)
 
     def _network(self) -> torch.nn.Module:
         side, bands = int(self._config.data.image_size or 0), self._config.data.channels

@@ -36,7 +36,7 @@ BLOCKS = RunConfig.model_validate(CONFIG.model_dump() | {"model": {"name": "unet
 
 @pytest.fixture(scope="module")
 def simulation():
-    return Simulation(CONFIG, "classification", device="cpu", precision="fp32", classes=10, step_s=0.1)
+    return Simulation(CONFIG, "classification", device="cpu", precision="fp32", classes=10)
 
 
 class Collectives(TorchDispatchMode):
@@ -68,7 +68,7 @@ def test_collectives_and_shards_are_those_of_fully_shard():
     finally:
         dist.destroy_process_group()
     sizes = [size for each in seen.sizes.values() for size in each]
-    simulation = Simulation(BLOCKS, "segmentation", device="cpu", precision="fp32", classes=10, step_s=0.1)
+    simulation = Simulation(BLOCKS, "segmentation", device="cpu", precision="fp32", classes=10)
     found = simulation.sharded(Link(RANKS, 1e9, 0))
     assert (found.collectives, found.collective_bytes) == (len(sizes), sum(sizes))
     buffers = sum(buffer.nbytes for buffer in network.buffers())
@@ -91,8 +91,10 @@ def test_buckets_hold_each_gradient_once_in_the_order_of_the_backward_pass(simul
 def test_a_link_without_limits_costs_nothing_and_a_slow_one_is_all_that_counts(simulation):
     sent = (RANKS - 1) / RANKS
     for way, passes in ((simulation.replicated, 2), (simulation.sharded, 1)):
-        assert way(Link(RANKS, inf, 0)).step_s == pytest.approx(0.1)
-        slow = way(Link(RANKS, 1e3, 0))
+        free = way(Link(RANKS, inf, 0), 0.1)
+        assert (free.step_s, free.efficiency, free.collective_s) == (pytest.approx(0.1), pytest.approx(1), 0)
+        slow = way(Link(RANKS, 1e3, 0), 0.1)
+        assert slow.collective_s == pytest.approx(passes * sent * slow.collective_bytes / 1e3)
         assert slow.step_s == pytest.approx(passes * sent * slow.collective_bytes / 1e3, rel=0.01)
     few, many = (simulation.sharded(Link(ranks, 1e9, 0)).weights_bytes for ranks in (2, 64))
     assert few > slow.weights_bytes > many
@@ -109,17 +111,66 @@ def test_a_step_waits_only_for_what_is_not_hidden():
     assert Link(8, inf, 1.0).gather_s(1) == 3
 
 
-def test_the_command_prints_a_row_for_each_number():
-    settings = ["--model", "small_cnn", "--set", "data.image_size=32", "--device", "cpu"]
-    asked = ["simulate", *settings, "--ranks", "16,4", "--samples-per-second", "100"]
-    document = checked("simulate", json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout))
+SETTINGS = ["--model", "small_cnn", "--set", "data.image_size=32", "--set", "training.optimizer=adamw"]
+COUNTED = ["memory", *SETTINGS, "--card", "1GiB", "--ranks", "16,4"]
+
+
+def told(*words):
+    result = CliRunner().invoke(app, [*words])
+    assert result.exit_code == 0, result.exception
+    return result
+
+
+def test_the_command_has_a_row_for_each_number_and_way():
+    timed = [*COUNTED, "--samples-per-second", "100"]
+    document = checked("memory", json.loads(told(*timed, "--json").stdout))
     assert [row["ranks"] for row in document["ranks"]] == [4, 16]
     assert all(0 < row["sharded"]["efficiency"] <= 1 for row in document["ranks"])
-    text = CliRunner().invoke(app, asked).stdout
-    assert "100 images/s on one, 25 GB/s between them" in text
-    assert len(text.splitlines()) == 4
+    text = told(*timed).stdout
+    assert "25 GB/s between them, 100 images/s on one:" in text
+    assert [line.split()[:2] for line in text.splitlines()[-4:]] == [
+        [size, way] for size in ("4", "16") for way in ("DDP", "FSDP2")
+    ]
 
 
-def test_numbers_that_are_none_are_refused():
-    result = CliRunner().invoke(app, ["simulate", "--model", "resnet18", "--ranks", "8,one"])
-    assert "not numbers from 2 to 16,384" in str(result.exception)
+def test_without_the_speed_of_a_card_memory_and_communication_are_told():
+    text = told(*COUNTED).stdout
+    assert "communication" in text
+    assert "images/s" not in text
+    row = json.loads(told(*COUNTED, "--json", "--bandwidth", "0.025").stdout)["ranks"][0]["sharded"]
+    assert row["samples_per_second"] is None
+    assert row["collective_s"] > row["collective_bytes"] * 3 / 4 / 25e6  # and the hops
+
+
+def test_settings_that_exclude_shards_leave_them_out_and_say_why():
+    unsharded = [*COUNTED, "--set", "memory.micro_batch=auto"]
+    assert json.loads(told(*unsharded, "--json").stdout)["ranks"][0]["sharded"] is None
+    last, why = told(*unsharded).stdout.splitlines()[-2:]
+    assert last.split()[:2] == ["16", "DDP"]
+    assert why.startswith('no FSDP2: memory.shard with memory.micro_batch = "auto"')
+
+
+def test_the_old_word_does_the_same_and_says_the_new_one():
+    result = told("simulate", *COUNTED[1:], "--json")
+    assert result.stderr.startswith("mptui simulate is now: mptui memory --ranks")
+    assert result.stdout == told(*COUNTED, "--json").stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranks_are_gpus_where_there_is_none():
+    words = [word for word in COUNTED if word not in {"--card", "1GiB"}]
+    result = told(*words, "--json")
+    assert "no GPU here: counted for H100 80 GB;" in result.stderr
+    assert json.loads(result.stdout)["device_name"] == "H100 80 GB"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--ranks", "8,one"), "not numbers from 2 to 16,384"),
+        (("--latency", "0"), "--latency without --ranks"),
+    ],
+)
+def test_numbers_that_are_none_and_flags_without_them_are_refused(words, fault):
+    result = CliRunner().invoke(app, ["memory", "--model", "resnet18", *words])
+    assert fault in str(result.exception)
