@@ -553,7 +553,7 @@ def _impossible(device: torch.device, model: torch.nn.Module) -> str | None:
     return None
 
 
-def outputs_of(network: torch.nn.Module, batch: Batch, *, model: torch.nn.Module) -> torch.Tensor:
+def outputs_of(network: Callable[..., torch.Tensor], batch: Batch, *, model: torch.nn.Module) -> torch.Tensor:
     """Return the outputs of a network, which may be compiled, for a batch.
 
     Each number of rows would be compiled separately, so a short last batch is computed eagerly.

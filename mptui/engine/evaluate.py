@@ -27,6 +27,7 @@ MOST_CLASSES = 32
 
 InPieces = Callable[[Batch, Callable[[Batch], None]], None]
 Watch = Callable[[torch.Tensor, Batch], None]
+Network = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,15 @@ def evaluate(
     outputs_stay: bool,
     watch: Sequence[Watch] = (),
     metrics: Metrics | None = None,
+    network: Network | None = None,
     ranks: Ranks = ALONE,
 ) -> ValidationResult:
     """Evaluate `model` on all of `loader`, in eval mode and in the training precision.
 
     `in_pieces` calls its second argument with the batch, or with its micro-batches if it does not fit.
     `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs. `watch`
-    are called with them. `metrics` are new ones; None: of the task. Each of `ranks` has its own samples.
+    are called with them. `metrics` are new ones; None: of the task. `network` is what is called in place of
+    `model`, and wraps it. Each of `ranks` has its own samples.
 
     Raises:
         Stopped: From `check_stop`, called before each batch.
@@ -131,7 +134,7 @@ def evaluate(
         if not counts(batch):
             return
         with precision.forward_context():
-            outputs = outputs_of(model, batch, model=model)
+            outputs = outputs_of(network or model, batch, model=model)
             sums = task.loss_sums(outputs, batch)
         for look in watch:
             look(outputs, batch)

@@ -17,11 +17,11 @@ from mptui.cli.output import (
     print_next,
     terminal_width,
 )
-from mptui.cli.use.used_run import UsedRun, exit_code_of, head, note, tell_left_out
+from mptui.cli.use.used_run import MIRROR, UsedRun, exit_code_of, head, note, tell_left_out
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.evaluate import Evaluation, ListedSample
+    from mptui.lab.use.evaluate import Evaluation, ListedSample, Mirrored
     from mptui.lab.use.precisions import PrecisionComparison, PrecisionResult
     from mptui.lab.use.trained import Trained
 
@@ -46,13 +46,14 @@ class EvaluateOptions(UsedRun):
         "LIST|all",
         "Compare precisions for inference: fp32, fp16, bf16, int8 (needs torchao), separated by commas.",
     )
+    mirror: bool = o.flag(MIRROR)
     compiled: bool = o.flag(
         "With --precisions: measure the speed of compiled code (takes minutes).", "--compile"
     )
 
 
 _OPTIONS = (
-    "run data checkpoint worst budget strict precision download device trust_code batch_size workers"
+    "run data checkpoint worst mirror budget strict precision download device trust_code batch_size workers"
     " runs_dir precisions compiled"
 )
 
@@ -65,6 +66,8 @@ def evaluate(options: Annotated[EvaluateOptions, _OPTIONS], output: o.Output) ->
     """
     options.check_checkpoint()
     if options.precisions is not None:
+        if options.mirror:
+            raise typer.BadParameter("--precisions measures each image as it is: leave --mirror out")
         from mptui.lab.use.precisions import precision_names
 
         names = precision_names(options.precisions)
@@ -77,7 +80,14 @@ def evaluate(options: Annotated[EvaluateOptions, _OPTIONS], output: o.Output) ->
         show_comparison(trained, given, names, compiled=options.compiled, as_json=output.as_json)
         return 0
     with file_progress() as on_progress:
-        found = evaluate_run(trained, given, listed=options.worst, on_progress=on_progress, note=note)
+        found = evaluate_run(
+            trained,
+            given,
+            listed=options.worst,
+            on_progress=on_progress,
+            note=note,
+            mirror=options.mirror,
+        )
     for problem in found.problems:
         tell_left_out(problem)
     if output.as_json:
@@ -105,6 +115,7 @@ def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
             "per_class": result.per_class,
             "confusion": None if confusion is None else confusion.tolist(),
             "recorded": found.recorded,
+            **_mirrored(found),
             "worst": [_entry(sample) for sample in found.worst],
             "confused": [_entry(sample) for sample in found.confused],
             "left_out": [{"file": problem.path, "reason": problem.reason} for problem in found.problems],
@@ -112,6 +123,23 @@ def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
         }
     )
     return document
+
+
+def _mirrored(found: "Evaluation") -> dict[str, Any]:
+    from mptui.lab.use.mirrored import AS_IT_IS
+
+    mirrored = found.mirrored
+    if mirrored is None:
+        return {"views": [AS_IT_IS.name]}
+    return {
+        "views": mirrored.views,
+        "images_per_second": mirrored.images_per_second,
+        "without_mirror": {
+            "val_loss": mirrored.alone.loss,
+            "metrics": mirrored.alone.metrics,
+            "images_per_second": mirrored.images_per_second_alone,
+        },
+    }
 
 
 def _entry(sample: "ListedSample") -> dict[str, Any]:
@@ -141,8 +169,30 @@ def _print(trained: "Trained", found: "Evaluation") -> None:
 def _print_metrics(found: "Evaluation") -> None:
     from mptui.registry.tasks import VAL_LOSS
 
+    if (mirrored := found.mirrored) is not None:
+        _print_mirrored(found, mirrored)
+        return
     for name, value in {VAL_LOSS: found.result.loss, **found.result.metrics}.items():
         typer.echo(f"  {clean(name, 24):<18} {_figure(value)}{_compared(value, found.recorded, name)}")
+
+
+def _print_mirrored(found: "Evaluation", mirrored: "Mirrored") -> None:
+    """Print the figures averaged over views beside those of the images as they are."""
+    from mptui.registry.tasks import VAL_LOSS
+
+    typer.echo(f"averaged over {len(mirrored.views)} views: {', '.join(mirrored.views)}")
+    averaged = {VAL_LOSS: found.result.loss, **found.result.metrics}
+    alone = {VAL_LOSS: mirrored.alone.loss, **mirrored.alone.metrics}
+    speeds = (mirrored.images_per_second, mirrored.images_per_second_alone)
+    cells = [
+        [*(_figure(values[name]) for name in averaged), fmt.figure(speed)]
+        for values, speed in zip((averaged, alone), speeds, strict=True)
+    ]
+    names = [*(clean(name, 24) for name in averaged), "images/s"]
+    columns = [TableColumn("", names), TableColumn("averaged", cells[0], right=True)]
+    columns.append(TableColumn("as it is", cells[1], right=True))
+    for line in lines(fitting(columns, terminal_width())):
+        typer.echo(f"  {line}")
 
 
 def _compared(value: float, recorded: dict[str, float] | None, name: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.used_run import UsedRun, exit_code_of, head, note, tell_left_out
+from mptui.cli.use.used_run import MIRROR, UsedRun, exit_code_of, head, note, tell_left_out
 from mptui.errors import ConfigError
 from mptui.io.written_files import OutputFiles
 from mptui.text import clean, clean_name, shell_word
@@ -31,7 +31,7 @@ class PredictOptions(UsedRun):
         "DIR|FILE",
         "Folder of the masks; of classes, a .csv or .jsonl file or a folder. Default: CSV on stdout.",
     )
-    mirror: bool = o.flag("Average the probabilities of each image and its mirror image.")
+    mirror: bool = o.flag(MIRROR)
 
 
 _OPTIONS = (
@@ -133,6 +133,7 @@ def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: P
             **head(trained),
             "classes": list(trained.classes),
             "mirror": work.mirror,
+            "views": work.views,
             "out": None if place is None else str(place),
             "files": len(work.files.paths),
             "predicted": work.done,
@@ -148,9 +149,10 @@ def _tell_end(work: "PredictionRun", place: Path | None) -> None:
     rate = work.done / work.seconds if work.seconds else 0.0
     where = "" if place is None else f" in {place}"
     left_out = f", {len(work.problems):,} left out" if work.problems else ""
+    views = f", averaged over {len(work.views)} views ({', '.join(work.views)})" if work.mirror else ""
     typer.echo(
         clean(
-            f"{work.done:,} of {len(work.files.paths):,} files{where}{left_out}, "
+            f"{work.done:,} of {len(work.files.paths):,} files{where}{left_out}{views}, "
             f"{work.trained.precision.name}, {rate:,.0f} images/s"
         ),
         err=True,

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from mptui.data.types import Problem
     from mptui.lab.use.trained import Trained
 
+MIRROR = (
+    "Average the probabilities of each image and its mirror image; of a run with vertical_flip or turn in "
+    "data.augment, of these views too."
+)
+"""Help of --mirror."""
+
 _USED = ("device", "batch_size", "workers", "precision")
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,12 +23,14 @@ from mptui.data.masks import opened_mask, survey
 from mptui.data.open import open_dataset
 from mptui.data.prepared import LAYOUT
 from mptui.data.types import IGNORE, RGB, Dataset, Problem, Split
-from mptui.engine.compile import Compiler
+from mptui.engine.compile import Compiler, outputs_of
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.micro_batches import Recovery, in_pieces, is_out_of_memory, release, rows_of
-from mptui.errors import DataError, MemoryExhaustedError
+from mptui.errors import ConfigError, DataError, MemoryExhaustedError
 from mptui.events import EpochFinished, Event, Validated, Warned
 from mptui.io.files import absolute
+from mptui.lab.use.forward_speed import forward_seconds
+from mptui.lab.use.mirrored import AveragedNetwork, mirror_views
 from mptui.lab.use.trained import Trained
 from mptui.registry.names import SampleKind
 from mptui.registry.tasks import VAL_LOSS
@@ -411,6 +413,7 @@ class Evaluation:
         recorded: Loss (as `val_loss`) and metrics that the run measured at this checkpoint on this data; None
             if it did not, or the data is another.
         limit: Maximum samples at once, if a batch did not fit into memory.
+        mirrored: Over which views the predictions are averaged; None: each image is used as it is.
     """
 
     data: EvaluationData
@@ -421,6 +424,24 @@ class Evaluation:
     problems: list[Problem]
     recorded: dict[str, float] | None
     limit: int | None
+    mirrored: "Mirrored | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """What averaging over mirror images costs and brings.
+
+    Attributes:
+        views: Names of the views, `MirrorView.name`.
+        alone: Loss and metrics of the images as they are.
+        images_per_second: Of forward passes with all views, the median.
+        images_per_second_alone: The same of the images as they are.
+    """
+
+    views: list[str]
+    alone: ValidationResult
+    images_per_second: float
+    images_per_second_alone: float
 
 
 def evaluate_run(
@@ -430,6 +451,7 @@ def evaluate_run(
     listed: int,
     on_progress: OnProgress,
     note: Note,
+    mirror: bool = False,
 ) -> Evaluation:
     """Evaluate a trained run.
 
@@ -439,12 +461,14 @@ def evaluate_run(
         listed: Number of samples to list by name.
         on_progress: Called with (checked files, all files), then with (batches done, all batches).
         note: Called with what a person should know.
+        mirror: Average the probabilities over `mirror_views`, and measure the images as they are too.
 
     Raises:
-        ConfigError: There is no set of that name.
+        ConfigError: There is no set of that name, or nothing to average.
         DataError: The data is missing or unreadable, or has other classes.
         MemoryExhaustedError: Not even one sample fits into memory.
     """
+    averaged = _averaged(trained) if mirror else None
     data = open_samples(trained, given, on_progress=on_progress, note=note)
     problems = list(data.dataset.problems)
 
@@ -455,27 +479,50 @@ def evaluate_run(
     maker = LoaderMaker(trained.plan, data.dataset, tell, problems.append, lambda: None)
     with maker.make(data.split, train=False) as loader:
         observed = ObservedMetrics(trained.task.metrics(trained.device), trained.task, len(trained.classes))
-        result, limit = _measured(trained, loader, observed, on_progress, note=note)
+        measured = _measured(trained, loader, observed, on_progress, averaged=averaged, note=note)
         samples = observed.samples()
         listing = _Listing(trained, loader, samples)
         losses = np.where(np.isnan(samples.losses), math.inf, samples.losses)  # NaN is the worst
         is_wrong = (samples.truths != samples.predicted) & (samples.confidence > 0)
         return Evaluation(
             data=data,
-            result=result,
+            result=measured.result,
             confusion=observed.confusion(),
             worst=listing.first(losses, listed),
             confused=listing.first(np.where(is_wrong, samples.confidence, -math.inf), listed),
             problems=problems,
             recorded=course_of(trained).measured if data.own else None,
-            limit=limit,
+            limit=measured.limit,
+            mirrored=measured.mirrored,
         )
 
 
+def _averaged(trained: Trained) -> AveragedNetwork:
+    if trained.config.model.task is not None:
+        raise ConfigError(
+            f"--mirror: {trained.config.model.task} may take other outputs than scores of classes",
+            hint="leave --mirror out",
+        )
+    return AveragedNetwork(trained.model, mirror_views(trained))
+
+
+class _Measured(NamedTuple):
+    result: ValidationResult
+    limit: int | None
+    """Maximum samples at once, if a batch did not fit into memory."""
+    mirrored: Mirrored | None
+
+
 def _measured(
-    trained: Trained, loader: Loader, metrics: ObservedMetrics, on_progress: OnProgress, *, note: Note
-) -> tuple[ValidationResult, int | None]:
-    """Evaluate, compiled if the run was; return the maximum samples at once too."""
+    trained: Trained,
+    loader: Loader,
+    metrics: ObservedMetrics,
+    on_progress: OnProgress,
+    *,
+    averaged: AveragedNetwork | None,
+    note: Note,
+) -> _Measured:
+    """Evaluate, compiled if the run was."""
     compiler = Compiler(
         trained.model,
         trained.config.speed.compile,
@@ -490,8 +537,9 @@ def _measured(
         note,
         lambda error: (lambda: None) if compiler.gave_up_on(error, "validating") else None,
     )
-    try:
-        result = evaluate(
+
+    def measure(network: AveragedNetwork | None, metrics: Metrics | None) -> ValidationResult:
+        return evaluate(
             trained.model,
             trained.task,
             loader,
@@ -502,10 +550,31 @@ def _measured(
             in_pieces=batches,
             outputs_stay=not compiler.static_shapes,
             metrics=metrics,
+            network=network,
         )
+
+    try:
+        if averaged is None:
+            return _Measured(measure(None, metrics), batches.limit, None)
+        alone, result = measure(None, None), measure(averaged, metrics)
+        one, all_views = _speeds(trained, loader, [trained.model, averaged], batches.limit)
     finally:
         compiler.undo()
-    return result, batches.limit
+    names = [view.name for view in averaged.views]
+    return _Measured(result, batches.limit, Mirrored(names, alone, all_views, one))
+
+
+@torch.no_grad()
+def _speeds(
+    trained: Trained, loader: Loader, networks: Sequence[AveragedNetwork | torch.nn.Module], limit: int | None
+) -> list[float]:
+    """Return images a second of each in forward passes on the first batch, or on as much of it as fits."""
+    windows = loader.windows(epoch=0, accumulate=1)  # a batch lives as long as its pass
+    batch = next(iter(next(windows)))
+    batch = rows_of(batch, 0, min(batch.size, limit or batch.size))
+    with trained.precision.forward_context():
+        passes = [partial(outputs_of, network, batch, model=trained.model) for network in networks]
+        return [batch.size / forward_seconds(each, trained.device) for each in passes]
 
 
 @dataclass(frozen=True, slots=True)

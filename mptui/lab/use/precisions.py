@@ -3,8 +3,6 @@
 import contextlib
 import importlib.util
 import logging
-import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from mptui.errors import ConfigError
 from mptui.events import Event, Warned
 from mptui.hardware.formats import Support
 from mptui.lab.use.evaluate import EvaluationData, HalvingBatches, Note, OnProgress, open_samples
+from mptui.lab.use.forward_speed import forward_seconds
 from mptui.lab.use.trained import Trained
 from mptui.models.layers import tensors_of
 from mptui.registry.names import LONG_NAMES, PRECISIONS
@@ -168,7 +167,6 @@ INT8 = "int8"
 NAMES = (*PRECISIONS, INT8)
 _CALIBRATION = 256
 """Training samples that the ranges of activations are measured on."""
-_LEAST_PASSES, _MOST_PASSES, _SECONDS = 5, 50, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,27 +320,16 @@ class _Measure:
     def _speed(self, model: nn.Module, precision: Precision) -> tuple[float | None, int | None]:
         """Return images a second of forward passes, and the most bytes on the device; None: not measured."""
         device = self.trained.device
-        module = torch.get_device_module(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        times: list[float] = []
         try:
             with precision.forward_context(), _compiled(model, on=self.compiled) as forward:
-                forward(*self.batch)
-                module.synchronize()
-                began = time.perf_counter()
-                for number in range(_MOST_PASSES):
-                    if number >= _LEAST_PASSES and time.perf_counter() - began >= _SECONDS:
-                        break
-                    start = time.perf_counter()
-                    forward(*self.batch)
-                    module.synchronize()
-                    times.append(time.perf_counter() - start)
+                seconds = forward_seconds(lambda: forward(*self.batch), device)
         except Exception as error:  # noqa: BLE001 - of the compiler: the metrics need no speed
             self.note(f"{precision.name}: the speed can't be measured: {clean(str(error).strip(), 120)}")
             return None, None
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-        return len(self.batch[0]) / statistics.median(times), peak
+        return len(self.batch[0]) / seconds, peak
 
 
 @contextlib.contextmanager

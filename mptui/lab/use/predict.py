@@ -35,6 +35,7 @@ from mptui.errors import DataError
 from mptui.events import Event
 from mptui.io.written_files import OutputFiles
 from mptui.lab.use.evaluate import HalvingBatches
+from mptui.lab.use.mirrored import AS_IT_IS, AveragedNetwork, mirror_views
 from mptui.lab.use.trained import Trained
 from mptui.runs.planning.build import LoaderMaker
 from mptui.text import cell, clean_name
@@ -421,19 +422,19 @@ def _unheard(_event: Event) -> None:
 
 
 class Predictor:
-    """Computes scores of images: logits, or with `mirror` the logarithm of the sum of both probabilities.
+    """Computes scores of images: logits, or with `mirror` logarithms of the mean probabilities.
 
     Softmax turns either into probabilities.
 
     Args:
         trained: The run.
-        mirror: Average the probabilities of each image and its mirror image.
+        mirror: Average the probabilities over `mirror_views`.
         note: Called once if a batch does not fit into memory.
     """
 
     def __init__(self, trained: Trained, *, mirror: bool, note: Callable[[str], None]) -> None:
         self._trained = trained
-        self._mirror = mirror
+        self._network = AveragedNetwork(trained.model, mirror_views(trained)) if mirror else None
         self.in_pieces = HalvingBatches(trained.device, note)
 
     def __call__(self, loader: Loader, result: Result) -> Iterator[Predicted]:
@@ -463,22 +464,18 @@ class Predictor:
             yield _arrived(*waiting.popleft())
 
     def _scores(self, batch: Batch) -> torch.Tensor:
-        scores = self._outputs(batch.images_BCHW)
-        if not self._mirror:
-            return scores
-        mirrored = self._outputs(batch.images_BCHW.flip(-1))
-        if mirrored.ndim > 2:
-            mirrored = mirrored.flip(-1)
-        return torch.logaddexp(scores.log_softmax(dim=1), mirrored.log_softmax(dim=1))
-
-    def _outputs(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        return outputs_of(self._trained, images_BCHW)
+        return outputs_of(self._trained, batch.images_BCHW, network=self._network)
 
 
-def outputs_of(trained: Trained, *inputs: torch.Tensor) -> torch.Tensor:
-    """Return what a trained network makes of its inputs in the precision that it was opened with, as fp32."""
+def outputs_of(
+    trained: Trained, *inputs: torch.Tensor, network: Callable[..., torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Return what a trained network makes of its inputs in the precision that it was opened with, as fp32.
+
+    `network` wraps the network; None: it is called itself.
+    """
     with trained.precision.forward_context():
-        outputs: torch.Tensor = trained.model(*inputs)
+        outputs: torch.Tensor = (network or trained.model)(*inputs)
     return outputs.float()
 
 
@@ -617,7 +614,7 @@ class PredictionRun:
     Args:
         trained: The run.
         files: The files.
-        mirror: Average the probabilities of each image and its mirror image.
+        mirror: Average the probabilities over `mirror_views`.
         on_progress: Called with (files done, all files).
         on_bad: Called once for each file that can't be read.
         note: Called with what a person should know.
@@ -638,6 +635,11 @@ class PredictionRun:
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
     _reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def views(self) -> list[str]:
+        """Names of the views that are averaged over."""
+        return [view.name for view in mirror_views(self.trained)] if self.mirror else [AS_IT_IS.name]
 
     def classes(self, table: PredictionTable) -> None:
         """Write the class probabilities of all files to a table, in their order; or why one has none.

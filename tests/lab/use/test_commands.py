@@ -81,6 +81,7 @@ def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, seg
         str(pictures / name / "0.png") for name in ("blue", "green", "red")
     ]
     assert (document["predicted"], document["left_out"], document["mirror"]) == (3, [], True)
+    assert document["views"] == ["as_it_is", "left_right"]
 
     drawn = mptui("predict", segmenter, pictures / "red", "--out", tmp_path / "masks", "--json")
     document = json.loads(drawn.stdout)
@@ -95,6 +96,13 @@ def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, seg
         key: value for key, value in final.items() if key in measured["recorded"]
     }
     assert "as the run measured" in mptui("evaluate", classifier).stdout
+
+    ended = mptui("evaluate", classifier, "--checkpoint", "last", "--mirror", "--json")
+    averaged = checked("evaluate", json.loads(ended.stdout))
+    assert (measured["views"], averaged["views"]) == (["as_it_is"], ["as_it_is", "left_right"])
+    assert averaged["without_mirror"]["metrics"] == measured["metrics"]
+    assert averaged["val_loss"] != measured["val_loss"]
+    assert min(averaged["images_per_second"], averaged["without_mirror"]["images_per_second"]) > 0
 
     ended = mptui("export", classifier, "--out", tmp_path / "export", "--json")
     exported = checked("export", json.loads(ended.stdout))

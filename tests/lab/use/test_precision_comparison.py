@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mptui.errors import ConfigError
-from mptui.lab.use import precisions as compared
+from mptui.lab.use import forward_speed, precisions
 from mptui.lab.use.evaluate import evaluate_run
 from mptui.lab.use.precisions import compare_precisions, precision_names
 from mptui.lab.use.trained import open_trained
@@ -27,7 +27,7 @@ def ignore(*_):
 
 @pytest.fixture(autouse=True)
 def _each_pass_takes_a_second(monkeypatch):
-    monkeypatch.setattr(compared, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    monkeypatch.setattr(forward_speed, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
 
 
 def rows_of(run, *names):
@@ -91,7 +91,7 @@ def test_a_network_that_cant_be_rounded_is_a_row_with_the_reason(segmenter, monk
     def refuse(model, calibration):
         raise RuntimeError("unsupported\nand more")
 
-    monkeypatch.setattr(compared, "rounded_to_int8", refuse)
+    monkeypatch.setattr(precisions, "rounded_to_int8", refuse)
     _, rows = rows_of(segmenter, "fp32", "int8")
     assert rows["int8"].result is None
     assert rows["int8"].note == "this network can't be rounded: unsupported"
