@@ -202,24 +202,45 @@ class CurveLine:
     colour: int
 
 
-def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> str:
-    """Return the HTML of a chart; "" without values.
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves and their axes.
+
+    Attributes:
+        svg: The curves, an image that is stretched to any size; colours are those of `page.css`.
+        steps: The first and the last value of the horizontal axis.
+        values: The lowest and the highest value of the vertical one.
+        step_labels: The horizontal axis, from the left.
+        value_labels: The vertical axis, from the top.
+        above: What lies above the axis, as HTML; "" if nothing.
+    """
+
+    svg: str
+    steps: tuple[float, float]
+    values: tuple[float, float]
+    step_labels: list[str]
+    value_labels: list[str]
+    above: str
+
+
+def plot_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> Plot | None:
+    """Draw a chart; None without values.
 
     Args:
         chart: The chart, as `RunView.histories` has it.
-        title: The title.
+        title: The title, which is read aloud.
         lines: The curves.
         single: Whether they are of one run.
     """
     lines = [line for line in lines if line.history.version]
     if not lines:
-        return ""
+        return None
     first = min(line.history.first_x for line in lines)
     last = max(max(line.history.end_x for line in lines), first + 1)
     seen = [line.history.columns(first, last, CURVE_COLUMNS[single]) for line in lines]
     every = np.concatenate([part[np.isfinite(part)] for each in seen for part in (each.low, each.high)])
     if not every.size:
-        return ""
+        return None
     low, highest = float(every.min()), float(every.max())
     tops = [columns.high if single else columns.mean for columns in seen]
     means = [columns.mean for columns in seen if np.isfinite(columns.mean).any()]
@@ -234,19 +255,34 @@ def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: boo
     edge = high + _ROUNDING * (high - low)
     paths += [_above(top, edge, line.colour) for line, top in zip(lines, tops, strict=True)]
     say = fmt.percent if is_percent(chart) else fmt.figure
-    values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
-    steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
-    legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
-    above = _above_words(lines, tops, edge, say, steps=(first, last))
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
+    shares = _shares()
+    return Plot(
+        svg=f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}">{grid}{"".join(paths)}</svg>',
+        steps=(first, last),
+        values=(low, high),
+        step_labels=[f"{first + (last - first) * share:,.0f}" for share in shares],
+        value_labels=[say(high - (high - low) * share) for share in shares],
+        above=_above_words(lines, tops, edge, say, steps=(first, last)),
+    )
+
+
+def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> str:
+    """Return the HTML of a chart, drawn by `plot_of`; "" without values."""
+    plot = plot_of(chart, title, lines, single=single)
+    if plot is None:
+        return ""
+    legend = "".join(
+        f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines if line.history.version
+    )
+    (first, last), (low, high) = plot.steps, plot.values
     return (
         f'<figure class="chart" tabindex="0" data-first="{first:.12g}" data-last="{last:.12g}" '
         f'data-low="{low:.9g}" data-high="{high:.9g}" data-percent="{int(is_percent(chart))}">'
-        f"<figcaption>{escape(title)}<ul>{legend}</ul>{above}<output></output></figcaption>"
-        f'<div class="plot"><div class="y">{_labels(say(value) for value in values)}</div>'
-        f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(title)}">{grid}{"".join(paths)}</svg>'
-        f'<div class="x">{_labels(f"{step:,.0f}" for step in steps)}</div></div></figure>'
+        f"<figcaption>{escape(title)}<ul>{legend}</ul>{plot.above}<output></output></figcaption>"
+        f'<div class="plot"><div class="y">{_labels(plot.value_labels)}</div>{plot.svg}'
+        f'<div class="x">{_labels(plot.step_labels)}</div></div></figure>'
     )
 
 
