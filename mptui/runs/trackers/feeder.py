@@ -66,7 +66,6 @@ class TrackerProcess:
     Args:
         run: The run directory.
         config: Its configuration.
-        how: FOLLOW or ONCE of `mptui.runs.trackers.feeder`.
 
     Attributes:
         left: The trackers that have not got all yet.
@@ -75,14 +74,14 @@ class TrackerProcess:
         OSError: It can't be started.
     """
 
-    def __init__(self, run: Path, config: RunConfig, how: str) -> None:
+    def __init__(self, run: Path, config: RunConfig) -> None:
         document = config.model_dump(mode="json")
         self.left = set(chosen_trackers(document["logging"]))
         self._rest = b""
         log = open_regular(run / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
         try:
             streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "bufsize": 0}
-            self._process = start(FEEDER, str(run.absolute()), str(os.getpid()), how, **streams)
+            self._process = start(FEEDER, str(run.absolute()), str(os.getpid()), **streams)
         finally:
             os.close(log)
         assert self._process.stdin is not None
@@ -115,12 +114,16 @@ class TrackerProcess:
         self.left -= {report.tracker for report in found if report.kind == "done"}
         return found
 
-    def end(self, wait_s: float) -> None:
-        """Say that the journal grows no more, wait up to `wait_s` seconds, then kill what has not ended."""
-        with contextlib.suppress(OSError):
-            self._stdin.write(b"\n")
+    def tell_end(self) -> None:
+        """Say that the journal grows no more; the process ends once the trackers have all of it."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended; it has been told
+            self._stdin.write(b"\n")  # a fork of this process may hold the stream open
         with contextlib.suppress(OSError):
             self._stdin.close()
+
+    def end(self, wait_s: float) -> None:
+        """Say that the journal grows no more, wait up to `wait_s` seconds, then kill what has not ended."""
+        self.tell_end()
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -155,7 +158,7 @@ class RunTrackers:
         if not chosen_trackers(config.logging.model_dump()):
             return
         try:
-            self._process = TrackerProcess(self._run, config, FOLLOW)
+            self._process = TrackerProcess(self._run, config)
         except OSError as error:
             self._warn("tracker_failed", f"no tracker gets anything: {error}; {self._later}")
 
@@ -219,9 +222,10 @@ def send_missing(run: Path, config: RunConfig) -> dict[str, int]:
             f"{run}: no tracker is chosen", hint="""name one: --set 'logging.trackers=["csv"]'"""
         )
     try:
-        process = TrackerProcess(run, config, ONCE)
+        process = TrackerProcess(run, config)
     except OSError as error:
         raise DiskError(f"{run}: {error.strerror or error}", hint="make its folder writable") from error
+    process.tell_end()
     reports: list[TrackerReport] = []
     try:
         while process.exit_code is None:
@@ -347,12 +351,9 @@ def feeding_lock(run: Path) -> Iterator[bool]:
 POLL_S = 3.0
 """Seconds between two looks at the journal."""
 SLOW_S = 60.0
-"""Seconds in one call of a tracker after which it is reported, and after which `mptui sync` gives it up."""
+"""Seconds in one call of a tracker after which it is reported; once the run has ended, it is given up."""
 END_S = 10.0
 """Seconds for what is missing, once the run has ended."""
-
-FOLLOW, ONCE = "follow", "once"
-"""Feed until the run ends; feed what is there."""
 
 _WATCH_S = 0.5
 _BATCH = 500
@@ -473,26 +474,25 @@ def read_from(run: Path, position: int) -> Iterator[tuple[int, Event | None]]:
 
 
 def main() -> int:
-    """Feed the trackers of a run; the arguments are its directory, its process, and FOLLOW or ONCE.
+    """Feed the trackers of a run; the arguments are its directory and the process that asks for it.
 
     The first line of standard input is the configuration; a second one, or its end, is that of the run. Each
     line on standard output is a report.
     """
-    run, parent, how = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    run, parent = Path(sys.argv[1]), int(sys.argv[2])
     report = _reporter(os.dup(1))
     os.dup2(2, 1)  # what libraries print is for trackers.log
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _ignore)  # a signal to all processes of a job: the run ends first
-    if how == FOLLOW:
-        os.nice(_NICE)
+    os.nice(_NICE)
     with os.fdopen(0, "rb", buffering=0, closefd=False) as stdin:
         config = json.loads(stdin.readline())
     end = _RunEnd(parent)
     while True:
         with feeding_lock(run) as alone:
             if alone:
-                _feed_all(run, config, end, report, how=how)
-        if how == ONCE or end.has_come():
+                _feed_all(run, config, end, report)
+        if end.has_come():
             report("busy", "", "another process sends what is missing")
             return 0
 
@@ -536,11 +536,9 @@ class _RunEnd:
         return self._gone_since is not None
 
 
-def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report, *, how: str) -> NoReturn:
+def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report) -> NoReturn:
     """Feed all trackers, and end this process: threads that wait for a server never end by themselves."""
     state, ending = TrackerState(run), threading.Event()
-    if how == ONCE:
-        ending.set()
     chosen = chosen_trackers(config["logging"])
     feeds = [
         Feeder(name, spec, run, config, state=state, ending=ending, report=report)
@@ -548,17 +546,17 @@ def _feed_all(run: Path, config: Mapping[str, Any], end: _RunEnd, report: Report
     ]
     for feed in feeds:
         feed.start()
-    slow: set[str] = set()
+    told: set[Feeder] = set()
     while left := [feed for feed in feeds if feed.is_alive()]:
         if ending.is_set():
             left[0].join(_WATCH_S)
         elif end.has_come():
             ending.set()
-        for feed in left:
-            if time.monotonic() - feed.moved > SLOW_S and feed.name not in slow:
-                slow.add(feed.name)
-                report("slow", feed.name, f"{feed.name} has not answered for {SLOW_S:.0f} s")
-        has_only_slow_ones = how == ONCE and slow >= {feed.name for feed in left}
+        slow = {feed for feed in left if time.monotonic() - feed.moved > SLOW_S}
+        for feed in slow - told:
+            report("slow", feed.name, f"{feed.name} has not answered for {SLOW_S:.0f} s")
+        told |= slow
+        has_only_slow_ones = ending.is_set() and len(slow) == len(left)
         if has_only_slow_ones or end.is_too_long_ago():
             os.killpg(0, signal.SIGKILL)  # with the processes of the libraries
     os._exit(0)

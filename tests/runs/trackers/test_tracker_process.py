@@ -97,7 +97,9 @@ def test_blocked_and_failing_trackers_stop_no_other_and_lose_nothing(tmp_path, m
 
 def sync_in_background(run, *names):
     """Feed as `mptui sync` does, without waiting."""
-    return feeder.TrackerProcess(run, config(trackers=list(names)), "once")._process
+    process = feeder.TrackerProcess(run, config(trackers=list(names)))
+    process.tell_end()
+    return process._process
 
 
 def test_a_killed_process_is_told_once_and_a_resume_goes_on_exactly(tmp_path):
