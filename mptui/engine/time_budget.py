@@ -42,7 +42,7 @@ def assumed_steps(training: TrainingConfig) -> int:
     return max(1, int(read_duration(training.time or "") / ASSUMED_STEP_S))
 
 
-class Pace:
+class StepTimes:
     """Seconds of a step, and of the end of an epoch, as measured lately."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class TimeBudget(Hook, SyncPart):
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
-        self._pace = Pace()
+        self._times = StepTimes()
         self._planned = 0
         self._told = 0
         self._next_s = 0.0
@@ -127,11 +127,11 @@ class TimeBudget(Hook, SyncPart):
     def step_begins(self) -> None:
         """Leave out a step that compiles, and the first one."""
         if self._context.phase != "training":
-            self._pace.interrupted()
+            self._times.interrupted()
 
     def step_ends(self) -> None:
         """Measure the step, and plan the rest of the run if that is due."""
-        self._pace.step_ended(self._context.seconds())
+        self._times.step_ended(self._context.seconds())
         if self._context.ranks.is_alone:
             self._told = self._due()
         if self._told:
@@ -140,7 +140,7 @@ class TimeBudget(Hook, SyncPart):
 
     def epoch_ends(self) -> None:
         """Measure validation and saves apart from the steps."""
-        self._pace.epoch_ended()
+        self._times.epoch_ended()
 
     def adapt_job(self, job: Job) -> Job:
         """Return the job with the length that is planned."""
@@ -172,13 +172,13 @@ class TimeBudget(Hook, SyncPart):
         if not self.active:
             return {}
         time = self._context.job.config.training.time
-        return {"time": time, "planned": self._planned, "pace": self._pace.state_dict()}
+        return {"time": time, "planned": self._planned, "pace": self._times.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the plan; of another time, by the measured times."""
         if not state_dict or not self.active:
             return
-        self._pace.load_state_dict(state_dict["pace"])
+        self._times.load_state_dict(state_dict["pace"])
         total = int(state_dict["planned"])
         if state_dict["time"] != self._context.job.config.training.time:
             total = self._context.ranks.broadcast(self._total())  # each rank has a clock of its own
@@ -188,12 +188,12 @@ class TimeBudget(Hook, SyncPart):
         """Return the steps of the whole run if they are to be counted anew; 0: not now."""
         now = self._context.seconds()
         is_over = now >= self._budget_s
-        if not is_over and (now < self._next_s or not self._pace.is_known):
+        if not is_over and (now < self._next_s or not self._times.is_known):
             return 0
         rest = max(0.0, self._budget_s - now)
         self._next_s = now + max(LEAST_S, min(SHARE * self._budget_s, OF_REST * rest, now / 2))
         total = self._total()
-        self._pace.begin_span()
+        self._times.begin_span()
         return total
 
     def _total(self) -> int:
@@ -201,8 +201,8 @@ class TimeBudget(Hook, SyncPart):
         context = self._context
         step, left_s = context.state.step, self._budget_s - context.seconds()
         per_epoch, here = context.parts.steps_per_epoch, self._steps_of_this_epoch(context.job)
-        step_s = self._pace.step_s
-        end_s = self._pace.end_s(context.job.val_loader.batches)
+        step_s = self._times.step_s
+        end_s = self._times.end_s(context.job.val_loader.batches)
         first_s, epoch_s = here * step_s + end_s, per_epoch * step_s + end_s
         steps, rest_s = 0, left_s
         if epoch_s and rest_s >= first_s:

@@ -127,7 +127,7 @@ def _runs_on(capability: Capability, architecture: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Slowdown:
     """Time of a step relative to another format, from `low` to `high`, with its source."""
 
     low: float
@@ -142,19 +142,19 @@ class Cost:
         return f"{numbers} times {self.than}'s time"
 
 
-Costs = dict[str, Cost]
+Costs = dict[str, Slowdown]
 
 # ResNet-18 and a U-Net at 64 px, one thread, NCHW and NHWC; ResNet-50 and U-Nets on two
-_CPU_FP16 = Cost(
+_CPU_FP16 = Slowdown(
     low=16, high=36, than="fp32", source="measured with torch 2.14 on a Xeon without AVX512-FP16"
 )
-_CPU_FP16_UNITS = Cost(
+_CPU_FP16_UNITS = Slowdown(
     low=44, high=44, than="bf16", source="CPU time measured with torch 2.13 on a Xeon with AVX512-FP16"
 )
-_CPU_BF16 = Cost(
+_CPU_BF16 = Slowdown(
     low=1.7, high=3.1, than="fp32", source="measured with torch 2.13 and 2.14 on Xeons without AVX512-BF16"
 )
-_PASCAL_FP16 = Cost(
+_PASCAL_FP16 = Slowdown(
     low=64, high=64, than="fp32", source="throughput of arithmetic, CUDA C++ Programming Guide"
 )
 

@@ -45,7 +45,7 @@ from mptui.tui.palette import MOST_USES, PAGES, Commands, by_use
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal import process
-from mptui.tui.terminal.background import Background, is_light_by_environment
+from mptui.tui.terminal.background import TerminalBackground, is_light_by_environment
 from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii
 from mptui.tui.terminal.process import SteadyDriver, Terminal, fault_of_choice
 from mptui.tui.themes import ANSI, DARK, LIGHT, THEMES
@@ -470,8 +470,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
             where, keys = self.screen.where, self.screen.keys_now()
         self.push_screen(HelpScreen(where, keys, self.keymap.keys, ascii_only=self.ascii_only))
 
-    @on(Background)
-    def _background_told(self, message: Background) -> None:
+    @on(TerminalBackground)
+    def _background_told(self, message: TerminalBackground) -> None:
         if self._follows_terminal and self.theme != ANSI.name:
             self.theme = LIGHT.name if message.light else DARK.name
 

@@ -4,15 +4,15 @@ import gc
 
 import pytest
 
-from mptui.tui.terminal import garbage
+from mptui.tui.terminal import process
 
 
 @pytest.mark.parametrize(("long_s", "is_searched"), [(0.0, False), (3600.0, True)])
 def test_only_what_took_long_is_left_out_of_later_searches(monkeypatch, long_s, is_searched):
     monkeypatch.setattr(gc, "callbacks", [])
-    monkeypatch.setattr(garbage, "LONG_SEARCH_S", long_s)
+    monkeypatch.setattr(process, "LONG_SEARCH_S", long_s)
     kept: list[list[int]] = [[]]
-    garbage.spare_searches()
+    process.spare_searches()
     (measure,) = gc.callbacks
     measure("start", {})
     measure("stop", {})

@@ -32,7 +32,7 @@ _UNABLE = ("linux", "vt", "dumb", "cons")
 """Beginnings of TERM of terminals that would print the question."""
 
 
-class Background(Message):
+class TerminalBackground(Message):
     """The terminal has told in time whether its background is light."""
 
     def __init__(self, light: bool) -> None:

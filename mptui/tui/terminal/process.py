@@ -1,6 +1,7 @@
 """The terminal of a process: streams, supervisor, driver, and calls to a person who looks elsewhere."""
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -26,8 +27,7 @@ from mptui.io.files import open_regular
 from mptui.io.streams import lossy_stream
 from mptui.processes.start import leave_session
 from mptui.text import clean
-from mptui.tui.terminal.background import QUESTION, Answers, Background, can_be_asked
-from mptui.tui.terminal.garbage import spare_searches
+from mptui.tui.terminal.background import QUESTION, Answers, TerminalBackground, can_be_asked
 
 # Calls a person who looks at another window: the terminal's bell, or its notification by OSC 9 or OSC 777
 # --------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class SteadyDriver(LinuxDriver):
         self._answers = Answers()
 
     def ask_background(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Ask the terminal for its background; `Background` is sent to the app if it answers in time."""
+        """Ask the terminal for its background; the app gets a `TerminalBackground` if it answers in time."""
         if self.input_tty and can_be_asked(environ):
             self._answers.asked()
             self.write(QUESTION)
@@ -156,7 +156,7 @@ class SteadyDriver(LinuxDriver):
                     self.exit_event.wait(_LOOK_S)
                 typed, light = self._answers.take(decoder.decode(data or b""))
                 if light is not None:
-                    self._app.post_message(Background(light))
+                    self._app.post_message(TerminalBackground(light))
                 for event in (*parser.feed(typed), *parser.tick()) if typed else parser.tick():
                     self.process_message(event)
             except Exception:  # noqa: BLE001 - of one key; the others are read on
@@ -535,3 +535,32 @@ def _restore(attributes: list[Any], message: bytes, *, clear: bool) -> None:
             os.write(sys.stdout.fileno(), RESTORE)
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, attributes)
         os.write(sys.stderr.fileno(), message)
+
+
+# Limits the time of searches for garbage, in which no key is answered and no step is made
+# ----------------------------------------------------------------------------------------
+
+LONG_SEARCH_S = 0.03
+"""CPU seconds of a search through some 40,000 objects: those of modules, of which torch brings 300,000."""
+
+
+def spare_searches() -> None:
+    """Leave what a long search for garbage has found to be none out of the later ones.
+
+    It is what modules consist of, and beside it little that is garbage later. A search takes 0.1 s for the
+    objects of a screen's modules, and 0.4 s with those of torch.
+    """
+    gc.callbacks.append(_SparedSearch())
+
+
+class _SparedSearch:
+    """Measures each search; Python calls this at its beginning and at its end, in the thread of it."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def __call__(self, phase: str, _info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        elif time.thread_time() - self._began > LONG_SEARCH_S:
+            gc.freeze()
