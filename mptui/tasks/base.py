@@ -119,6 +119,34 @@ class Task(Protocol):
         """
 
 
+# The base of tasks whose loss is a mean over samples
+# ---------------------------------------------------
+
+
+class MeanTask(Task):
+    """A task whose loss is the mean over all samples, each of which counts alike."""
+
+    def mean(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the mean over the samples of a batch, a 0-dim float32 tensor; of none of them valid, 0."""
+        raise NotImplementedError
+
+    @override
+    def window_weight(self, window: Window) -> float:
+        return window.valid
+
+    @override
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
+        mean = self.mean(outputs, batch)
+        return mean if batch.size == window_size else mean * (batch.size / window_size)
+
+    @override
+    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        over_samples = batch.size * self.mean(outputs, batch)
+        return torch.stack((torch.zeros_like(over_samples), over_samples))
+
+
 # The base of metrics of images that follow from two sums over all batches
 # ------------------------------------------------------------------------
 

@@ -7,17 +7,17 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import override
 
-from mptui.data.batch import Batch, Window
+from mptui.data.batch import Batch
 from mptui.data.noise_schedule import min_snr_weights
 from mptui.registry.names import NoiseSchedule, Prediction
-from mptui.tasks.base import SumMetrics, Task
+from mptui.tasks.base import MeanTask, SumMetrics
 
 # Denoising diffusion: mean squared error of the prediction, and its coefficient of determination
 # -----------------------------------------------------------------------------------------------
 # Shapes: B images, C channels, H and W pixels, T timesteps.
 
 
-class Diffusion(Task):
+class Diffusion(MeanTask):
     """Learn to predict the noise in noisy images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
 
     The loss of a window is the mean squared error of the prediction, weighted by timestep with
@@ -45,22 +45,14 @@ class Diffusion(Task):
             self.chance = float(weights.mean())
 
     @override
-    def window_weight(self, window: Window) -> float:
-        return window.valid
-
-    @override
-    def loss(
-        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
-    ) -> torch.Tensor:
+    def mean(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Outputs are predicted_BCHW."""
         # float32 before the squares: their sum overflows float16
         predicted_BCHW, targets_BCHW = outputs[: batch.size].float(), batch.targets[: batch.size]
         if self._weights_T is None:
-            mean = F.mse_loss(predicted_BCHW, targets_BCHW)
-        else:
-            errors_B = (predicted_BCHW - targets_BCHW).square().flatten(1).mean(1)
-            mean = (errors_B * self._weights_of(batch)).mean()
-        return mean if batch.size == window_size else mean * (batch.size / window_size)
+            return F.mse_loss(predicted_BCHW, targets_BCHW)
+        errors_B = (predicted_BCHW - targets_BCHW).square().flatten(1).mean(1)
+        return (errors_B * self._weights_of(batch)).mean()
 
     def _weights_of(self, batch: Batch) -> torch.Tensor:
         assert self._weights_T is not None
@@ -69,12 +61,6 @@ class Diffusion(Task):
         if self._weights_T.device != timesteps_B.device:
             self._weights_T = self._weights_T.to(timesteps_B.device)
         return self._weights_T.index_select(0, timesteps_B)
-
-    @override
-    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Outputs are predicted_BCHW."""
-        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
-        return torch.stack((torch.zeros_like(over_samples), over_samples))
 
     @override
     def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
@@ -122,7 +108,7 @@ _LEAST_ERROR = 1e-12
 """So that a perfect reconstruction has a ratio, too."""
 
 
-class Reconstruction(Task):
+class Reconstruction(MeanTask):
     """Learn to encode and decode images: mean squared error, and a little of the divergence of their latents.
 
     The loss is that of Rombach et al. (2022), https://arxiv.org/abs/2112.10752, with squares in place of
@@ -134,23 +120,11 @@ class Reconstruction(Task):
     chance = 1.0
 
     @override
-    def window_weight(self, window: Window) -> float:
-        return window.valid
-
-    @override
-    def loss(
-        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
-    ) -> torch.Tensor:
+    def mean(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Outputs are as of `Autoencoder.forward`."""
         outputs_BCHW = outputs[: batch.size].float()
         mean = F.mse_loss(outputs_BCHW[:, :-1], batch.images_BCHW[: batch.size])
-        mean = mean + KL_WEIGHT * outputs_BCHW[:, -1].mean()
-        return mean if batch.size == window_size else mean * (batch.size / window_size)
-
-    @override
-    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
-        return torch.stack((torch.zeros_like(over_samples), over_samples))
+        return mean + KL_WEIGHT * outputs_BCHW[:, -1].mean()
 
     @override
     def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:

@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from typing_extensions import override
 
-from mptui.data.batch import Batch, Window
+from mptui.data.batch import Batch
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry.own_code import call, defining_line, load
-from mptui.tasks.base import Metrics, Task
+from mptui.tasks.base import MeanTask, Metrics, Task
 
 Measure = Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
 
@@ -78,7 +78,7 @@ def _refuse_parameters(name: str, code: object) -> None:
         )
 
 
-class OwnTask(Task):
+class OwnTask(MeanTask):
     """Learn by a loss of the person's own, on data of `base`.
 
     Args:
@@ -111,27 +111,16 @@ class OwnTask(Task):
         self._module = module
 
     @override
-    def window_weight(self, window: Window) -> float:
-        return window.valid
-
-    @override
-    def loss(
-        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
-    ) -> torch.Tensor:
+    def mean(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The person's loss is given float32 outputs. A batch without a target adds 0."""
         real = outputs[: batch.size].float()
         if batch.valid == 0:
             return real.sum() * 0.0
-        mean = self._mean(real, batch.targets[: batch.size])
-        if batch.mixed_targets is not None:
-            mixed = self._mean(real, batch.mixed_targets[: batch.size])
-            mean = batch.lam * mean + (1 - batch.lam) * mixed
-        return mean if batch.size == window_size else mean * (batch.size / window_size)
-
-    @override
-    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
-        return torch.stack((torch.zeros_like(over_samples), over_samples))
+        mean = self._loss_of(real, batch.targets[: batch.size])
+        if batch.mixed_targets is None:
+            return mean
+        mixed = self._loss_of(real, batch.mixed_targets[: batch.size])
+        return batch.lam * mean + (1 - batch.lam) * mixed
 
     @override
     def dummy_batch(self, images_BCHW: torch.Tensor) -> Batch:
@@ -143,7 +132,7 @@ class OwnTask(Task):
             return self._base.metrics(device, training=training)
         return OwnMetrics(self._name, self._measure, self._first, device, finite_only=training)
 
-    def _mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _loss_of(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self._module is not None:
             self._module.to(outputs.device)
         with torch.autocast(outputs.device.type, enabled=False):
