@@ -123,6 +123,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1 or value == 0 else figure(value)
 
 
+def dtype_name(dtype: object) -> str:
+    """Return the name of a dtype of torch: float16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number of things: 1 epoch, 1,200 epochs; of a noun whose plural ends in s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -46,11 +46,26 @@ __all__ = [
     # sees each operator, of autograd's too; `torch.overrides.TorchFunctionMode` sees calls of Python alone
     "TorchDispatchMode",
     # nested arguments and outputs
-    "tree_leaves",
     "tree_map",
     "tree_map_only",
     "unset_fake_temporarily",
 ]
+
+# Nested arguments and outputs
+# ----------------------------
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever a module or an operator takes
+    """Return the tensors of nested lists, tuples and dictionaries, in order; other values are left out."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
+def floats_in(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - the same
+    """Return the tensors of floating dtypes, as `tensors_in` does."""
+    return [each for each in tensors_in(values) if each.is_floating_point()]
+
 
 # Operators
 # ---------

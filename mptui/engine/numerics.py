@@ -22,7 +22,7 @@ from mptui.engine.spectrum import Part, PartStatistics, Spectrum, rank
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 from mptui.models.layers import recomputing
 from mptui.registry.names import LOSS_SCALED
-from mptui.torch_private import DropoutNd, tree_leaves
+from mptui.torch_private import DropoutNd, floats_in
 
 # A probe of one step: module hooks that count values, and are removed when the step ends
 # ---------------------------------------------------------------------------------------
@@ -95,12 +95,11 @@ class Probe:
         def passing(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - a hook
             if recomputing():
                 return
-            for value in tree_leaves(outputs):
-                if isinstance(value, torch.Tensor) and value.is_floating_point():
-                    self._add(number, "forward", value)
-                    if value.requires_grad:
-                        count = partial(self._add, number, "gradient")
-                        value.register_hook(count)  # type: ignore[no-untyped-call]
+            for value in floats_in(outputs):
+                self._add(number, "forward", value)
+                if value.requires_grad:
+                    count = partial(self._add, number, "gradient")
+                    value.register_hook(count)  # type: ignore[no-untyped-call]
 
         return passing
 

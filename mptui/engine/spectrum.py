@@ -13,7 +13,7 @@ import torch
 
 from mptui.events import NumericsLayer
 from mptui.models.layers import recomputing
-from mptui.torch_private import TorchDispatchMode, tree_leaves
+from mptui.torch_private import TorchDispatchMode, tensors_in
 
 # Computes from the counts of `tally`, on the host, what float16 loses under any loss scale
 # -----------------------------------------------------------------------------------------
@@ -441,8 +441,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if recomputing():
                 return
             self.layer = self._stack.pop()
-            for value in tree_leaves(outputs):
-                if isinstance(value, torch.Tensor) and value.requires_grad:
+            for value in tensors_in(outputs):
+                if value.requires_grad:
                     # the gradient of its output arrives just before its own backward runs
                     value.register_hook(lambda _gradient: setattr(self, "layer", name))  # type: ignore[no-untyped-call]
 

@@ -13,7 +13,7 @@ from torchvision.models.vision_transformer import VisionTransformer, interpolate
 
 from mptui.errors import ConfigError
 from mptui.models.layers import RGB_BANDS, adapted_filters, first_convolution
-from mptui.text import clean
+from mptui.text import clean, dtype_name
 
 State = dict[str, torch.Tensor]
 
@@ -355,14 +355,10 @@ def _odd_kind(tensor: torch.Tensor) -> str | None:
     if tensor.is_meta:
         return "on the meta device, without data"
     if tensor.is_quantized:
-        return f"quantised ({_named(tensor)})"
+        return f"quantised ({dtype_name(tensor.dtype)})"
     if tensor.layout != torch.strided:
         return f"sparse ({str(tensor.layout).removeprefix('torch.')})"
-    return None if tensor.dtype in _DTYPES else f"of dtype {_named(tensor)}"
-
-
-def _named(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return None if tensor.dtype in _DTYPES else f"of dtype {dtype_name(tensor.dtype)}"
 
 
 def _check_finite(weights: State, own: State, path: Path) -> None:

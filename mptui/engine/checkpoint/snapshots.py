@@ -20,6 +20,7 @@ from mptui.engine.state import TrainState
 from mptui.errors import ConfigError, OwnCodeError, RunDirectoryError
 from mptui.io.safetensors import why_unsaveable
 from mptui.registry.own_code import fault_of
+from mptui.text import dtype_name
 
 # Copies of a run's tensors that leave a GPU while training goes on
 # -----------------------------------------------------------------
@@ -326,7 +327,8 @@ def check_state(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_complex() and parameter.requires_grad:
             raise OwnCodeError(
-                f"{name} of the network is a weight of type {_type(parameter)}, which is not trained",
+                f"{name} of the network is a weight of type {dtype_name(parameter.dtype)}, "
+                "which is not trained",
                 hint="hold its real and imaginary parts: torch.view_as_complex(self.weight) in forward",
             )
 
@@ -338,7 +340,3 @@ def _why_no_json(value: object) -> str | None:
     except (TypeError, ValueError, RecursionError) as error:
         return f"its extra state is no JSON: {error}"
     return None if same else f"its extra state changes in JSON: {type(value).__name__}"
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -16,7 +16,8 @@ from mptui.engine.ranks.group import shard_of
 from mptui.engine.spectrum import WatchedOperations
 from mptui.errors import DataError, DivergedError, OwnCodeError
 from mptui.registry.own_code import defining_line
-from mptui.torch_private import tree_leaves
+from mptui.text import dtype_name
+from mptui.torch_private import floats_in
 
 # Finds the layer and operation where a batch's numbers stop being finite, by recomputation
 # -----------------------------------------------------------------------------------------
@@ -199,8 +200,7 @@ class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
 
 
 def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree of tensors
-    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-    return [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
+    return [each.detach() for each in floats_in(values) if each.numel()]
 
 
 def _finite(values: Any) -> bool:  # noqa: ANN401 - a tree of tensors
@@ -214,8 +214,7 @@ def _largest(values: Any) -> float:  # noqa: ANN401 - a tree of tensors
 def _describe(result: Any, largest: float) -> str:  # noqa: ANN401 - a tree of tensors
     outputs = _floats(result)
     kind = "NaN" if any(bool(torch.isnan(t).any()) for t in outputs) else "infinity"
-    dtype = str(outputs[0].dtype).removeprefix("torch.")
-    return f"{kind} in {dtype} from values of up to {largest:.3g}"
+    return f"{kind} in {dtype_name(outputs[0].dtype)} from values of up to {largest:.3g}"
 
 
 # Checks of batches and losses for debugging (`guards.check_batches`), which sync; and of outputs

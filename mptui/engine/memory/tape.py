@@ -31,7 +31,7 @@ from mptui.torch_private import (
     FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
-    tree_leaves,
+    tensors_in,
     tree_map_only,
     unset_fake_temporarily,
     uses_of_storage,
@@ -285,8 +285,8 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         kwargs=None,  # noqa: ANN001
     ) -> Any:  # noqa: ANN401
         outputs = func(*args, **(kwargs or {}))
-        for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):
-            if isinstance(output, torch.Tensor) and not self._is_known(output, args, kwargs):
+        for output in tensors_in(outputs):
+            if not self._is_known(output, args, kwargs):
                 self.note(output)
         return outputs
 
@@ -294,8 +294,7 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         """Whether a storage is logged, or was there before the log: an input has it, too."""
         pointer = output.untyped_storage()._cdata
         return pointer in self._alive or any(
-            isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == pointer
-            for each in tree_leaves(inputs)
+            each.untyped_storage()._cdata == pointer for each in tensors_in(inputs)
         )
 
     def note(self, tensor: torch.Tensor, use: str | None = None) -> None:
@@ -692,7 +691,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _learn(self, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:  # noqa: ANN401 - an operation
         """Compute small results for real, if they follow from numbers and known values."""
-        inputs, made = _tensors_in((args, kwargs)), _tensors_in(outputs)
+        inputs, made = tensors_in((args, kwargs)), tensors_in(outputs)
         are_known = all(each in self._known or not isinstance(each, FakeTensor) for each in inputs)
         follows = are_known and (inputs or func in _OF_NUMBERS)
         if not follows or torch.Tag.nondeterministic_seeded in func.tags:
@@ -705,7 +704,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = tree_map_only(
                 torch.Tensor, lambda each: self._known.get(each, each), (args, kwargs)
             )
-            values = _tensors_in(func(*args, **kwargs))
+            values = tensors_in(func(*args, **kwargs))
         for each, value in zip(made, values, strict=True):
             self._known[each] = value
 
@@ -714,10 +713,6 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for each in (tensor, tensor._base):
             if each is not None:
                 self._known.pop(each, None)
-
-
-def _tensors_in(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 @cache

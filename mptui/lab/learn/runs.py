@@ -37,7 +37,7 @@ from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, import_own_code, plan_run
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
-from mptui.torch_private import TO_COPY, NormBase, tree_leaves
+from mptui.torch_private import TO_COPY, NormBase, floats_in, tensors_in
 
 # Short runs of the exercises: some steps with mptui's own trainer, and the same steps with a plain loop
 # ------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if self.inside or func.namespace == "prim":
             return result
-        dtypes = _dtypes((args, kwargs))
+        dtypes = {each.dtype for each in floats_in((args, kwargs))}
         if func is TO_COPY.default:
             self.casts += bool(dtypes) and result.is_floating_point() and {result.dtype} != dtypes
         elif dtypes and not _is_copy(func):
@@ -273,7 +273,7 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
     def count(self, operation: str, dtypes: set[torch.dtype], result: Any) -> None:  # noqa: ANN401 - a tree
         """Count an operation with floating inputs of `dtypes`; the first tensor of `result` is its output."""
         where: Where = "fp32" if torch.float32 in dtypes else "16 bits"
-        if len(dtypes) > 1 and next(iter(tree_leaves(result))).dtype != torch.float32:
+        if len(dtypes) > 1 and tensors_in(result)[0].dtype != torch.float32:
             where = "mixed"
         self._calls[operation, where] += 1
         self._layers.setdefault((operation, where), self.layer)
@@ -307,11 +307,6 @@ def _attention_as_one(rules: _Rules) -> Iterator[None]:
         yield
     finally:
         torch.nn.functional.scaled_dot_product_attention = own
-
-
-def _dtypes(values: Any) -> set[torch.dtype]:  # noqa: ANN401 - a tree of tensors
-    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-    return {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
 
 
 def _is_copy(operator: Any) -> bool:  # noqa: ANN401 - an operator

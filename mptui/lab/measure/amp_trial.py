@@ -26,8 +26,8 @@ from mptui.lab.measure.first_difference import RecordedOperation, RecordedOperat
 from mptui.models.layers import recomputing
 from mptui.registry import own_code
 from mptui.registry.own_code import defining_line, failing_line, running_line
-from mptui.text import clean
-from mptui.torch_private import has_kernel, tree_leaves, tree_map
+from mptui.text import clean, dtype_name
+from mptui.torch_private import floats_in, has_kernel, tensors_in, tree_map
 
 # Tries a remedy for operations outside of layers: lines of the person's code that compute in fp32
 # ------------------------------------------------------------------------------------------------
@@ -179,8 +179,7 @@ def _own_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever a module takes
 
 
 def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever a module gives
-    leaves = tree_leaves(values)
-    return [t.detach().float() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    return [each.detach().float() for each in floats_in(values)]
 
 
 # Finds operations of the person's network that don't follow autocast, with their lines
@@ -269,8 +268,8 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
         if is_by_itself and set(_float_dtypes(args)) - {dtype}:
             self._note(running_line(), "dtype", f"{name} computes in float64")
         elif is_product and dtype is not None:
-            wanted = f"where autocast would use {_word(self._dtype)}"
-            self._note(running_line(), "dtype", f"{name} computes in {_word(dtype)}, {wanted}")
+            wanted = f"where autocast would use {dtype_name(self._dtype)}"
+            self._note(running_line(), "dtype", f"{name} computes in {dtype_name(dtype)}, {wanted}")
         return result
 
     def _custom(self, func: Any, args: Any) -> None:  # noqa: ANN401 - an operator
@@ -307,7 +306,7 @@ class _Casts(TorchFunctionMode):
             before, after = args[0].dtype, result.dtype
             is_other_float = before != after and before.is_floating_point and after.is_floating_point
             if is_other_float and (line := running_line()):
-                self._found.setdefault((line, "cast", f"casts to {_word(after)} by itself"))
+                self._found.setdefault((line, "cast", f"casts to {dtype_name(after)} by itself"))
         return result
 
 
@@ -332,12 +331,7 @@ def _lacking(function: Any) -> list[str]:  # noqa: ANN401 - a class with forward
 
 
 def _float_dtypes(values: Any) -> list[torch.dtype]:  # noqa: ANN401 - a tree of tensors
-    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-    return [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return [tensor.dtype for tensor in floats_in(values)]
 
 
 # Runs a few batches through a network in one precision: losses, outputs, and gradients by layer
@@ -620,8 +614,7 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
     for name, module in model.named_modules():
 
         def check(_module: torch.nn.Module, _inputs: object, outputs: object, name: str = name) -> None:
-            values = (value for value in tree_leaves(outputs) if isinstance(value, torch.Tensor))
-            if any(not bool(value.isfinite().all()) for value in values):
+            if any(not bool(value.isfinite().all()) for value in tensors_in(outputs)):
                 bad.append(name)
 
         handles.append(module.register_forward_hook(check))

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from mptui.engine.spectrum import WatchedOperations, drawn_places
 from mptui.registry.own_code import running_line
-from mptui.torch_private import tree_leaves
+from mptui.torch_private import floats_in
 
 TIMES_CONTROL = 5.0
 """Allowed difference, as a multiple of that by rounding images and weights."""
@@ -194,7 +194,7 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)
-        floats = [] if passed_over else [leaf for leaf in tree_leaves(result) if _is_float(leaf)]
+        floats = [] if passed_over else [each for each in floats_in(result) if each.numel()]
         if floats:
             made = RecordedOperation.of(self.where, self.layer, name, floats, line=running_line())
             self.operations.append(made)
@@ -304,10 +304,6 @@ def relative_error(values: torch.Tensor, reference: torch.Tensor) -> float:
     if not math.isfinite(error):
         return math.inf
     return error / norm if norm else math.inf if error else 0.0
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.numel())
 
 
 def _some(tensor: torch.Tensor) -> torch.Tensor:

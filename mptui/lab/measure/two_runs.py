@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mptui.config.keys import acts, training_of
+from mptui.config.keys import acts, said, training_of
 from mptui.config.resolve import values_of
 from mptui.config.schema import RunConfig
 from mptui.data.batch import Batch
@@ -303,7 +303,4 @@ def _of_batch(batch: Batch) -> list[RecordedOperation]:
 
 
 def _pairs(differing: Mapping[str, list[Any]]) -> str:
-    def word(value: object) -> str:
-        return "unset" if value is None else str(value)
-
-    return ", ".join(f"{key} {word(one)} and {word(two)}" for key, (one, two) in differing.items())
+    return ", ".join(f"{key} {said(one)} and {said(two)}" for key, (one, two) in differing.items())

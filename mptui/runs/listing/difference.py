@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mptui import text as fmt
+from mptui.config.keys import said
 from mptui.runs.listing.forks import forked_from, parent_of
 from mptui.runs.listing.rows import CHANGES, cause_words, compare_setups, what_differs
 from mptui.runs.store import journal
@@ -136,7 +137,7 @@ def _names(parent: RunView, fork: RunView, things: Mapping[str, Sequence[object]
     ((key, (had, has)),) = things.items()
     if key == "precision.mode":
         return fork.precision, parent.precision
-    values = [clean("unset" if value is None else str(value), 16) for value in (has, had)]
+    values = [clean(said(value), 16) for value in (has, had)]
     return f"{clean(key.rpartition('.')[2], 24)} {values[0]}", values[1]
 
 
