@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +32,8 @@ Factory = Callable[..., "nn.Module"]
 Flags = dict[str, tuple[str, Any]]
 
 _POLL_S = 0.2
+_TAKEN = ("model.task", "data.augment")
+"""Settings of which an object stands for itself; of others it is what a function returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,26 @@ def _setting(word: str, value: object) -> Flags:
         raise ConfigError(
             f"{word}: no such setting", hint='use the name of a flag, or of a key: **{"table.key": VALUE}'
         )
+    if key == "data.augment" and isinstance(value, list | tuple):
+        return _transforms(word, value)
     return {key: (word, value)}
+
+
+def _transforms(word: str, things: Sequence[object]) -> Flags:
+    """Return the settings of transforms, each a name or an object."""
+    names: list[str] = []
+    flags: Flags = {}
+    for number, thing in enumerate(things):
+        named = _named("data.augment", thing)
+        name = str(named.pop("data.augment")[1])
+        if name in names and not isinstance(thing, str):
+            name = f"{name}_{number}"
+            own_code.give(name, thing)
+        names.append(name)
+        flags |= named
+    if any(name.startswith(f"{own_code.OBJECTS}:") for name in names):
+        flags["data.workers"] = ("data.augment, which no worker can import", 0)
+    return {**flags, "data.augment": (word, names)}
 
 
 def _named(key: str, thing: object) -> Flags:
@@ -197,7 +218,7 @@ def _named(key: str, thing: object) -> Flags:
     if is_object or not own_code.is_own(name):
         word = getattr(thing, "__name__", type(thing).__name__)
         name, folder = f"{own_code.OBJECTS}:{word if word.isidentifier() else 'function'}", ""
-    own_code.give(name, (lambda **_: thing) if is_object and key != "model.task" else thing)
+    own_code.give(name, thing if key in _TAKEN or not is_object else lambda **_: thing)
     return {key: (key, name), **({"code.folder": (key, folder)} if folder else {})}
 
 
@@ -231,6 +252,9 @@ def _run(request: Request, directory: Callable[[Plan], Path], *, resume: bool, p
     in_main = threading.current_thread() is threading.main_thread()
     with Signals() if in_main else contextlib.nullcontext() as signals:
         plan = plan_run(request)
+        from mptui.data.view_transforms import made  # torch is there
+
+        made.cache_clear()
         path = directory(plan)
         session = Session(plan, path, resume=resume, force_compile=plan.resolved.compile_forced)
         events, renderer = session.listen(), renderer_of(silent=not progress)

@@ -568,13 +568,14 @@ class DataConfig(Table):
     fit; your own data whose samples draw random numbers is not cached. On a GPU, device resamples random
     crops there: less than 1 of 255 in the mean from the other modes."""
     augment: Annotated[
-        Literal["default", "none"] | list[Annotated[str, OneOf(TRANSFORMS)]],
+        Literal["default", "none"] | list[Annotated[str, OneOf(TRANSFORMS, or_own=True)]],
         of_tasks(CLASSIFICATION, SEGMENTATION, DIFFUSION),
         beside("model.vae", "none", lambda vae: vae is None),
         _OF_LOADER,
     ] = "default"
     """Random transforms of training images. default: crop, flip and colour, with masks also vertical_flip and
-    turn (diffusion: flip; vae: none); none: only a resize; or a list of names: docs/data.md has each."""
+    turn (diffusion: flip; vae: none); none: only a resize; or a list of names (docs/data.md has each), also
+    your own as `package.module:name` (with --trust-code)."""
     mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0

@@ -29,6 +29,7 @@ from mptui.data.transforms import Transforms
 from mptui.data.types import RGB, PixelFormat, Problem, SampleFormat, Sides, Split
 from mptui.errors import cleaned_up_by
 from mptui.registry.names import SampleKind
+from mptui.registry.own_code import allowed
 from mptui.registry.transforms import find_transform
 
 
@@ -135,6 +136,7 @@ class Loader:
             seed=order.seed,
             whole=self._whole,
             transforms=transforms.of_views,
+            folder=allowed(),
         )
         has_jitter = "colour" in transforms.names and samples.pixels == RGB
         self._jitter = transforms.normalization if has_jitter else None

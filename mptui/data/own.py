@@ -5,7 +5,6 @@ import inspect
 import pickle
 import random
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,12 +18,12 @@ from mptui.data.assemble import split_train_val
 from mptui.data.dataset import Rows
 from mptui.data.decode import check_size, load_upright, reason_for, stored_size, turned_pixels, upright_rgb
 from mptui.data.masks import Size
-from mptui.data.rng import seed_of_reading, torch_seeded
+from mptui.data.rng import seed_of_reading, seeded
 from mptui.data.transforms import resized_mask
 from mptui.data.types import IGNORE, BadSampleError, Dataset, Decoded, Mask, Pixels, reason_of
 from mptui.errors import ConfigError, DataError, OwnCodeError
 from mptui.registry.names import SampleKind
-from mptui.registry.own_code import allow, allowed, call, is_given, load
+from mptui.registry.own_code import allow, allowed, call, described, is_given, load
 from mptui.text import clean_name
 
 # A sample of a data set of the person's own: `data[i]` -> (image, target)
@@ -64,9 +63,9 @@ class OwnRequest:
             Exception: Whatever the person's code raises; an OSError makes a bad sample.
         """
         try:
-            with _seeded():
+            with seeded(seed_of_reading()):
                 dataset = opened(self.folder, self.code, self.part)
-            with _seeded():  # again: a worker's first one may have imported torch
+            with seeded(seed_of_reading()):  # again: a worker's first one may have imported torch
                 sample = dataset[self.index]
         except OSError as error:
             raise BadSampleError(self.name, reason_of(error)) from error
@@ -121,7 +120,7 @@ def kind_of_samples(folder: str, code: str, part: Part) -> tuple[SampleKind, boo
     """
     name = OwnRequest(folder, code, part, 0).name
     dataset = opened(folder, code, part)
-    with _seeded():
+    with seeded(seed_of_reading()):
         before = _generators()
         image, target = parts_of(name, dataset[0])
         draws = _generators() != before
@@ -175,20 +174,6 @@ def _generators() -> tuple[bytes, ...]:
     torch = sys.modules.get("torch")
     tensors = [] if torch is None else [torch.get_rng_state().numpy().tobytes()]
     return (pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state()), *tensors)
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed the global generators, and restore them: a trainer that reads itself draws from them, too."""
-    python, arrays, seed = random.getstate(), np.random.get_state(), seed_of_reading()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        with torch_seeded(seed):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
 
 
 # The halves of a data set of the person's own. It is a class, or a function, of the person's code
@@ -369,19 +354,6 @@ def mask_of(name: str, target: object, stored: Size, orientation: int, *, ignore
         hint = "use the numbers of classes, and -1 to ignore"
         raise OwnCodeError(f"{name}: its mask has the value {value}", hint=hint)
     return mask.astype(np.int16)
-
-
-def described(value: object) -> str:
-    """Describe a value for a message: its type, with type and shape of its items, keys or content."""
-    kind = type(value).__name__
-    if isinstance(value, dict):
-        return f"a {kind} with the keys {', '.join(map(str, list(value)[:6])) or 'none'}"
-    if isinstance(value, str | float):
-        return f"a {kind}: {str(value)[:40]!r}" if isinstance(value, str) else f"a {kind}: {value!r}"
-    if isinstance(value, list | tuple):
-        return f"a {kind} of {len(value)}"
-    shape = getattr(value, "shape", None)
-    return f"a {kind}" if shape is None else f"a {kind}, {getattr(value, 'dtype', '')} {list(shape)}"
 
 
 def _array(target: object) -> npt.NDArray[Any] | None:

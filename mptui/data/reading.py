@@ -396,6 +396,8 @@ class SampleSource:
     """Read whole resized images instead of views."""
     transforms: tuple[str, ...] = ()
     """What changes the pixels of views; see `ReadTask`."""
+    folder: str = ""
+    """Where the person's own ones of these are imported from."""
 
     @property
     def pixels(self) -> PixelFormat:
@@ -541,6 +543,7 @@ class Prefetcher:
             whole_bytes=source.slot_bytes if source.whole else 0,
             whole_mask_bytes=source.mask_slot_bytes if source.whole else 0,
             transforms=source.transforms,
+            folder=source.folder,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)

@@ -4,6 +4,7 @@ There is no state, so the number of workers, the batch size, a resume and a retr
 has a SplitMix64 generator, vectorised over samples: seeding a numpy generator takes 20 us.
 """
 
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,23 @@ def torch_seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(before)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of `random`, NumPy and torch, and restore them after.
+
+    What the person's code draws in a process that trains is not drawn from those that training draws from.
+    """
+    python, arrays = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        with torch_seeded(seed):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 def uniforms(

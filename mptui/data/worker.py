@@ -23,12 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.rng import RandomStream, reading, uniforms
-from mptui.data.transforms import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, resized, views
+from mptui.data.transforms import DRAWS, Geometry, cut_image, cut_mask, resized, views
 from mptui.data.types import (
     IGNORE,
     RGB,
     BadSampleError,
-    Decoded,
     Mask,
     PixelFormat,
     Pixels,
@@ -156,7 +155,9 @@ class ReadTask:
     whole_mask_bytes: int = 0
     """The same for its mask."""
     transforms: tuple[str, ...] = ()
-    """What changes the pixels of each view, in this order: those of `TRANSFORMS` with `make`."""
+    """What changes the pixels of each view, in this order: transforms with `make`."""
+    folder: str = ""
+    """Where the person's own ones of them are imported from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +238,29 @@ def _write_view(
     pixels = cut_image(
         sample.image_HWC, boxes_14[0], flips_13[0], geometry.side, interpolation=geometry.interpolation
     )
+    mask = None
+    if task.masks_offset is not None:
+        assert sample.mask_HW is not None, "a segmentation sample has a mask"
+        mask = cut_mask(sample.mask_HW, boxes_14[0], flips_13[0], geometry.side)
     if task.transforms:
-        from mptui.data.view_transforms import transformed  # imports torch, which takes seconds
-
-        pixels = transformed(pixels, task.transforms, (task.seed, task.epoch, task.indices[row]))
+        pixels, mask = _transformed(task, row, request, pixels, mask=mask)
     write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
-    return _write_target(task, row, request, sample, box=boxes_14[0], flips=flips_13[0], fd=fd)
+    if task.masks_offset is None or mask is None:
+        check_class(request.name, sample.label, "label", task.classes)
+        return sample.label, 1
+    return 0, _write_mask(task, request, mask, task.masks_offset + row * mask.nbytes, fd=fd)
+
+
+def _transformed(
+    task: ReadTask, row: int, request: SampleRequest, pixels_HWC: Pixels, *, mask: Mask | None
+) -> tuple[Pixels, Mask | None]:
+    """Return a view, and its mask if it has one, after the transforms of the task."""
+    from mptui.data.view_transforms import transformed  # imports torch, which takes seconds
+
+    if mask is not None:
+        check_class(request.name, int(mask.max()), "mask value", task.classes)
+    position = (task.seed, task.epoch, task.indices[row])
+    return transformed(pixels_HWC, mask, task.transforms, position, folder=task.folder, classes=task.classes)
 
 
 def _write_whole(
@@ -260,25 +278,6 @@ def _write_whole(
     mask_at = task.masks_offset + row * task.whole_mask_bytes
     valid = _write_mask(task, request, sample.mask_HW, mask_at, fd=fd)
     return 0, valid, (width, height)
-
-
-def _write_target(
-    task: ReadTask,
-    row: int,
-    request: SampleRequest,
-    sample: Decoded,
-    *,
-    box: Boxes,
-    flips: Flips,
-    fd: int,
-) -> tuple[int, int]:
-    """Check the label of a sample, or write its mask's view; return the label and the valid items."""
-    if task.masks_offset is None:
-        check_class(request.name, sample.label, "label", task.classes)
-        return sample.label, 1
-    assert sample.mask_HW is not None, "a segmentation sample has a mask"
-    mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
-    return 0, _write_mask(task, request, mask, task.masks_offset + row * mask.nbytes, fd=fd)
 
 
 def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, *, fd: int) -> int:

@@ -146,6 +146,19 @@ def call(name: str, function: Callable[..., Any], *arguments: object, **named: o
         raise OwnCodeError(f"{name}: {error}", hint="correct its arguments: docs/own_code.md") from error
 
 
+def described(value: object) -> str:
+    """Describe a value for a message: its type, with type and shape of its items, keys or content."""
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return f"a {kind} with the keys {', '.join(map(str, list(value)[:6])) or 'none'}"
+    if isinstance(value, str | float):
+        return f"a {kind}: {str(value)[:40]!r}" if isinstance(value, str) else f"a {kind}: {value!r}"
+    if isinstance(value, list | tuple):
+        return f"a {kind} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"a {kind}" if shape is None else f"a {kind}, {getattr(value, 'dtype', '')} {list(shape)}"
+
+
 def fault_of(error: BaseException) -> OwnCodeError | None:
     """Convert an exception of the person's own code, its traceback cut to their lines; None for any other.
 

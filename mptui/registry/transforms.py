@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from mptui.errors import ConfigError
 from mptui.registry.names import SampleKind
+from mptui.registry.own_code import call, is_own, load
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +31,8 @@ class TransformSpec:
             of the same shape and memory format, without a sync. None: done on the host.
         draws: D, how many numbers it needs for a sample.
         make: Called once in each process that reads samples. Returns a function of the pixels of a view,
-            image_CHW in their own type, which draws from the generators of torch; those of the process are
-            seeded by seed, epoch and sample. None: `apply`, or part of the view that the loader cuts.
+            image_CHW in their own type, which draws from torch's generator; that is seeded by seed, epoch and
+            sample. None: `apply`, or part of the view that the loader cuts.
         rgb: Whether it suits 8-bit RGB alone.
     """
 
@@ -104,8 +106,31 @@ Augment = Literal["default", "none"] | list[str]
 
 
 def find_transform(name: str) -> TransformSpec:
-    """Return the transform called `name`, as an item of `data.augment` has it."""
+    """Return the transform called `name`, as an item of `data.augment` has it.
+
+    One of the person's own (`package.module:name`) is imported when it is made. It is given image_CHW, or
+    image_CHW and mask_HW, and draws from the generators of `random` and NumPy, too.
+    """
+    if is_own(name):
+        return TransformSpec(help="your own", kinds=frozenset(SampleKind), make=partial(_own, name))
     return TRANSFORMS[name]
+
+
+def _own(name: str) -> Callable[..., Any]:
+    """Return the person's transform; of a class, one that is made without arguments.
+
+    Raises:
+        ConfigError: There is none of that name, or it can't be called.
+        Exception: Whatever the person's code raises.
+    """
+    found = load(name)
+    if isinstance(found, type):
+        found = call(name, found)
+    if not callable(found):
+        hint = "name a transform of torchvision.transforms.v2, or a function of an image"
+        raise ConfigError(f"{name} can't be called", hint=hint)
+    made: Callable[..., Any] = found
+    return made
 
 
 def transforms_of(augment: Augment, kind: SampleKind) -> Sequence[str]:

@@ -25,7 +25,7 @@ PAGES = {
     "lists": "one list for everything else",
     "memory": "where the memory of a training goes",
     "optimizers": "optimizers",
-    "own_code": "your own network, loss and data",
+    "own_code": "your own network, loss, data and transforms",
     "packed": "images packed into large files",
     "pictures": "pictures of a validation",
     "python": "mptui from Python",

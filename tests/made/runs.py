@@ -31,10 +31,10 @@ UNET: dict[str, Any] = {
 """Four steps in an epoch."""
 
 
-def plan_of(settings: Mapping[str, Any], profile: str = "stable") -> Plan:
+def plan_of(settings: Mapping[str, Any], profile: str = "stable", *, trust_code: bool = False) -> Plan:
     """Return the plan of a run with these settings by their keys."""
     flags = {key: ("test", value) for key, value in settings.items()}
-    return plan_run(Request(profile, flags, (), os.environ))
+    return plan_run(Request(profile, flags, (), os.environ, trust_code))
 
 
 def session_of(

@@ -24,6 +24,7 @@ from mptui.errors import ConfigError, RunDirectoryError
 from mptui.hardware.devices import find_machine, select_device
 from mptui.models.zoo import build
 from mptui.registry.names import SampleKind
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.auto import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
@@ -219,6 +220,10 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags, task: str | None, *, t
     saved |= dict.fromkeys(("model.weights", "model.weights_key"), (CHECKPOINT, UNSET))
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
+    asked = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+    augment = saved.get("data.augment", ("", asked.data.augment))[1]
+    if isinstance(augment, list) and any(map(is_own, augment)):  # of training alone: it needs no trust
+        saved["data.augment"] = (CHECKPOINT, [name for name in augment if not is_own(name)] or "none")
     return planned_again(run, {**saved, **flags}, task, trust_code=trust_code)
 
 

@@ -21,6 +21,7 @@ from mptui.data.open import check_data
 from mptui.data.sampler import EpochOrder, Labels, Share, fewest_at_once
 from mptui.data.transforms import Geometry, Normalization, Transforms, default_normalization
 from mptui.data.types import RGB, Dataset, LabelledSplit, PixelFormat, Problem, SampleFormat, Split
+from mptui.data.view_transforms import made
 from mptui.engine.checkpoint.snapshots import check_state
 from mptui.engine.evaluate import in_eval_mode
 from mptui.engine.job import Job, total_steps
@@ -41,7 +42,7 @@ from mptui.models.weights import check_file
 from mptui.models.zoo import build, input_shape, parameter_count
 from mptui.registry.models import PRETRAINED
 from mptui.registry.names import SampleKind
-from mptui.registry.own_code import fault_of, is_own
+from mptui.registry.own_code import allowed, fault_of, is_own
 from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.registry.transforms import find_transform
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
@@ -378,6 +379,8 @@ class LoaderMaker:
         transforms = build_transforms(self.plan, train=train)
         if pixels != RGB and isinstance(config.data.augment, list):
             _check_rgb(transforms.names, pixels)
+        for name in transforms.of_views:  # its fault is found before a worker finds it
+            made(name, allowed())
         order = EpochOrder(
             len(split),
             # memory for more samples than the set has may not be there

@@ -20,7 +20,14 @@ from mptui.hardware.advice import choose_precision, default_workers
 from mptui.hardware.host import usable_cpus
 from mptui.runs.planning.build import PreparedRun, build_job
 from mptui.runs.planning.find_data import Emit
-from mptui.runs.planning.plan import Plan, Request, why_idle, within_budget
+from mptui.runs.planning.plan import (
+    Plan,
+    Request,
+    allow_own_code,
+    why_idle,
+    with_code_folder,
+    within_budget,
+)
 
 
 def build_switch(
@@ -143,8 +150,14 @@ def _no_way_back() -> ConfigError:
 
 
 def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolved) -> Plan:
-    """Return the plan of a run with other settings."""
-    config, chosen = resolved.config, prepared.loaders.plan
+    """Return the plan of a run with other settings.
+
+    Raises:
+        ConfigError: They name the person's own code, which is not trusted.
+    """
+    config, chosen = with_code_folder(resolved.config), prepared.loaders.plan
+    allow_own_code(config, trusted=request.trust_code)
+    resolved = replace(resolved, config=config)
     workers = plan.workers
     if config.data.workers != plan.config.data.workers:
         cpus = max(1, usable_cpus() // prepared.loaders.ranks.per_node)

@@ -346,10 +346,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
             f"{config.training.optimizer}, for which a rate of {config.training.lr:g} is ({sources[rate]}); "
             f"{recipe[optimizer]}, the default, takes about {recipe[rate]:g} (training.optimizer)"
         )
-    code = config.code
-    if own_names(config):
-        code = code.model_copy(update={"folder": absolute(code.folder or ".")})
-    filled = config.model_copy(update={"model": model, "data": data, "code": code})
+    filled = with_code_folder(config.model_copy(update={"model": model, "data": data}))
     filled = with_values(filled, {key: value for key, (value, _) in batch.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
 
@@ -734,9 +731,19 @@ def _over(training: TrainingConfig) -> str:
 _KEYS = ("model.name", "model.task", "data.name")
 
 
-def own_names(config: RunConfig) -> dict[str, str]:
-    """Return the settings that name the person's own code, with the names."""
-    return {key: name for key in _KEYS if is_own(name := value_of(config, key))}
+def own_names(config: RunConfig) -> list[tuple[str, str]]:
+    """Return the settings that name the person's own code, each with a name; of a list, with each of them."""
+    named = [(key, value_of(config, key)) for key in _KEYS]
+    if isinstance(config.data.augment, list):
+        named += [("data.augment", name) for name in config.data.augment]
+    return [(key, name) for key, name in named if is_own(name)]
+
+
+def with_code_folder(config: RunConfig) -> RunConfig:
+    """Return a configuration that says where the person's own code is, if it names some."""
+    if not own_names(config):
+        return config
+    return with_values(config, {"code.folder": absolute(config.code.folder or ".")})
 
 
 def allow_own_code(config: RunConfig, *, trusted: bool) -> None:
@@ -747,11 +754,9 @@ def allow_own_code(config: RunConfig, *, trusted: bool) -> None:
     """
     names = own_names(config)
     folder = absolute(config.code.folder or ".")
-    foreign = {key: name for key, name in names.items() if not is_given(name)}
+    foreign = [(key, name) for key, name in names if not is_given(name)]
     if foreign and not trusted:
-        lines = (
-            f"{key} = {name}: your own code runs only with --trust-code" for key, name in foreign.items()
-        )
+        lines = (f"{key} = {name}: your own code runs only with --trust-code" for key, name in foreign)
         raise ConfigError("\n".join(lines), hint=f"read the code in {folder}, then add --trust-code")
     if names:
         allow(folder)
@@ -764,5 +769,5 @@ def import_own_code(config: RunConfig) -> None:
         ConfigError: A module, or a name in it, is missing.
         Exception: Whatever the code raises.
     """
-    for name in own_names(config).values():
+    for _, name in own_names(config):
         load(name)
