@@ -109,6 +109,7 @@ def answer_s(terminal: Terminal, key: str) -> float:
     """Types a key in a quiet moment; returns the seconds until the program writes, at most `LONGEST_S`."""
     while terminal.read(QUIET_S):
         pass
+    terminal.output = b""  # each read copies it, and the program waits for who reads slowly
     began = time.monotonic()
     terminal.press(key)
     select.select([terminal.fd], [], [], LONGEST_S)

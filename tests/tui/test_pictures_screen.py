@@ -149,7 +149,7 @@ async def test_the_mouse_chooses_one_and_shows_it_large(stage, tmp_path):
         await opened(app, pilot)
         assert "▸ cat  0.png" in frame(app)
         await pilot.click("SamplesPanel", offset=(60, 20))
-        assert "▸ cat  6.png" in frame(app)
+        assert await seen(app, pilot, "▸ cat  6.png")
         panel = app.screen.query_one("SamplesPanel")
         panel.post_message(MouseScrollDown(panel, 60, 20, 0, 1, 0, False, False, False, 60, 20))
         assert await seen(app, pilot, "▸ cat  10.png")
@@ -231,6 +231,7 @@ async def test_masks_take_the_whole_screen_two_parts_at_a_time(stage, tmp_path, 
         seen_parts, heights = [], []
         for _ in range(3):
             await pilot.press("enter")
+            await pilot.pause()
             drawn = frame(app).splitlines()
             seen_parts.append(drawn[3].strip("│ ").split())
             heights.append(sum("▀▀" in line for line in drawn))
@@ -238,6 +239,7 @@ async def test_masks_take_the_whole_screen_two_parts_at_a_time(stage, tmp_path, 
         assert seen_parts[2][:4] == ["image", "truth", "prediction", "errors"]
         assert heights[0] == heights[1] == lines
         await pilot.press("enter", "escape")
+        await pilot.pause()
         assert drawn == frame(app).splitlines()
 
 

@@ -8,15 +8,19 @@ import sys
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len
+from rich.color import Color as RichColor
 from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.app import App
 from textual.color import Color
 from textual.content import Content
 from textual.filter import LineFilter
+from textual.strip import Strip
 from textual.widget import Widget
 
 from mptui.hardware.host import given_environ
@@ -199,8 +203,52 @@ class AsciiFilter(LineFilter):
 # -----------------------------------------------------------------------------------------------
 
 _HALF_BLOCK = "▀"
+_CELL = 1, 2
+_MOST_STYLES = 1 << 16
 _RAMP = " .:-=+*#%@"
 """Characters by brightness, where there are no half blocks."""
+
+
+class HalfBlocks(Widget):
+    """Shows an RGBA image, two rows of pixels in a line of cells; where it is transparent, what is below.
+
+    A line is drawn from its pixels: as text with a style for each cell, pictures on 200x60 cells took half a
+    second and more, in which no key was answered.
+    """
+
+    def __init__(self, picture: "Image") -> None:
+        super().__init__()
+        self._width = picture.width
+        pixels = memoryview(picture.tobytes()).cast("I").tolist()
+        self._rows = [pixels[at : at + self._width] for at in range(0, len(pixels), self._width)]
+
+    def render_line(self, y: int) -> Strip:
+        """Draw the two rows of pixels of a line."""
+        if not 0 <= 2 * y < len(self._rows) - 1:
+            return Strip.blank(self.size.width, self.rich_style)
+        around = self.rich_style.bgcolor
+        cells = groupby(zip(self._rows[2 * y], self._rows[2 * y + 1], strict=True))
+        parts = [
+            Segment((_HALF_BLOCK if any(pair) else " ") * len(list(same)), _style(*pair, around))
+            for pair, same in cells
+        ]
+        return Strip(parts, self._width)
+
+
+@lru_cache(_MOST_STYLES)
+def _style(upper: int, lower: int, around: RichColor | None) -> RichStyle:
+    """Return the style of a cell with two pixels, of which some may be transparent."""
+    return RichStyle.from_color(_colour(upper) or around, _colour(lower) or around)
+
+
+def _colour(pixel: int) -> RichColor | None:
+    """Return the colour of a pixel of RGBA; None if it is transparent."""
+    red, green, blue, alpha = pixel.to_bytes(4, sys.byteorder)
+    return RichColor.from_rgb(red, green, blue) if alpha else None
+
+
+HALF_BLOCKS = Graphics(HalfBlocks, _CELL)
+"""What a terminal without graphics shows pictures with."""
 
 
 def half_blocks(pixels: "Image", *, ascii_only: bool) -> list[Content]:

@@ -19,7 +19,7 @@ from mptui.runs.view.specs import BOUND
 from mptui.runs.view.words import GRADIENT_NORM, Tone, next_command, steps_words, time_words
 from mptui.text import clean
 from mptui.tui.keys import bindings
-from mptui.tui.terminal.graphics import Graphics, graphics_of, half_blocks, on_whole_cells
+from mptui.tui.terminal.graphics import HALF_BLOCKS, Graphics, graphics_of, half_blocks, on_whole_cells
 from mptui.tui.widgets.basics import (
     FIGURE,
     LABEL,
@@ -546,8 +546,8 @@ class PicturePanel(Panel):
 
     @cached_property
     def graphics(self) -> Graphics | None:
-        """The terminal's graphics; None: there are none."""
-        return None if self._ascii_only else graphics_of(self.app)
+        """What shows pictures, in pixels or half blocks; None: nothing, signs tell how bright a pixel is."""
+        return None if self.in_signs else graphics_of(self.app) or HALF_BLOCKS
 
     @property
     def in_signs(self) -> bool:
@@ -560,7 +560,7 @@ class PicturePanel(Panel):
         return (1, 2) if self.graphics is None else self.graphics.cell
 
     def show_pixels(self, *strips: "tuple[int, Image]") -> None:
-        """Replace the pictures in the terminal's graphics, each with so many lines above it."""
+        """Replace the pictures, each with so many lines above it."""
         self.remove_children()
         if self.graphics is not None:
             for lines, pixels in strips:
@@ -571,8 +571,8 @@ class PicturePanel(Panel):
                 self.mount(shown)
 
     def strip(self, pictures: "Sequence[Image]", tile: int) -> "Image":
-        """Return pictures of a height side by side for the terminal's graphics, each in so many cells."""
-        from PIL import Image  # only such terminals need it
+        """Return pictures of a height side by side, each in so many cells."""
+        from PIL import Image  # only such runs need it
 
         across = tile * self.cell[0]
         strip = Image.new("RGBA", (len(pictures) * across, max(picture.height for picture in pictures)))
@@ -581,8 +581,8 @@ class PicturePanel(Panel):
         return strip
 
     def blocks(self, pixels: "Image") -> list[Content]:
-        """Return a picture as lines, two rows of pixels in each."""
-        return half_blocks(pixels, ascii_only=self.in_signs)
+        """Return a picture as lines of signs, two rows of pixels in each."""
+        return half_blocks(pixels, ascii_only=True)
 
 
 def opened_picture(path: Path) -> "Image | None":

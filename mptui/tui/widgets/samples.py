@@ -238,9 +238,11 @@ class SamplesPanel(PicturePanel):
 
     def on_click(self, event: Click) -> None:
         """Choose the sample at the pointer; the second click shows it large, or all again."""
-        at, grid = event.get_content_offset(self), self._grid
-        if at is None or grid is None or self._view is None:
+        # of the screen: those of the event are the places in the picture that it came from
+        inside, grid = self.content_region.contains_point(event.screen_offset), self._grid
+        if not inside or grid is None or self._view is None:
             return
+        at = event.screen_offset - self.content_region.offset
         if not self.large:
             row = next((row for top, row in reversed(self._tops) if top <= at.y), None)
             column = at.x // (grid.tile + _GAP)
