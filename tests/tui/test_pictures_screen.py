@@ -8,7 +8,7 @@ import pytest
 from textual.events import MouseScrollDown
 from textual.widgets import Static
 
-from mptui.data.pictures import ClassShare
+from mptui.data.pictures import EXTRA, HIT, MISSED, ClassShare
 from mptui.events import ImagesGenerated, to_record
 from mptui.runs.store.files import Records
 from mptui.runs.store.journal import NAME as JOURNAL
@@ -211,6 +211,28 @@ async def test_masks_have_a_legend(stage, tmp_path):
         assert "25.0 % wrong" in text
         assert "▕██▏ tissue" in text
         assert "▕██▏ ignored" in text
+
+
+async def test_masks_in_sixteen_colours_have_those_of_their_legend_alone(stage, tmp_path, monkeypatch):
+    pixels = np.zeros((64, 262, 3), np.uint8)  # of single pixels, which scaling mixes
+    for part, colour in enumerate(((200, 200, 200), (86, 180, 233), (86, 180, 233), HIT)):
+        pixels[::2, 66 * part : 66 * part + 64] = colour
+    pixels[::2, 218:230], pixels[::2, 230:240] = MISSED, EXTRA
+    masks = sample(4, RED, pixels_HWC=pixels, truth=None, predicted=None, probability=None, error=0.25)
+    shown = written(tmp_path, groups={"worst": [masks] * 4}, classes=("background", "tissue"))
+    async with stage.live(shown, (80, 24)) as (app, pilot):
+        monkeypatch.setattr(type(app.console), "color_system", "standard")
+        await opened(app, pilot)
+        (drawn,) = app.screen.query("SamplesPanel > *")
+        lines = [drawn.render_line(y) for y in range(drawn.size.height - 1)]  # the last may be half a line
+
+        def colours(first, end):
+            cells = [each.style for line in lines for each in line.crop(first, end)]
+            return {tuple(colour.triplet) for each in cells for colour in (each.color, each.bgcolor)}
+
+        width = drawn.size.width
+        assert colours(width // 4 + 2, width // 2 - 2) <= {(0, 0, 0), (85, 255, 255)}
+        assert colours(3 * width // 4 + 2, width) == {(0, 0, 0), (85, 85, 255), (170, 85, 0), (255, 255, 255)}
 
 
 async def test_a_legend_without_colours_has_the_signs_of_the_pictures(stage, tmp_path, monkeypatch):

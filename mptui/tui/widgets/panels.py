@@ -555,6 +555,11 @@ class PicturePanel(Panel):
         return self._ascii_only or self.app.no_color
 
     @property
+    def in_sixteen(self) -> bool:
+        """Whether pictures are in sixteen colours."""
+        return not self.in_signs and self.app.console.color_system == "standard"
+
+    @property
     def cell(self) -> tuple[int, int]:
         """Width and height in pixels of what a cell shows."""
         return (1, 2) if self.graphics is None else self.graphics.cell

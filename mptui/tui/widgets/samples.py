@@ -303,7 +303,7 @@ class SamplesPanel(PicturePanel):
         if self._in_pixels != key:
             self._in_pixels = key
             self.show_pixels(*self._strips(shown, tops))
-        return [*lines, *_legend(record, samples, in_signs=self.in_signs)]
+        return [*lines, *_legend(record, samples, in_signs=self.in_signs, in_sixteen=self.in_sixteen)]
 
     def _tell(self, shown: Sequence[_Row]) -> None:
         """Say in the title which samples are shown."""
@@ -332,8 +332,18 @@ class SamplesPanel(PicturePanel):
         assert self.loaded is not None
         assert self._grid is not None
         (across, down), (wide, high) = self._grid.size, self.cell
-        picture = self.loaded.picture(self.loaded.record.groups[self.group][place])
-        return fitted(picture, across * wide, down * high)
+        sample = self.loaded.record.groups[self.group][place]
+        return self._scaled(sample, self.loaded.picture(sample), across * wide, down * high, MASK_PARTS)
+
+    def _scaled(
+        self, sample: SampleRecord, picture: "Image", width: int, height: int, parts: Sequence[str]
+    ) -> "Image":
+        """Scale a picture of a sample to fit; in sixteen colours its masks have those of the legend alone."""
+        assert self.loaded is not None
+        scaled = fitted(picture, width, height)
+        if sample.truth is None and self.in_sixteen:
+            _take_sixteen(scaled, picture, self.loaded.record, parts)
+        return scaled
 
     def _strips(self, shown: Sequence[_Row], tops: Sequence[int]) -> "Iterator[tuple[int, Image]]":
         """Yield the pictures of each row as one, with the lines between it and the one above."""
@@ -373,9 +383,9 @@ class SamplesPanel(PicturePanel):
             if len(parts) < len(_parts(record)):
                 self.subtitle(f"{self._pair + 1} of {len(_PAIRS)}: {' and '.join(parts)}")
             picture = _with_parts(loaded.picture(sample), record, parts)
-            drawn, across = self._alone(picture, width, rows - 1 - len(words), above=1)
+            drawn, across = self._alone(picture, width, rows - 1 - len(words), parts)
             return [_parts_named(parts, across), *drawn, *words]
-        drawn, across = self._alone(loaded.picture(sample), max(1, width - _BESIDE - _GAP), rows, above=0)
+        drawn, across = self._alone(loaded.picture(sample), max(1, width - _BESIDE - _GAP), rows)
         words = _words_beside(sample, record.classes, width - across - _GAP)
         sides = zip_longest(drawn, words, fillvalue=Content(""))
         return [Content.assemble(fit(line, across), " " * _GAP, word) for line, word in sides]
@@ -390,7 +400,10 @@ class SamplesPanel(PicturePanel):
             file = [Content.assemble(wrong, file[0])]
         else:
             file.insert(0, wrong)
-        return [*file, *_legend(record, record.groups[self.group], in_signs=self.in_signs)]
+        legend = _legend(
+            record, record.groups[self.group], in_signs=self.in_signs, in_sixteen=self.in_sixteen
+        )
+        return [*file, *legend]
 
     def _shown_parts(self) -> tuple[str, ...]:
         """Return the parts of the chosen sample that are shown large: two, where four are much smaller."""
@@ -405,13 +418,16 @@ class SamplesPanel(PicturePanel):
         sizes = [fitted(each, width * wide, max(1, rows) * high).height for each in (whole, two)]
         return parts if sizes[1] < _WORTH * sizes[0] else _PAIRS[self._pair]
 
-    def _alone(self, picture: "Image", width: int, rows: int, *, above: int) -> tuple[list[Content], int]:
-        """Draw a picture below so many lines; return its own lines, and the cells that it is wide."""
+    def _alone(
+        self, picture: "Image", width: int, rows: int, parts: Sequence[str] = ()
+    ) -> tuple[list[Content], int]:
+        """Draw the chosen sample, below the names of its parts if it has some; return its lines and cells."""
         (wide, high), key = self.cell, (self._laid_out, self._place, self._pair, "large")
-        picture = fitted(picture, width * wide, max(1, rows) * high)
+        assert self.chosen is not None
+        picture = self._scaled(self.chosen, picture, width * wide, max(1, rows) * high, parts)
         if self._in_pixels != key:
             self._in_pixels = key
-            self.show_pixels((above, picture))
+            self.show_pixels((int(bool(parts)), picture))
         nothing = [Content("")] * -(-picture.height // high)
         return nothing if self.graphics is not None else self.blocks(picture), -(-picture.width // wide)
 
@@ -523,16 +539,79 @@ def _parts_named(parts: Sequence[str], across: int) -> Content:
     return Content.styled("".join(names), "$quiet")
 
 
+_Colour = tuple[int, int, int]
+
+_SIXTEEN: Sequence[_Colour] = (
+    *((85, 255, 255), (170, 85, 0), (85, 255, 85), (255, 255, 85), (255, 85, 255), (255, 85, 85)),
+    *((85, 85, 255), (0, 170, 170), (170, 0, 170), (0, 170, 0), (0, 0, 170), (170, 0, 0)),
+)
+"""Colours of classes among sixteen, as Rich knows them: the first ones look like those of `bright`."""
+_SIXTEEN_OF = {HIT: (85, 85, 255), MISSED: (170, 85, 0), EXTRA: (255, 255, 255), VOID: (170, 170, 170)}
+
+
+def _class_colours(record: PictureRecord, *, in_sixteen: bool) -> list[_Colour]:
+    """Return the colour of each class in pictures."""
+    known = bright(record.classes).tolist()
+    colours: list[_Colour] = [(red, green, blue) for red, green, blue in known[: len(record.classes)]]
+    if not in_sixteen:
+        return colours
+    numbers = range(len(colours)) if any(colours[0]) else range(-1, len(colours) - 1)  # a background is black
+    return [_SIXTEEN[number % len(_SIXTEEN)] if number >= 0 else colours[0] for number in numbers]
+
+
+def _take_sixteen(scaled: "Image", picture: "Image", record: PictureRecord, parts: Sequence[str]) -> None:
+    """Give each pixel of masks and errors of a scaled picture the colour of sixteen that it is nearest to.
+
+    Those that scaling has mixed would be greys.
+    """
+    own, shown = (_class_colours(record, in_sixteen=each) for each in (False, True))
+    classes = list(zip(own, shown, strict=True))
+    errors = [((0, 0, 0), (0, 0, 0)), *((each, _SIXTEEN_OF[each]) for each in (HIT, MISSED, EXTRA))]
+    parts = [part for part in parts if part in _parts(record)]
+    scale, step = scaled.width / picture.width, (picture.width + SEAM) / len(parts)
+    for number, part in enumerate(parts):
+        if part == MASK_PARTS[0]:
+            continue
+        whole = picture.crop((round(number * step), 0, round((number + 1) * step) - SEAM, picture.height))
+        is_void = any(colour == VOID for _, colour in whole.getcolors(_MOST_COLOURS) or ())
+        legend = errors if part == "errors" else classes
+        legend = [*legend, (VOID, _SIXTEEN_OF[VOID])] if is_void else legend
+        # within the seams
+        box = math.ceil(scale * number * step), 0, int(scale * ((number + 1) * step - SEAM)), scaled.height
+        scaled.paste(_in_legend(scaled.crop(box), legend), box)
+
+
+def _in_legend(pixels: "Image", legend: Sequence[tuple[_Colour, _Colour]]) -> "Image":
+    """Return pixels in the second colour of the pair of which the first is the nearest."""
+    from PIL import Image
+
+    own, shown = Image.new("P", (1, 1)), [value for _, second in legend for value in second]
+    padded = [first for first, _ in legend] + [legend[0][0]] * (_PALETTE - len(legend))
+    own.putpalette([value for colour in padded for value in colour])
+    numbers = pixels.quantize(palette=own, dither=Image.Dither.NONE)
+    numbers.putpalette(shown + shown[:3] * (_PALETTE - len(legend)))
+    return numbers.convert("RGB")
+
+
+_PALETTE, _MOST_COLOURS = 256, 1 << 24
+
+
 def _legend(
-    record: PictureRecord, samples: Sequence[SampleRecord], *, in_signs: bool = False
+    record: PictureRecord,
+    samples: Sequence[SampleRecord],
+    *,
+    in_signs: bool = False,
+    in_sixteen: bool = False,
 ) -> list[Content]:
     """Return the lines with the colours of errors and of classes, or their signs; none without masks."""
     if not _has_masks(samples):
         return []
-    colours = bright(record.classes).tolist()
-    names = [(clean(name, 20), colour) for name, colour in zip(record.classes, colours, strict=False)]
+    classes = zip(record.classes, _class_colours(record, in_sixteen=in_sixteen), strict=True)
+    names = [(clean(name, 20), colour) for name, colour in classes]
     errors = [("hit", HIT), ("missed", MISSED), ("extra", EXTRA)] if record.version > 1 else []
-    return [_key(errors, in_signs), _key([*names, ("ignored", VOID)], in_signs)][not errors :]
+    keys = [errors, [*names, ("ignored", VOID)]][not errors :]
+    given = _SIXTEEN_OF if in_sixteen else {}
+    return [_key([(name, given.get(colour, colour)) for name, colour in key], in_signs) for key in keys]
 
 
 def _key(names: Sequence[tuple[str, Sequence[int]]], in_signs: bool) -> Content:
