@@ -227,7 +227,8 @@ async def test_masks_in_sixteen_colours_have_those_of_their_legend_alone(stage, 
         lines = [drawn.render_line(y) for y in range(drawn.size.height - 1)]  # the last may be half a line
 
         def colours(first, end):
-            cells = [each.style for line in lines for each in line.crop(first, end)]
+            parts = (each for line in lines for each in line.crop(first, end))
+            cells = [each.style for each in parts if each.text.strip()]
             return {tuple(colour.triplet) for each in cells for colour in (each.color, each.bgcolor)}
 
         width = drawn.size.width
