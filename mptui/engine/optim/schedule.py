@@ -246,11 +246,6 @@ class RateChange:
     batch: tuple[int, int]
     ramp_steps: int
 
-    @property
-    def is_large(self) -> bool:
-        """Whether rate or batch changes by `RAMP_FACTOR` or more."""
-        return any(max(pair) >= RAMP_FACTOR * min(pair) for pair in (self.lr, self.batch))
-
 
 def rate_change(before: ScheduleProgress, going: ScheduleContinuation) -> RateChange:
     """Return the change of rate and batch from `before` to `going`."""

@@ -792,7 +792,7 @@ def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
         view.pace.restart()
     if view.is_preparing:
         view.note_preparation(event)
-    view.enter(event, event.phase, event.detail)
+    view.enter(event, event.phase)
     view.phase_expected_s = event.expected_s
 
 

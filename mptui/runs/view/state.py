@@ -255,7 +255,6 @@ class PlainState:
     """Settings that people have set since the run took its profile."""
     precision: str = ""
     phase: str = "starting"
-    phase_detail: str = ""
     phase_since: float | None = None
     phase_expected_s: float | None = None
     paused: bool = False
@@ -458,10 +457,9 @@ class ViewState(PlainState, LatestEvents):
         while any(each.step > step for each in self.best.values()):
             self.best = self.earlier_bests.pop() if self.earlier_bests else {}
 
-    def enter(self, event: Event, phase: str, detail: str = "") -> None:
+    def enter(self, event: Event, phase: str) -> None:
         """Enter a phase at the time of `event`."""
         self.phase = phase
-        self.phase_detail = detail
         self.phase_since = event.time
         self.phase_expected_s = self.progress = None
         self.pace.interrupted()
