@@ -250,7 +250,7 @@ def _over_ranks(
     if rate is None and options.card is None:
         rate = _measured(request, ledger.plan)
     bandwidth = 1e9 * (options.bandwidth or _BANDWIDTH_GB_S)
-    latency = 1e-6 * (_LATENCY_US if options.latency is None else options.latency)
+    latency = (_LATENCY_US if options.latency is None else options.latency) / 1e6
     rows = []
     for size in sizes:
         typer.echo(f"counting: on {size:,} GPUs", err=True)
