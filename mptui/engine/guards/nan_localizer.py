@@ -1,6 +1,6 @@
 """The first layer that is not finite."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -110,14 +110,7 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
         return NanLocation(files=names)
     context.parts.updater.forget()
     in_fp32 = _first(context, window, weight, place, precision=Precision("fp32", context.device))
-    return NanLocation(
-        found.where,
-        found.layer,
-        found.operation,
-        found.detail,
-        files=names,
-        also_in_fp32=in_fp32 is not None,
-    )
+    return replace(found, files=names, also_in_fp32=in_fp32 is not None)
 
 
 def _first(
@@ -127,7 +120,7 @@ def _first(
     place: WindowPosition,
     *,
     precision: Precision,
-) -> "NonFiniteOrigin | None":
+) -> NanLocation | None:
     """Find the first operation of the window's step in `precision` with a non-finite result."""
     context.seeds.set(place.epoch, place.sample)
     watcher = FirstNonFinite()
@@ -156,21 +149,11 @@ def _pass(
             watcher.layer = LOSS
             loss = context.task.loss(outputs, batch, weight, size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
-            watcher.origin = NonFiniteOrigin("loss", LOSS, "", "")
+            watcher.origin = NanLocation("loss", LOSS)
         watcher.where = "backward"
         watcher.layer = LOSS
         if watcher.origin is None:
             precision.backward(loss)
-
-
-@dataclass(slots=True)
-class NonFiniteOrigin:
-    """The first operation with a non-finite result, and its layer."""
-
-    where: str
-    layer: str
-    operation: str
-    detail: str
 
 
 class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
@@ -184,7 +167,7 @@ class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.where = "forward"
-        self.origin: NonFiniteOrigin | None = None
+        self.origin: NanLocation | None = None
 
     @override
     def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -195,7 +178,7 @@ class FirstNonFinite(WatchedOperations):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         is_origin = sound and not name.startswith(_MEANT) and not _finite(result)
         if is_origin:
-            self.origin = NonFiniteOrigin(self.where, self.layer, name, _describe(result, largest))
+            self.origin = NanLocation(self.where, self.layer, name, _describe(result, largest))
         return result
 
 
