@@ -153,6 +153,11 @@ def figure(value: float | None) -> str:
     return f"{value:.1e}"
 
 
+def filled(form: str, value: float | None) -> str:
+    """Return a format such as `{:.1f} s` with a value in it; – where there is none."""
+    return UNKNOWN if value is None else form.format(value)
+
+
 def percent(fraction: float | None) -> str:
     """Return a fraction of 1 as a percentage with one decimal: 76.4 %."""
     return UNKNOWN if fraction is None else f"{100 * fraction:.1f} %"

@@ -168,9 +168,9 @@ def table_lines(samples: list["DeviceSample"], width: int | None) -> list[str]:
         column("memory busy", lambda s: _percent(s.memory_utilisation), leave=5),
         column("memory", _memory),
         column("power", _power, leave=2),
-        column("temp", lambda s: _with_unit(s.temperature_c, "°C"), leave=1),
-        column("clock", lambda s: _with_unit(s.sm_clock_mhz, "MHz"), leave=6),
-        column("memory clock", lambda s: _with_unit(s.memory_clock_mhz, "MHz"), leave=7),
+        column("temp", lambda s: fmt.filled("{:,.0f} °C", s.temperature_c), leave=1),
+        column("clock", lambda s: fmt.filled("{:,.0f} MHz", s.sm_clock_mhz), leave=6),
+        column("memory clock", lambda s: fmt.filled("{:,.0f} MHz", s.memory_clock_mhz), leave=7),
         column("throttled by", lambda s: ", ".join(s.throttle) or fmt.UNKNOWN, right=False, leave=3),
     ]
     shown = lines(fitting(columns, width))
@@ -195,7 +195,7 @@ def line_of(sample: "DeviceSample") -> str:
     if sample.power_w is not None:
         words.append(_power(sample))
     if sample.temperature_c is not None:
-        words.append(_with_unit(sample.temperature_c, "°C"))
+        words.append(fmt.filled("{:,.0f} °C", sample.temperature_c))
     if sample.throttle:
         words.append(f"throttled by {', '.join(sample.throttle)}")
     for process in sample.processes or ():
@@ -216,7 +216,3 @@ def _power(sample: "DeviceSample") -> str:
     if sample.power_w is None:
         return fmt.UNKNOWN
     return f"{sample.power_w:.0f} of {fmt.count(sample.power_limit_w)} W"
-
-
-def _with_unit(value: float | None, unit: str) -> str:
-    return fmt.UNKNOWN if value is None else f"{value:,.0f} {unit}"

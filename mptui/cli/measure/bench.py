@@ -207,19 +207,19 @@ def _line(lab: "AblationRun", row: "Row", fastest: float) -> list[str]:
     baseline = row.variant.against is None
     return [
         row.variant.title,
-        none if rate is None else f"{rate:,.1f}",
+        fmt.filled("{:,.1f}", rate),
         "1.00" if baseline else none if over is None else f"{over.value:.2f}",
         "" if baseline or over is None else _interval(over),
         "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
         none if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f} MiB",
-        none if row.first_step_s is None else f"{row.first_step_s:.1f} s",
+        fmt.filled("{:.1f} s", row.first_step_s),
         _loss(lab, row),
     ]
 
 
 def _loss(lab: "AblationRun", row: "Row") -> str:
     off = lab.off_baseline(row)
-    text = "–" if row.loss is None else f"{row.loss:.3f}"
+    text = fmt.filled("{:.3f}", row.loss)
     return text if off is None or row.variant.against is None else f"{text} {off:+.1%}"
 
 
@@ -376,7 +376,7 @@ def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
             *_pair(claim, "speed", "{:.2f}"),
             *_pair(claim, "memory", "{:.0%}"),
             *_pair(claim, "epoch_s", "{:.0f} s"),
-            fmt.UNKNOWN if claim["iou"] is None else f"{claim['iou']:.3f}",
+            fmt.filled("{:.3f}", claim["iou"]),
         ]
         for claim in claims
     ]
@@ -390,8 +390,7 @@ def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
 
 def _pair(claim: dict[str, Any], key: str, form: str) -> list[str]:
     """Return what is claimed, and what was measured."""
-    values = claim[key], claim["measured"][key]
-    return [fmt.UNKNOWN if value is None else form.format(value) for value in values]
+    return [fmt.filled(form, value) for value in (claim[key], claim["measured"][key])]
 
 
 def _lines(row: dict[str, Any]) -> list[list[str]]:
@@ -401,7 +400,7 @@ def _lines(row: dict[str, Any]) -> list[list[str]]:
     first = [
         row["title"],
         f"{row['size']}, batch {row['batch_size']}",
-        fmt.UNKNOWN if rate is None else f"{rate:,.1f}",
+        fmt.filled("{:,.1f}", rate),
     ]
     lines = []
     for number, found in enumerate(others):
@@ -411,8 +410,8 @@ def _lines(row: dict[str, Any]) -> list[list[str]]:
                 *(first if number == 0 else ["", "", ""]),
                 found["title"],
                 *_gain(found),
-                fmt.UNKNOWN if found["memory"] is None else f"{found['memory']:.0%}",
-                fmt.UNKNOWN if claim is None else f"{claim:.2f}",
+                fmt.filled("{:.0%}", found["memory"]),
+                fmt.filled("{:.2f}", claim),
             ]
         )
     return lines
@@ -518,16 +517,15 @@ def _print_table(plan: "Plan", lab: "AblationRun", document: dict[str, Any], *, 
 
     rows = document["processes"]
 
-    def column(heading: str, key: str, text: Any) -> TableColumn:  # noqa: ANN401 - a function of a number
-        cells = [fmt.UNKNOWN if row[key] is None else text(row[key]) for row in rows]
-        return TableColumn(heading, cells, right=True)
+    def column(heading: str, key: str, form: str) -> TableColumn:
+        return TableColumn(heading, [fmt.filled(form, row[key]) for row in rows], right=True)
 
     columns = [
-        column("processes", "processes", str),
-        column("images/s", "samples_per_second", "{:,.1f}".format),
-        column("of ideal", "efficiency", "{:.0%}".format),
-        column("lost to data", "lost_to_data", "{:.0%}".format),
-        column("sums and waiting", "lost_to_sums_and_waiting", "{:.0%}".format),
+        column("processes", "processes", "{}"),
+        column("images/s", "samples_per_second", "{:,.1f}"),
+        column("of ideal", "efficiency", "{:.0%}"),
+        column("lost to data", "lost_to_data", "{:.0%}"),
+        column("sums and waiting", "lost_to_sums_and_waiting", "{:.0%}"),
     ]
     batch = plan.config.training.batch_size
     title = f"{plan.config.model.name} on {plan.device.name}, {batch} images in each process"

@@ -7,7 +7,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
-from mptui.text import clean, shell_word, some
+from mptui.text import clean, filled, shell_word, some
 
 if TYPE_CHECKING:
     from mptui.lab.measure.amp import AmpReport, Checked
@@ -155,7 +155,7 @@ def _difference(report: "AmpReport", found: "FirstDifference | None") -> str:
 
 
 def _precision_line(checked: "Checked") -> str:
-    scale = "–" if checked.loss_scale is None else f"{checked.loss_scale:,.0f}"
+    scale = filled("{:,.0f}", checked.loss_scale)
     if math.isnan(checked.loss):
         nothing = f"{'–':>10}{'–':>13}{'–':>11}{'–':>10}{'–':>12}"
         return f"  {checked.precision}  {nothing}  {_VERDICTS[checked.verdict]}"

@@ -11,7 +11,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import columns_of, print_json, print_next, print_rows
-from mptui.text import clean, shell_word
+from mptui.text import clean, filled, shell_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,18 +155,14 @@ def _print_table(result: "ParityResult") -> None:
             str(outcome.seed),
             outcome.precision,
             outcome.status.replace("_", " "),
-            _figure(outcome.metric, 4),
-            _figure(outcome.val_loss, 4),
-            _figure(outcome.samples_per_second, 1),
-            _figure(None if outcome.peak_bytes is None else outcome.peak_bytes / 2**30, 2),
-            _figure(outcome.seconds, 0),
+            filled("{:,.4f}", outcome.metric),
+            filled("{:,.4f}", outcome.val_loss),
+            filled("{:,.1f}", outcome.samples_per_second),
+            filled("{:,.2f}", outcome.peak_bytes and outcome.peak_bytes / 2**30),
+            filled("{:,.0f}", outcome.seconds),
         ]
         for pair in zip(result.fp32, result.ours, strict=True)
         for outcome in pair
     ]
     figures = (result.metric or "metric", "val loss", "images/s", "peak GiB", "s")
     print_rows(columns_of(("seed", "precision", "status", *figures), rows, left={1, 2}))
-
-
-def _figure(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
