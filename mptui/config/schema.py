@@ -573,9 +573,10 @@ class DataConfig(Table):
         beside("model.vae", "none", lambda vae: vae is None),
         _OF_LOADER,
     ] = "default"
-    """Random transforms of training images. default: crop, flip and colour, with masks also vertical_flip and
-    turn (diffusion: flip; vae: none); none: only a resize; or a list of names (docs/data.md has each), also
-    your own as `package.module:name` (with --trust-code)."""
+    """Random transforms of training images. default: crop, flip and colour (diffusion: flip; vae: none);
+    none: only a resize; or a list of names (docs/data.md has each), with vertical_flip and turn for images
+    without an up, as of a microscope or from the air; also your own as `package.module:name` (with
+    --trust-code)."""
     mixup_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0), of_samples(SampleKind.CLASS), _OF_LOADER] = 0.0

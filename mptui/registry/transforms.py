@@ -98,7 +98,7 @@ TRANSFORMS: dict[str, TransformSpec] = {
 
 _DEFAULTS = {
     SampleKind.CLASS: ("crop", "flip", "colour"),
-    SampleKind.MASK: ("crop", "flip", "vertical_flip", "turn", "colour"),
+    SampleKind.MASK: ("crop", "flip", "colour"),
     SampleKind.IMAGE: ("flip",),
 }
 

@@ -134,7 +134,8 @@ def test_ignored_pixels_are_not_cropped_on_the_device() -> None:
 
 @pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_masks_lie_where_their_images_say(cache: str) -> None:
-    with segmentation(Samples(40, Masked), cache=cache, side=64) as it:
+    names = ("crop", "flip", "vertical_flip", "turn", "colour")
+    with segmentation(Samples(40, Masked), cache=cache, side=64, names=names) as it:
         found = batches(it)
     mean = torch.tensor(IMAGENET.mean).view(3, 1, 1)
     std = torch.tensor(IMAGENET.std).view(3, 1, 1)

@@ -108,7 +108,8 @@ def test_the_views_of_a_seed_are_the_same_in_every_mode(
 def test_masks_and_their_images_are_the_same_in_every_mode(
     masked: Path, views_of: ViewsOf, mode: str
 ) -> None:
-    settings = {"kind": SampleKind.MASK, "side": 48, "epochs": 2}
+    names = ("crop", "flip", "vertical_flip", "turn", "colour")
+    settings = {"kind": SampleKind.MASK, "side": 48, "epochs": 2, "names": names}
     expected, masks = views_of(masked, "off", **settings)
     found, found_masks = views_of(masked, mode, **settings)
     assert torch.equal(found_masks, masks)
