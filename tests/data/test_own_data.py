@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,20 @@ def test_random_numbers_of_a_sample_are_others_in_each_epoch_and_with_each_seed(
         colours.append(batch.images_BCHW[place, :, 0, 0])
     for left, right in ((0, 1), (0, 2), (1, 2)):
         assert (colours[left] != colours[right]).float().mean() > 0.9
+
+
+def test_the_sample_whose_reading_imports_torch_is_seeded_as_the_others(given, monkeypatch):
+    class Late(Noise):
+        def __init__(self):
+            sys.modules["torch"] = torch  # as its import does
+
+    name = f"mine:Data_{next(NUMBERS)}"
+    given(Late, name)
+    request = OwnRequest("", name, "all", 3)
+    torch.manual_seed(7)
+    monkeypatch.delitem(sys.modules, "torch")
+    first = request.read()
+    assert np.array_equal(first.image_HWC, request.read().image_HWC)
 
 
 @pytest.mark.parametrize(("made", "draws", "mode"), [(Noise, True, "off"), (Masks, False, "ram")])

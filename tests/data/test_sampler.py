@@ -48,8 +48,9 @@ def test_the_batches_are_the_same_with_workers_with_caches_and_after_a_resume(ho
         assert_same(batches(other, epoch=1, start_sample=24), expected[3:])
 
 
-def test_a_repeated_sample_has_another_view_each_time():
-    with loader(Samples(52), labels_N=LABELS, workers=0) as balanced:
+@pytest.mark.parametrize("changed", [{}, {"names": ("rand",)}], ids=["cut", "changed"])
+def test_a_repeated_sample_has_another_view_each_time(changed):
+    with loader(Samples(52), labels_N=LABELS, workers=0, **changed) as balanced:
         images, _, indices = joined(batches(balanced))
     places = [place for place, index in enumerate(indices) if index == 51]
     assert len(places) >= 8
