@@ -15,10 +15,16 @@ from mptui.data.dataset import FileSplit
 from mptui.data.open import open_dataset
 from mptui.data.scan import measure
 from mptui.data.types import RGB, Dataset, PixelFormat, Pixels
-from mptui.errors import DataError
+from mptui.engine.mailbox import Mailbox
+from mptui.errors import ConfigError, DataError
 from mptui.registry.names import SampleKind
+from mptui.runs.planning.build import PreparedRun, prepare
 from tests.data.images import png_of, values
+from tests.data.loaders import batches
 from tests.made.loaders import built_loader
+from tests.made.runs import plan_of
+from tests.toys.own_transforms import own_transforms
+from tests.toys.training import SMALL
 
 SIDE = 32
 CLASSES = 3
@@ -147,3 +153,33 @@ def test_the_low_bits_of_one_band_can_be_learnt(tmp_path: Path) -> None:
         batches = [batch for window in val.windows(0, 1) for batch in window]
         right = sum(int((network(b.images_BCHW).argmax(1) == b.targets).sum()) for b in batches)
     assert right >= 0.95 * len(dataset.val)
+
+
+def test_transforms_of_rgb_are_refused_for_bands_and_a_persons_own_moves_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = own_transforms(tmp_path)
+    satellite(tmp_path / "data", 12)
+    about_shapes = ("data.name", "data.samples")
+    settings = {key: value for key, value in SMALL.items() if key not in about_shapes}
+    settings |= {"data.path": str(tmp_path / "data"), "data.bands": "all", "model.name": "resnet18"}
+
+    def prepared(*names: str) -> PreparedRun:
+        plan = plan_of({**settings, "data.augment": list(names)}, trust_code=True)
+        return prepare(plan, mailbox=Mailbox())
+
+    for name in ("colour", "trivial", "rand"):
+        with pytest.raises(
+            ConfigError, match=f"{name} changes 8-bit RGB alone, these images have 13 bands of"
+        ):
+            prepared("flip", name)
+    found = []
+    for names in ([f"{own}:affine"], []):
+        job = prepared(*names).job
+        with job.train_loader, job.val_loader:
+            batch = batches(job.train_loader)[0]
+        found.append(batch.images_BCHW[torch.argsort(torch.as_tensor(batch.sample_indices))])
+    moved, plain = found
+    assert moved.shape == plain.shape == (8, 13, 32, 32)
+    assert (moved != plain).flatten(2).any(dim=2).all()
