@@ -19,19 +19,6 @@ from mptui.processes.start import start
 from mptui.registry.own_code import is_own
 from mptui.runs.store.directory import CONFIG
 
-PARTS = (
-    "weights",
-    "gradients_at_peak",
-    "optimizer",
-    "average",
-    "activations",
-    "working",
-    "batches",
-    "workspace",
-    "context",
-)
-"""Attributes of a `Footprint` that its total is made of."""
-
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -42,7 +29,7 @@ class CountedMemory:
     Attributes:
         batch_size: Samples of a micro-batch.
         allocated: Tensors and workspaces.
-        parts: All of it, by the names of `PARTS`.
+        parts: All of it, as `Footprint.parts`.
         by_layer: The activations at the peak by layer.
         per_sample: Each further sample of a micro-batch.
     """
@@ -110,5 +97,4 @@ def _counted(asked: Mapping[str, Any]) -> CountedMemory:
         found = footprint(one, asked["task"], device=kind, precision=precision, classes=classes)
     except UncountableError as error:
         raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
-    parts = {name: getattr(found, name) for name in PARTS}
-    return CountedMemory(found.batch_size, found.allocated, parts, found.by_module, found.per_sample)
+    return CountedMemory(found.batch_size, found.allocated, found.parts, found.by_module, found.per_sample)

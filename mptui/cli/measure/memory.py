@@ -192,10 +192,10 @@ def _title(ledger: "Ledger") -> str:
 def _by_part(ledger: "Ledger") -> list[TableColumn]:
     from mptui.lab.measure.memory import PARTS
 
-    parts = {words: part for part, words in PARTS.items() if getattr(ledger.used, part)}
-    columns = [TableColumn("", [*parts, "total", "largest batch"])]
+    parts = [part for part, size in ledger.used.parts.items() if size]
+    columns = [TableColumn("", [*(PARTS[part] for part in parts), "total", "largest batch"])]
     for name, counted in ledger.formats.items():
-        cells = [fmt.size(getattr(counted, part)) for part in parts.values()]
+        cells = [fmt.size(counted.parts[part]) for part in parts]
         cells += [fmt.size(counted.total), fmt.count(ledger.largest_batch(counted))]
         columns.append(TableColumn(name.upper(), cells, right=True))
     return columns

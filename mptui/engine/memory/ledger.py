@@ -124,15 +124,29 @@ class Footprint:
     beside: float
 
     @property
-    def allocated(self) -> int:
-        """Peak bytes of tensors and workspaces, as `torch.cuda.max_memory_allocated` counts them."""
-        parts = self.weights, self.gradients_at_peak, self.optimizer, self.average
-        return sum(parts) + self.activations + self.working + self.workspace + self.batches
+    def parts(self) -> dict[str, int]:
+        """What the peak is made of, by the names of these attributes."""
+        return {
+            "weights": self.weights,
+            "gradients_at_peak": self.gradients_at_peak,
+            "optimizer": self.optimizer,
+            "average": self.average,
+            "activations": self.activations,
+            "working": self.working,
+            "batches": self.batches,
+            "workspace": self.workspace,
+            "context": self.context,
+        }
 
     @property
     def total(self) -> int:
         """Peak bytes on the device."""
-        return self.allocated + self.context
+        return sum(self.parts.values())
+
+    @property
+    def allocated(self) -> int:
+        """Peak bytes of tensors and workspaces, as `torch.cuda.max_memory_allocated` counts them."""
+        return self.total - self.context
 
     def largest_batch(self, free: int) -> int:
         """Return the largest micro-batch whose peak fits in `free` bytes."""

@@ -82,7 +82,7 @@ PARTS = {
     "workspace": "workspaces (estimated)",
     "context": "libraries (estimated)",
 }
-"""Attributes of a `Footprint` that its total is made of -> their names."""
+"""Parts of a `Footprint` -> their words."""
 
 SHARDED_OVER = 8
 """GPUs of the row on sharding: those of a usual node."""
@@ -154,7 +154,7 @@ class Ledger:
             "precision": self.plan.precision.used,
             "formats": {
                 name: {
-                    **{part: getattr(counted, part) for part in PARTS},
+                    **counted.parts,
                     "gradients": counted.gradients,
                     "allocated": counted.allocated,
                     "total": counted.total,
