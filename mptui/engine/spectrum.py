@@ -447,3 +447,15 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     value.register_hook(lambda _gradient: setattr(self, "layer", name))  # type: ignore[no-untyped-call]
 
         return leave
+
+
+_COPIES = {"_to_copy", "_unsafe_view", "clone", "copy_", "stack"}
+_IN_PLACE = {"squeeze_", "t_", "transpose_", "unsqueeze_"}
+"""Views, to torch none."""
+_MADE = ("empty", "full", "new_", "ones", "zeros")
+
+
+def computes_nothing(operator: Any) -> bool:  # noqa: ANN401 - an operator
+    """Whether the values of an operator are those of its inputs, or none: a copy, a view, a new tensor."""
+    name = operator.overloadpacket.__name__
+    return operator.is_view or name in _COPIES | _IN_PLACE or name.startswith(_MADE)

@@ -25,7 +25,7 @@ from mptui.engine.numerics import Probe
 from mptui.engine.precision import DTYPES
 from mptui.engine.progress import StepSeeds
 from mptui.engine.reporting.reporter import StepRow
-from mptui.engine.spectrum import Shares, Spectrum, WatchedOperations
+from mptui.engine.spectrum import Shares, Spectrum, WatchedOperations, computes_nothing
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
 from mptui.lab.learn.formats import LearnChoices, Lesson, Line, Report, Tone, plain, power, quiet
@@ -176,8 +176,6 @@ _WORDS: dict[Where, tuple[str, Tone]] = {
     "mixed": ("16 bits in and out, weights and statistics in fp32", "accent"),
     "16 bits": ("computed in 16 bits", "good"),
 }
-_COPIES = ("detach", "clone", "alias", "copy_", "lift_fresh", "_unsafe_view")
-_MADE = ("empty", "zeros", "ones", "full", "new_", "rand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +264,7 @@ class _Rules(WatchedOperations):  # type: ignore[no-untyped-call]
         dtypes = {each.dtype for each in floats_in((args, kwargs))}
         if func is TO_COPY.default:
             self.casts += bool(dtypes) and result.is_floating_point() and {result.dtype} != dtypes
-        elif dtypes and not _is_copy(func):
+        elif dtypes and not computes_nothing(func):
             self.count(func.overloadpacket.__name__, dtypes, result)
         return result
 
@@ -307,12 +305,6 @@ def _attention_as_one(rules: _Rules) -> Iterator[None]:
         yield
     finally:
         torch.nn.functional.scaled_dot_product_attention = own
-
-
-def _is_copy(operator: Any) -> bool:  # noqa: ANN401 - an operator
-    """Whether an operator computes nothing: it copies, makes a tensor, or gives a view."""
-    name = operator.overloadpacket.__name__
-    return name in _COPIES or name.startswith(_MADE) or operator.is_view
 
 
 # Loss scaling on real gradients: their exponents, and what fp16 loses of them at each scale

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from mptui.engine.spectrum import WatchedOperations, drawn_places
+from mptui.engine.spectrum import WatchedOperations, computes_nothing, drawn_places
 from mptui.registry.own_code import running_line
 from mptui.torch_private import floats_in
 
@@ -33,29 +33,6 @@ _HASHED = 1 << 22
 """Number of values that are hashed at a time."""
 # Odd factors below 2^64, as int64: of the golden ratio, and of SplitMix64's finalizer.
 _SPREAD, _MIX = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64
-_MOVES = (
-    "_to_copy",
-    "_unsafe_view",
-    "alias",
-    "as_strided",
-    "clone",
-    "contiguous",
-    "copy_",
-    "detach",
-    "expand",
-    "permute",
-    "reshape",
-    "select",
-    "slice",
-    "squeeze",
-    "stack",
-    "t",
-    "transpose",
-    "unbind",
-    "unsqueeze",
-    "view",
-)
-_MAKES = ("empty", "new_", "ones", "zeros", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +169,9 @@ class RecordedOperations(WatchedOperations):  # type: ignore[no-untyped-call]
     @override
     def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        passed_over = name.rstrip("_") in _MOVES or name in _MOVES or name.startswith(_MAKES)
-        floats = [] if passed_over else [each for each in floats_in(result) if each.numel()]
+        floats = [] if computes_nothing(func) else [each for each in floats_in(result) if each.numel()]
         if floats:
+            name = func.overloadpacket.__name__
             made = RecordedOperation.of(self.where, self.layer, name, floats, line=running_line())
             self.operations.append(made)
         return result
