@@ -12,7 +12,7 @@ import typer
 from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.output import TableColumn, file_progress, print_json, print_next, print_rows
+from mptui.cli.output import TableColumn, columns_of, file_progress, print_json, print_next, print_rows
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -280,25 +280,24 @@ def _measured(request: "Request", plan: "Plan") -> float | None:
 
 def _print_group(ledger: "Ledger", group: Mapping[str, Any], *, markdown: bool) -> None:
     rate = group["samples_per_second_of_one"]
+    headings = ("GPUs", "", "memory", "in collectives", "communication", "images/s", "of ideal")
     rows = [
-        (row["ranks"], name, row[way]) for row in group["ranks"] for way, name in _WAYS.items() if row[way]
-    ]
-
-    def column(heading: str, cells: list[str]) -> TableColumn:
-        return TableColumn(heading, cells, right=True)
-
-    columns = [
-        column("GPUs", [f"{size:,}" for size, *_ in rows]),
-        TableColumn("", [name for _, name, _ in rows]),
-        column("memory", [fmt.size(found["memory_bytes"]) for *_, found in rows]),
-        column("in collectives", [fmt.size(found["collective_bytes"]) for *_, found in rows]),
-        column("communication", [fmt.milliseconds(found["collective_s"]) for *_, found in rows]),
-    ]
-    if rate is not None:
-        columns += [
-            column("images/s", [f"{found['samples_per_second']:,.0f}" for *_, found in rows]),
-            column("of ideal", [f"{found['efficiency']:.0%}" for *_, found in rows]),
+        [
+            f"{row['ranks']:,}",
+            name,
+            fmt.size(found["memory_bytes"]),
+            fmt.size(found["collective_bytes"]),
+            fmt.milliseconds(found["collective_s"]),
+            fmt.filled("{:,.0f}", found["samples_per_second"]),
+            fmt.filled("{:.0%}", found["efficiency"]),
         ]
+        for row in group["ranks"]
+        for way, name in _WAYS.items()
+        if (found := row[way]) is not None
+    ]
+    columns = columns_of(headings, rows, left={1})
+    if rate is None:
+        del columns[-2:]  # those of speed
     title = (
         f"{group['batch_size_per_rank']} images on each of several GPUs, "
         f"{group['bandwidth_bytes_per_s'] / 1e9:g} GB/s between them"
