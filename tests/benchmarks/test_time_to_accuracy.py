@@ -47,7 +47,7 @@ def test_the_picture_has_a_line_a_side_in_its_own_colour_and_the_metric_of_each_
     }
     drawn = picture({"photos": document, "cells": {**document, "metric": "iou"}})
     root = ElementTree.fromstring(drawn)
-    texts = [each.text for each in root.iter() if each.tag.endswith("text")]
+    texts = [each.text or "" for each in root.iter() if each.tag.endswith("text")]
     assert any(text.startswith("photos: top-1") for text in texts)
     assert any(text.startswith("cells: IoU") for text in texts)
     labelled = [each.get("data-label") for each in root.iter() if each.get("data-label")]

@@ -64,7 +64,7 @@ def test_a_dry_run_shows_each_key_beside_its_source(tmp_path):
     text = dry_run_text(outcome)
     lines = {line.split(" = ")[0]: line for line in text.splitlines()}
     assert lines["epochs"].endswith("  # profile fast")
-    assert lines["batch_size"].endswith("  # profile fast [segmentation.training]")
+    assert lines["weight_decay"].endswith("  # default [segmentation.training]")
     assert lines["lr"].endswith("  # --lr")
     assert lines["lr_batch_size"].startswith('lr_batch_size = "none"')
     assert lines["lr_batch_size"].endswith("  # --lr")

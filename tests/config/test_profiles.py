@@ -103,7 +103,7 @@ def test_each_built_in_profile_resolves_for_each_task(places, name, task):
     ("name", "task", "epochs", "effective", "mode", "lr"),
     [
         ("fast", "classification", 50, 64, "auto", 0.1),
-        ("fast", "segmentation", 50, 16, "auto", 1e-3),
+        ("fast", "segmentation", 50, 8, "auto", 1e-3),
         ("stable", "classification", 100, 64, "fp32", 0.05),
         ("stable", "segmentation", 100, 8, "fp32", 1e-3),
         ("memory-limited", "classification", 100, 64, "auto", 0.1),

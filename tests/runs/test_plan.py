@@ -109,6 +109,27 @@ def test_segmentation_has_defaults_that_take_enough_steps_on_few_images():
     assert resolved.sources["training.batch_size"] == "default [segmentation.training]"
 
 
+@pytest.mark.parametrize(
+    ("sets", "rate"),
+    [
+        (["model.width=16"], 4e-3),
+        (["model.width=32"], 2e-3),
+        (["model.width=4"], 4e-3),
+        (["model.width=128"], 1e-3),
+        (["model.width=16", "training.lr=5e-4"], 5e-4),
+        (["model.width=16", "training.optimizer=adam"], 1e-3),
+        (["model.width=16", "model.encoder=resnet18"], 1e-3),
+    ],
+)
+def test_a_narrow_unet_learns_at_a_rate_for_its_width_unless_one_is_set(sets, rate):
+    for profile in (None, "fast"):
+        flags = {"model.name": ("--model", "unet")}
+        resolved = filled(resolve(profile, task=None, flags=flags, sets=sets, environ={}), device("cpu"))[0]
+        assert resolved.config.training.lr == pytest.approx(rate)
+        source = resolved.sources["training.lr"]
+        assert (source == "chosen: a U-Net of width 16") == (rate == 4e-3 and "model.width=16" in sets)
+
+
 def named_images(folder, folders):
     """Make files by number in folders, of which a plan counts the names: all are one image."""
     class_folders(folder / "one", {"a": 1}, size=(8, 8))

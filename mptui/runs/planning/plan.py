@@ -31,7 +31,16 @@ from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, find_model, tas
 from mptui.registry.names import BUILT_IN, LOSS_SCALED, Interpolation, SampleKind
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import allow, is_given, is_own, load
-from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, FEW_IMAGES, TASKS, ByDevice, TaskSpec, task_for
+from mptui.registry.tasks import (
+    CLASSIFICATION,
+    DEFAULT_TASK,
+    FEW_IMAGES,
+    SEGMENTATION,
+    TASKS,
+    ByDevice,
+    TaskSpec,
+    task_for,
+)
 from mptui.registry.transforms import TRANSFORMS, Augment, find_transform, transforms_of
 from mptui.runs.store.directory import CONFIG
 
@@ -326,8 +335,9 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         config.model_copy(update={"model": model}), task, device.kind, why
     ).items():
         changes[key], sources[f"data.{key}"] = value, source
-    batch = batch_choices(config, sources, task)
-    sources |= {key: source for key, (_, source) in batch.items()}
+    training = batch_choices(config, sources, task)
+    training |= rate_choices(config.model_copy(update={"model": model}), sources, task)
+    sources |= {key: source for key, (_, source) in training.items()}
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)
         sources["data.samples"] = why
@@ -347,7 +357,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
             f"{recipe[optimizer]}, the default, takes about {recipe[rate]:g} (training.optimizer)"
         )
     filled = with_code_folder(config.model_copy(update={"model": model, "data": data}))
-    filled = with_values(filled, {key: value for key, (value, _) in batch.items()})
+    filled = with_values(filled, {key: value for key, (value, _) in training.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
 
 
@@ -589,6 +599,33 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
     scaling = "linear" if config.training.optimizer == "sgd" else "sqrt"
     chosen = {_BATCH: batch, _RATE_BATCH: usual, _SCALING: scaling}
     return {key: (value, source) for key, value in chosen.items()}
+
+
+# Chooses the rate of a narrow U-Net, where nobody has set it
+# -----------------------------------------------------------
+
+_USUAL_WIDTH, _NARROWEST = 64, 16
+"""The width for which the default rate is, and that from which on narrower ones get no higher rate."""
+
+
+def rate_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> Choices:
+    """Return the rate of a U-Net narrower than usual, by `table.key`; empty for other networks.
+
+    An update of Adam changes each weight by as much, whatever the width, and the output of a layer by the
+    sum over its inputs: so the rate is in proportion to 1/width (Yang et al. 2022, arXiv:2203.03466).
+
+    Args:
+        config: The configuration, with the name of the network.
+        sources: Where each value came from.
+        task: The task.
+    """
+    model, rate = config.model, "training.lr"
+    is_open = sources[rate] == f"default [{task}.training]"  # with the task's own optimizer, then
+    is_narrow = model.name == "unet" and model.encoder is None and model.width < _USUAL_WIDTH
+    if task != SEGMENTATION or not (is_open and is_narrow):
+        return {}
+    factor = _USUAL_WIDTH / max(_NARROWEST, model.width)
+    return {rate: (config.training.lr * factor, f"chosen: a U-Net of width {model.width}")}
 
 
 # Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one
