@@ -12,7 +12,7 @@ Handlers are installed before torch is imported, so that signals work from the s
 import math
 import signal
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 import typer
@@ -62,9 +62,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

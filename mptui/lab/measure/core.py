@@ -13,7 +13,6 @@ from functools import cache
 from math import cos, exp, inf, log, pi, sin, sqrt, tan
 from pathlib import Path
 from statistics import mean, median, stdev
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mptui.config.schema import RunConfig
@@ -469,9 +468,7 @@ class Measurer:
     def __enter__(self) -> "Measurer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._end()
 
     def measure(self, request: "Request", settings: Mapping[str, object], effort: Effort) -> ShortRunResult:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from textual import constants
@@ -251,9 +251,7 @@ class Terminal:
         self._redirect()
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Restore the streams; the descriptors too, unless the terminal is gone."""
         sys.stdout.flush()
         sys.stderr.flush()
