@@ -43,8 +43,6 @@ __all__ = [
     "NormBase",
     # what a dispatch mode is called with
     "OpOverload",
-    # sees each operator, of autograd's too; `torch.overrides.TorchFunctionMode` sees calls of Python alone
-    "TorchDispatchMode",
     # nested arguments and outputs
     "tree_map",
     "tree_map_only",
@@ -77,6 +75,29 @@ TO_COPY = torch.ops.aten._to_copy
 """Copies to another dtype or device, as `Tensor.to` does."""
 CUDNN_RNN = torch.ops.aten._cudnn_rnn
 """A recurrent layer on CUDA."""
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs each operator of its context by `watched`, those of autograd too.
+
+    `torch.overrides.TorchFunctionMode` sees calls of Python alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator
+        types: Any,  # noqa: ANN401 - of tensors
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator gives
+        return self.watched(func, args, kwargs or {})
+
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Run an operator, and return its result."""
+        raise NotImplementedError
 
 
 def has_kernel(operator: OpOverload, key: str) -> bool:

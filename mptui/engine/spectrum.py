@@ -13,7 +13,7 @@ import torch
 
 from mptui.events import NumericsLayer
 from mptui.models.layers import recomputing
-from mptui.torch_private import TorchDispatchMode, tensors_in
+from mptui.torch_private import OperatorMode, tensors_in
 
 # Computes from the counts of `tally`, on the host, what float16 loses under any loss scale
 # -----------------------------------------------------------------------------------------
@@ -392,30 +392,17 @@ def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:
 # ------------------------------------------------------------
 
 
-class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tracks the layer that operations belong to; subclasses run each of them in `watched`.
+class WatchedOperations(OperatorMode):  # type: ignore[no-untyped-call]
+    """Tracks the layer that operations belong to.
 
     Attributes:
         layer: Name of the innermost running module, forward or backward; "" is the network itself.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.layer = ""
         self._stack: list[str] = []
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - an operator
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator gives
-        return self.watched(func, args, kwargs or {})
-
-    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Run an operator, and return its result."""
-        raise NotImplementedError
 
     @contextmanager
     def layers_of(self, model: torch.nn.Module) -> Iterator[None]:

@@ -1,13 +1,14 @@
 """What a run relies on from an optimizer, as tests; see `mptui.testing`."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typing_extensions import override
 
 from mptui.config.schema import GradScalerConfig, TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
@@ -22,7 +23,7 @@ from mptui.engine.optim.optimizers import (
 )
 from mptui.engine.precision import build_precision
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
-from mptui.torch_private import LOCAL_SCALAR, TorchDispatchMode
+from mptui.torch_private import LOCAL_SCALAR, OperatorMode
 
 _CPU = torch.device("cpu")
 _NAME = "contract"
@@ -30,23 +31,18 @@ _NAME = "contract"
 _LR, _STEPS = 0.01, 100
 
 
-class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostReads(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts how often the host reads the value of a tensor, which would wait for a device."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - an overload, which has no public type
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reads = LOCAL_SCALAR, torch.ops.aten.is_nonzero, torch.ops.aten.equal
         self.count += func.overloadpacket in reads
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class _Trained:

@@ -29,8 +29,8 @@ from mptui.torch_private import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    OperatorMode,
     OpOverload,
-    TorchDispatchMode,
     tensors_in,
     tree_map_only,
     unset_fake_temporarily,
@@ -259,7 +259,7 @@ class Allocation:
     module: str
 
 
-class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's modes have no types
+class AllocationLog(OperatorMode):  # type: ignore[no-untyped-call] # torch's modes have no types
     """Logs the storages of the tensors that operations return, in the order of their births and deaths.
 
     Attributes:
@@ -270,21 +270,16 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.use = self.module = ""
         self.allocations: list[Allocation] = []
         self.events: list[int] = []
         self._closed = False
         self._alive: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
 
-    def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
-        self,
-        func,  # noqa: ANN001
-        types,  # noqa: ANN001
-        args=(),  # noqa: ANN001
-        kwargs=None,  # noqa: ANN001
-    ) -> Any:  # noqa: ANN401
-        outputs = func(*args, **(kwargs or {}))
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outputs = func(*args, **kwargs)
         for output in tensors_in(outputs):
             if not self._is_known(output, args, kwargs):
                 self.note(output)
@@ -649,7 +644,7 @@ class StepTracer:
         self._log.module = self._entered.pop()
 
 
-class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoValues(OperatorMode):  # type: ignore[no-untyped-call]
     """Leaves out operations that only write into tensors, and answers code that reads a value of one.
 
     Known are small tensors that are computed from numbers alone, such as rates and widths of layers. Of
@@ -658,17 +653,11 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._known: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
 
-    def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
-        self,
-        func,  # noqa: ANN001
-        types,  # noqa: ANN001
-        args=(),  # noqa: ANN001
-        kwargs=None,  # noqa: ANN001
-    ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
+    @override
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not func._schema.returns:  # it writes into tensors, as fused optimizers do
             return None
         if _is_in_place(func):
