@@ -1,10 +1,13 @@
 """What the start of a selection would train, and for how long: for the screens before a run."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from mptui.config.keys import value_of, with_values
 from mptui.config.profiles import list_profiles
 from mptui.config.resolve import Resolved
+from mptui.config.schema import RunConfig
 from mptui.errors import MptuiError
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device, tightest
@@ -38,7 +41,7 @@ def outlook(
         return Outlook(fault=error.message)
     data = config.data
     is_built_in = data.path is None and data.name == BUILT_IN
-    time, _ = expected(resolution, devices, rows, samples=None)
+    time, _ = expected(config, devices, rows, samples=None)
     name = "your network" if is_own(config.model.name) else str(config.model.name)
     return Outlook(
         network=clean(name, 60),
@@ -48,22 +51,52 @@ def outlook(
     )
 
 
-def expected(
+def chosen_and_expected(
     resolution: Resolved, devices: Sequence[Device], rows: Sequence[RunRow], samples: int | None
+) -> tuple[Resolved, tuple[str, str]]:
+    """Return a run with what its data and device choose, and its expected time; reads the disk.
+
+    Args:
+        resolution: The run; returned unchanged where it can't be completed, as its start will tell.
+        devices: Its devices.
+        rows: The earlier runs, newest first.
+        samples: Number of training samples; None: not known.
+    """
+    try:
+        whole = filled(resolution, tightest(devices))[0]
+    except MptuiError:
+        return resolution, ("", "")
+    return whole, expected(whole.config, devices, rows, samples)
+
+
+def with_choices(resolution: Resolved, whole: Resolved) -> Resolved:
+    """Return a run with what was chosen for it, or for another one of the same data, and is not set in it.
+
+    Args:
+        resolution: The run.
+        whole: Result of `chosen_and_expected`, maybe of a run before a change.
+    """
+    chosen = {
+        key: source
+        for key, source in whole.sources.items()
+        if source.startswith("chosen") and resolution.sources[key].startswith("default")
+    }
+    config = with_values(resolution.config, {key: value_of(whole.config, key) for key in chosen})
+    return replace(resolution, config=config, sources={**resolution.sources, **chosen})
+
+
+def expected(
+    config: RunConfig, devices: Sequence[Device], rows: Sequence[RunRow], samples: int | None
 ) -> tuple[str, str]:
     """Return the time that a run would take, "" if it is not known, and how that is known, or why not.
 
     Args:
-        resolution: The run.
+        config: The run, with all that is chosen.
         devices: Its devices.
         rows: The earlier runs, newest first.
         samples: Number of training samples; None: not known.
     """
     device = tightest(devices)
-    try:
-        config = filled(resolution, device)[0].config
-    except MptuiError:
-        return "", ""
     if samples is None and config.data.name == BUILT_IN:
         samples = config.data.samples
     found = expected_time(rows, config, device, ranks=len(devices), samples=samples)

@@ -92,7 +92,7 @@ def test_dry_run_prints_a_profile_with_the_source_of_each_value(tmp_path):
 
 
 def test_dry_run_says_the_effective_rate_and_where_the_warm_up_is_cut(tmp_path):
-    flags = ["--profile", "fast", "--model", "resnet18", "--epochs", 5, "--batch-size", 16]
+    flags = ["--profile", "production", "--model", "resnet18", "--epochs", 5, "--batch-size", 16]
     ended = mptui("run", *flags, "--dry-run", "--runs-dir", tmp_path)
     assert ended.returncode == 0, ended.stderr
     told = ended.stderr.splitlines()

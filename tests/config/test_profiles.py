@@ -102,20 +102,20 @@ def test_each_built_in_profile_resolves_for_each_task(places, name, task):
 @pytest.mark.parametrize(
     ("name", "task", "epochs", "effective", "mode", "lr"),
     [
-        ("fast", "classification", 50, 64, "auto", 0.1),
+        ("fast", "classification", 50, 64, "auto", 1e-3),
         ("fast", "segmentation", 50, 8, "auto", 1e-3),
-        ("stable", "classification", 100, 64, "fp32", 0.05),
+        ("stable", "classification", 100, 64, "fp32", 5e-4),
         ("stable", "segmentation", 100, 8, "fp32", 1e-3),
-        ("memory-limited", "classification", 100, 64, "auto", 0.1),
+        ("memory-limited", "classification", 100, 64, "auto", 1e-3),
         ("memory-limited", "segmentation", 100, 8, "auto", 1e-3),
         ("debug", "segmentation", 5, 2, "fp32", 1e-3),
         ("production", "segmentation", 100, 8, "auto", 1e-3),
         ("max-batch", "classification", 100, 128, "auto", 0.15),
         ("max-batch", "segmentation", 100, 32, "auto", 1.5e-3),
-        ("older-gpu", "classification", 100, 32, "fp16", 0.1),
+        ("older-gpu", "classification", 100, 32, "fp16", 1e-3),
         ("older-gpu", "segmentation", 100, 8, "fp16", 1e-3),
         ("aggressive", "classification", 100, 384, "auto", 0.75),
-        ("ultra-stable", "classification", 100, 64, "bf16", 0.1),
+        ("ultra-stable", "classification", 100, 64, "bf16", 5e-4),
         ("finetune", "classification", 30, 64, "auto", 1e-3),
         ("finetune", "segmentation", 30, 8, "auto", 5e-4),
         ("radiodiff", "diffusion", 100, 16, "bf16", 1e-5),
@@ -188,7 +188,8 @@ def test_a_transformer_learns_by_adamw_unless_another_optimizer_is_named(places,
     chosen = training(None)
     assert (chosen.config.training.optimizer, chosen.config.training.lr) == ("adamw", 1e-3)
     assert chosen.sources["training.lr"] == f"default of {name}"
-    assert training("fast").config.training.optimizer == "sgd"
+    assert training("fast").sources["training.optimizer"] == f"default of {name}"
+    assert training("production").config.training.optimizer == "sgd"
     assert training(None, "training.optimizer=sgd").config.training.lr == TrainingConfig().lr
     other = training(None, "model.name=resnet18")
     assert other.sources["training.lr"] == "default [classification.training]"
@@ -209,7 +210,9 @@ PLAIN = ("sgd", 0.1, 1e-4, 0.0, None)
         (None, ("training.optimizer=sgd",), PLAIN),
         (None, ("training.lr=0.05",), ("sgd", 0.05, *PLAIN[2:])),  # AdamW's are some hundred times lower
         (None, ("training.lr=1",), ("sgd", 1.0, *PLAIN[2:])),
-        ("fast", (), ("sgd", 0.1, 1e-4, 5.0, 1.0)),
+        ("fast", (), RECIPE),
+        ("memory-limited", (), RECIPE),
+        ("stable", (), ("adamw", 5e-4, 0.05, 5.0, 1.0)),
         ("aggressive", (), ("sgd", 0.75, 1e-4, 5.0, None)),
     ],
 )

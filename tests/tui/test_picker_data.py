@@ -96,10 +96,10 @@ async def test_the_data_is_a_line_and_a_strip_of_pictures(picker, environ, tmp_p
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#data", Input).value = str(tmp_path)
         await until(app, pilot, "48 train · 12 val · 2 classes · 16 px")
-        await until(app, pilot, "1 step each")
+        await until(app, pilot, "6 steps each")
         assert "▀" not in frame(app)  # there is no room beside the settings
         screen.query_one("#data", Input).focus()
-        await until(app, pilot, "▀" * 8)
+        await until(app, pilot, "▀" * 6)
         assert "1 fast" in frame(app)
         await pilot.resize_terminal(140, 45)
         screen.query_one("#profiles").focus()
@@ -211,6 +211,21 @@ async def test_the_steps_of_an_epoch_and_of_the_run_are_said(picker, environ):
         await until(app, pilot, "epochs     5  64 steps each, 320 in all")  # 128 shapes in batches of 2
         await edit(pilot, screen, "training.max_steps", "7")
         await until(app, pilot, "64 steps each, 7 in all")
+
+
+@pytest.mark.usefixtures("uncounted")
+async def test_what_the_data_chooses_is_shown_with_its_reason(picker, environ, tmp_path):
+    class_folders(tmp_path, {"cats": 100, "dogs": 100})
+    async with picker(environ, (140, 45), device=cpu()) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path)
+        await until(app, pilot, "chosen: 160 training images")
+        lines = [" ".join(line.replace("│", " ").split()) for line in frame(app).splitlines()]
+        assert any("training.batch_size 8 chosen: 160 training images (64)" in line for line in lines)
+        assert any("data.image_size 32 chosen" in line for line in lines)
+        await edit(pilot, screen, "training.batch_size", "32")
+        while "chosen: 160" in frame(app):
+            await pilot.pause(0.03)
+        assert screen.picked.edits == {"training.batch_size": 32}
 
 
 @pytest.mark.usefixtures("recorded")

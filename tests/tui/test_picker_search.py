@@ -65,17 +65,17 @@ async def test_all_words_of_a_search_are_in_what_it_finds_and_the_cursor_stays(p
 async def test_only_changed_settings_are_listed(picker, environ):
     async with picker(environ) as (app, pilot, screen):
         await edit(pilot, screen, "training.seed", "7")
-        await edit(pilot, screen, "training.momentum", "0.9")
+        await edit(pilot, screen, "training.warmup_epochs", "2")
         everything = listed(screen)
         await pilot.press("c")
         await until(app, pilot, "changed only")
         found = listed(screen)
-        assert {"training.seed", "training.momentum", "speed.compile"} <= set(
+        assert {"training.seed", "training.warmup_epochs", "speed.compile"} <= set(
             found
         )  # edited, and of the profile
         assert "training.accumulate" not in found
-        await pilot.press("slash", *"momentum", "enter")
-        await until(app, pilot, f"/momentum · changed only · 1 of {len(everything)}")
+        await pilot.press("slash", *"warmup_epochs", "enter")
+        await until(app, pilot, f"/warmup_epochs · changed only · 1 of {len(everything)}")
         await pilot.press("escape", "c")
         await pilot.pause()
         assert listed(screen) == everything

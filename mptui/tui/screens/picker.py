@@ -34,7 +34,7 @@ from mptui.tui.data_preview import DataPreview, asked_of, preview
 from mptui.tui.dialogs.questions import Answer, AskDialog, DiscardDialog, SettingDialog
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.last import load_last, save_last
-from mptui.tui.outlook import expected
+from mptui.tui.outlook import chosen_and_expected, with_choices
 from mptui.tui.screens.page import Page, TooSmall
 from mptui.tui.selection import (
     DataSuggester,
@@ -104,6 +104,8 @@ class SelectionPage(Page):
         last = load_last(environ) | ({} if data is None else {"data": data})
         self._picks = Picks(first_pick(self._profiles, profile, devices, last))
         self._resolved: Resolved | None = None
+        self._whole: Resolved | None = None
+        self._whole_of = ("", "")
         self._fault = self._data_fault = self._model_fault = ""
         self._looked_at: object = None
         self._data_task: str | None = None
@@ -120,6 +122,14 @@ class SelectionPage(Page):
     def picked(self) -> Picked:
         """The current selection."""
         return self._picks.now
+
+    @property
+    def selection(self) -> Resolved | None:
+        """The selected run, with what its data and device choose as soon as that is known; None: a fault."""
+        is_of_these = self._whole_of == self._named
+        if self._resolved is None or self._whole is None or not is_of_these:
+            return self._resolved
+        return with_choices(self._resolved, self._whole)
 
     @abstractmethod
     def show_selection(self) -> None:
@@ -217,15 +227,16 @@ class SelectionPage(Page):
 
     @work(exclusive=True, group="time")
     async def _reckon(self, reckoning: object, resolution: Resolved, samples: int | None) -> None:
-        """Reckon the time of the selected run from earlier ones."""
+        """Learn what data and device choose for the selected run, and its time from earlier ones."""
         await asyncio.sleep(TYPING_PAUSE_S)
         runs, devices = self._runs, self._devices
         if self._rows is None:
             self._rows = [] if runs is None else await in_background(runs.rows)
         rows = self._rows
-        found = await in_background(lambda: expected(resolution, devices, rows, samples))
+        found = await in_background(lambda: chosen_and_expected(resolution, devices, rows, samples))
         if reckoning == self._reckoning:
-            self._time = found
+            self._whole, self._time = found
+            self._whole_of = self._named
             with suppress(NoMatches):  # the screen was closed
                 self.show_learnt()
 
@@ -388,8 +399,9 @@ class PickerScreen(SelectionPage):
             profiles.highlighted = [info.name for info in self._profiles].index(self.picked.profile)
 
     def show_learnt(self) -> None:
-        """Show what is known now of memory and data."""
+        """Show what is known now of memory and data, and what they choose."""
         self._refresh_profiles()
+        self._show_settings()
         self._show_texts()
         if self._counted and self._filling == self.picked.profile:
             self.action_fill()
@@ -397,12 +409,15 @@ class PickerScreen(SelectionPage):
     def _refresh(self) -> None:
         """Resolve the settings again, and show them."""
         self.resolve()
-        edited = " · edited" if self.picked.edits else ""
-        title = f"{clean(self.picked.profile, 40)}{edited}"
-        self.query_one(SettingsPanel).show(title, [] if self._resolved is None else values(self._resolved))
+        self._show_settings()
         if self._resolved is not None and not self.picked.epochs:
             self.query_one(Fields).show_default(self._resolved.config.training.epochs)
         self._show_texts()
+
+    def _show_settings(self) -> None:
+        edited = " · edited" if self.picked.edits else ""
+        title = f"{clean(self.picked.profile, 40)}{edited}"
+        self.query_one(SettingsPanel).show(title, [] if self.selection is None else values(self.selection))
 
     def _show_texts(self) -> None:
         self._show_words()
@@ -415,11 +430,11 @@ class PickerScreen(SelectionPage):
         self.query_one(SampleStrip).show(pictures)
         fit = self._fits.get(self.picked.profile)
         self.query_one(Cost).show(self._time, fit)
-        if self._resolved is None:
+        if self.selection is None:
             words.refuse(self._fault)
         else:
             words.show(
-                self._resolved,
+                self.selection,
                 self._device,
                 fit,
                 self._time,
@@ -531,7 +546,7 @@ class PickerScreen(SelectionPage):
         self._take_in()
         name, self._filling = self.picked.profile, ""
         fit = self._fits.get(name)
-        if self._resolved is None:
+        if self.selection is None:
             self._complain("can't be filled", self._fault)
         elif not self._counted:
             self._filling = name
@@ -539,7 +554,7 @@ class PickerScreen(SelectionPage):
         elif not isinstance(fit, Fit):
             self._complain("can't be filled", fit or "the memory of this network is not counted")
         else:
-            self._fill(fit, self._resolved.config)
+            self._fill(fit, self.selection.config)
 
     def _fill(self, fit: Fit, config: RunConfig) -> None:
         samples = None if self._preview is None else self._preview.train
@@ -560,7 +575,7 @@ class PickerScreen(SelectionPage):
                 clean(info.description),
                 partial(self.action_profile, number),
             )
-        for value in () if self._resolved is None else values(self._resolved):
+        for value in () if self.selection is None else values(self.selection):
             go = partial(self.query_one(SettingsPanel).go_to, value.key)
             yield f"setting {value.key}", SETTINGS[value.key].help, go
 
