@@ -31,8 +31,8 @@ from mptui.events import (
     Validated,
     Warned,
 )
+from mptui.testing.optimizer import HostReads
 from tests.engine.small import build_trainer, config, end, losses, of, small_net
-from tests.engine.updates import HostReads
 
 DEADLINE_S = 30.0
 

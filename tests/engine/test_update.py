@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from mptui.engine.optim.schedule import Schedule
+from mptui.testing.optimizer import HostReads
 from tests.engine.small import build_trainer, config, small_net
-from tests.engine.updates import FINITE, HostReads, backward, take_step
+from tests.engine.updates import FINITE, backward, take_step
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "momentum": {"optimizer": "sgd", "momentum": 0.9},

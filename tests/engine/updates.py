@@ -2,7 +2,6 @@
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.blots import CLASSES, SIDE
 
@@ -32,19 +31,3 @@ def take_step(trainer, number, bad=None):
     for micro in range(count):
         backward(trainer, number * 10 + micro, 1 / count, bad if micro == 0 else None)
     trainer.context.parts.updater.step(FINITE)
-
-
-class HostReads(TorchDispatchMode):
-    """Counts how often a tensor's value is copied to the host."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func.overloadpacket in (
-            torch.ops.aten._local_scalar_dense,
-            torch.ops.aten.is_nonzero,
-            torch.ops.aten.equal,
-        )
-        return func(*args, **(kwargs or {}))

@@ -13,9 +13,9 @@ from mptui.engine.numerics import LAYERS_REPORTED, NumericsMonitor, Probe
 from mptui.errors import DivergedError
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step, to_record
 from mptui.runs.view.specs import event_of
+from mptui.testing.optimizer import HostReads
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
-from tests.engine.updates import HostReads
 
 
 @pytest.fixture
