@@ -95,7 +95,7 @@ def dice_loss(foreground: Tensor, masks: Tensor) -> Tensor:
 
 def smp_example(given: argparse.Namespace) -> None:
     """A U-Net on a ResNet-34, Dice and cross-entropy, Adam at 2e-4 with a cosine, a batch of 16."""
-    import segmentation_models_pytorch as smp  # type: ignore[import-untyped]
+    import segmentation_models_pytorch as smp
 
     images, masks = samples_of(given.data / "train", given.side)
     held = samples_of(given.data / "val", given.side)
