@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import datasets, models, transforms
 
+from mptui.hardware.devices import find_machine, select_device
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-HALF = torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda")
-"""As a CPU without bf16 of its own is slower by it, and mptui chooses by a measurement."""
+FORMATS = select_device("auto", find_machine(with_torch=True)).native
+HALF = torch.autocast(DEVICE.type, torch.bfloat16, enabled=FORMATS.get("bf16") == "native")
+"""Emulated, it is slower than FP32."""
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -38,7 +41,7 @@ def told(epoch: int, model: nn.Module, batches: Batches) -> None:
 
 
 def expert(given: argparse.Namespace) -> None:
-    """Pad and crop, flips, SGD with Nesterov and one cycle, bf16 on a GPU, channels last."""
+    """Pad and crop, flips, SGD with Nesterov and one cycle, bf16 where it is native, channels last."""
     side, batch = given.side, 64
     fixed = transforms.Compose(
         [

@@ -18,20 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.learners import DEVICE
+from benchmarks.learners import DEVICE, HALF
 from mptui.data.batch import Batch
 from mptui.data.decode import read_rgb
 from mptui.data.masks import opened_mask
 from mptui.data.pictures import BACKGROUND
 from mptui.data.transforms import IMAGENET, Geometry, cut_image, cut_mask, resized
 from mptui.data.types import Decoded
-from mptui.hardware.devices import find_machine, select_device
 from mptui.models.unet import UNet
 from mptui.registry.names import SampleKind
 from mptui.tasks.segmentation import Overlap
 
-FORMATS = select_device("auto", find_machine(with_torch=True)).native
-HALF = torch.autocast(DEVICE.type, torch.bfloat16, enabled=FORMATS.get("bf16") == "native")
 CLASSES = (BACKGROUND, "foreground")
 WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 AS_IT_IS = np.zeros(3, dtype=np.bool_)
