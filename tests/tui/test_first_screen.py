@@ -3,6 +3,7 @@
 import re
 import threading
 from contextlib import asynccontextmanager
+from itertools import groupby
 
 import pytest
 from textual.events import Paste
@@ -206,3 +207,31 @@ async def test_a_large_screen_has_the_curves_of_the_run_under_the_cursor(with_ru
         await pilot.resize_terminal(120, 35)
         await until(app, pilot, "newer")
         assert "╭─ loss" not in frame(app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 35), (140, 45), (200, 60)])
+async def test_without_runs_their_room_says_how_data_may_lie(tmp_path, size):
+    async with first_screen(tmp_path, size) as (app, pilot, _):
+        await until(app, pilot, "a folder for each: DATA/cat/1.jpg, DATA/dog/2.jpg")
+        text = frame(app)
+    assert "no runs yet: enter leads to the first" in text
+    for words in ("DATA/images/1.jpg with DATA/masks/1.png, of the", "mptui data FOLDER says"):
+        assert (words in text) == (size[1] > 24)
+
+
+async def test_a_large_screen_without_runs_has_what_a_newcomer_asks_until_there_is_one(tmp_path):
+    async with first_screen(tmp_path, (200, 60)) as (app, pilot, _):
+        await until(app, pilot, "docs/glossary.md has the words")
+        text = frame(app)
+        assert re.search(r"stable +Conservative: FP32", text)
+        assert re.search(r"space +pause or continue", text)
+        assert re.search(r"evaluate +mptui evaluate RUN", text)
+        rows = [len(set(line) - set(" │")) == 0 for line in text.splitlines()]
+        assert max(len(list(same)) for blank, same in groupby(rows) if blank) < 12
+        a_run(tmp_path / "runs", "first", journal=demo_journal())
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("escape")
+        await until(app, pilot, "lowest")
+        assert "words on its screen" not in frame(app)
+        assert "a folder for each" not in frame(app)

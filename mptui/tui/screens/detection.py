@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 
 from mptui import text as fmt
+from mptui.config.profiles import list_profiles
 from mptui.runs.listing.rows import RunList, RunRow
 from mptui.text import clean
 from mptui.tui.keys import bindings
@@ -30,6 +31,7 @@ from mptui.tui.look import (
 from mptui.tui.screens.page import WIDTHS, Page, TooSmall
 from mptui.tui.widgets.basics import KeyBar, KeyedList, TopLine
 from mptui.tui.widgets.device_card import CardDevice, DeviceCard, DeviceRow, DeviceTable
+from mptui.tui.widgets.first_steps import FirstSteps
 from mptui.tui.widgets.next_steps import NextSteps
 from mptui.tui.widgets.run_list import RecentRuns
 from mptui.tui.work import in_background
@@ -82,7 +84,8 @@ class DetectionScreen(Page):
     """Shows the devices, first from NVML, then from torch when it is imported.
 
     Several are a table, with the chosen one opened below it; a single one has gauges instead. The layout is
-    that of the size of the terminal and of the number of devices alone; a large one has the curves of a run.
+    that of the size of the terminal and of the number of devices alone. A large one has the curves of a run,
+    or what a newcomer asks, where there is none.
 
     Args:
         keymap: The user's keys.
@@ -138,7 +141,7 @@ class DetectionScreen(Page):
         self._scan = scan
         self._runs = runs
         self._environ = environ
-        self._rows: Sequence[RunRow] = ()
+        self._rows: Sequence[RunRow] | None = None
         self._seen: MachineScan | None = None
         self._chosen = 0
         self._marked: set[str] = set()
@@ -195,8 +198,21 @@ class DetectionScreen(Page):
         self._rows = [] if self._runs is None else await in_background(self._runs.rows)
         if self.is_running:
             self._recent.show_newest(self._rows)
+            self._show_first_steps()
             self._look_ahead()
             self._show_curves()
+
+    @work(exclusive=True, group="first steps")
+    async def _show_first_steps(self) -> None:
+        """Tell a newcomer more below all else, where there is room; with the first run that goes."""
+        shown = self.query(FirstSteps)
+        if not self._recent.is_empty:
+            shown.remove()
+        elif not shown and self.has_class("-roomy"):
+            profiles = await in_background(lambda: list_profiles(self._environ))
+            if self.is_running:
+                pairs = [(each.name, each.description) for each in profiles]
+                await self.query_one("#body").mount(FirstSteps(pairs, self._keymap))
 
     @on(OptionList.OptionHighlighted)
     @work(exclusive=True, group="curves")
@@ -226,7 +242,7 @@ class DetectionScreen(Page):
     async def _look_ahead(self, pause_s: float = 0.0) -> None:
         """Tell what Enter would train."""
         await asyncio.sleep(pause_s)
-        seen, environ, rows = self._seen, self._environ, self._rows
+        seen, environ, rows = self._seen, self._environ, self._rows or ()
         if seen is None:
             return
         devices = self._meant(seen)
@@ -408,6 +424,8 @@ class DetectionScreen(Page):
         """Fit all into the new size."""
         self._share_height()
         self.call_after_refresh(self._show_curves)
+        if self._rows is not None:
+            self.call_after_refresh(self._show_first_steps)
 
     def action_mark(self) -> None:
         """Mark the chosen device, or unmark it: a run goes to all marked ones."""

@@ -21,6 +21,7 @@ from mptui.text import clean
 from mptui.tui.keys import KEYS, bindings, display
 from mptui.tui.last import load_list, save_last
 from mptui.tui.widgets.basics import KeyedList, fit
+from mptui.tui.widgets.first_steps import DATA, NO_RUNS, pair_lines
 
 # Lines of the list of runs: the columns that fit, most important first
 # ---------------------------------------------------------------------
@@ -308,15 +309,24 @@ class RunTable(Vertical):
 # The newest runs, on the first screen
 # ------------------------------------
 
+_MOST_DENSE = 4
+"""Lines up to which none is left blank."""
+
 
 class RecentRuns(RunTable):
-    """The newest runs, with a cursor once it has the focus.
+    """The newest runs, with a cursor once it has the focus; without runs, how data of one's own may lie.
 
     Args:
         keymap: The user's keys.
     """
 
     BINDINGS = bindings("newest")
+    DEFAULT_CSS = """
+    RecentRuns.-empty {
+        #headings { height: 1fr; }
+        KeyedList { display: none; }
+    }
+    """
     columns = _FEW
     most = 30
     """Number of runs, of which those scroll that have no room."""
@@ -343,11 +353,15 @@ class RecentRuns(RunTable):
     def show_newest(self, rows: Sequence[RunRow]) -> None:
         """Show the newest of these runs."""
         self._is_read = True
+        self.set_class(not rows, "-empty")
         self.border_title = Content(f"recent runs · {summary_words(rows)}" if rows else "recent runs")
         self.show(rows[: self.most], {}, "")
 
     def _heading(self, layout: Layout) -> Content:
         if self._rows:
             return super()._heading(layout)
-        told = "no runs yet: enter leads to the first" if self._is_read else "reading the runs …"
-        return Content.styled(told, "$quiet")
+        if not self._is_read:
+            return Content.styled("reading the runs …", "$quiet")
+        lines = [Content(NO_RUNS), Content(""), *pair_lines(DATA, self.content_size.width - 2)]
+        height = self.content_size.height
+        return Content("\n").join(line for line in lines if line or height > _MOST_DENSE)
