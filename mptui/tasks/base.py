@@ -26,12 +26,14 @@ class Metrics(Protocol):
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
         """Metric -> class name -> value (None: absent); empty if the task has no metrics by class. Syncs."""
+        return {}
 
     def confusion(self) -> torch.Tensor | None:
         """The confusion matrix of samples, or of pixels: int64 [K, K] on the host. Syncs.
 
         Rows are true classes, columns predicted ones. None if the task has no classes, or keeps no matrix.
         """
+        return None
 
     def reset(self) -> None:
         """Start again without batches."""
@@ -174,14 +176,6 @@ class SumMetrics(Metrics):
         """Return both sums over all batches. Syncs."""
         first, second = self._sums.tolist()
         return first, second
-
-    def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: images have no classes here."""
-        return {}
-
-    def confusion(self) -> torch.Tensor | None:
-        """None: images have no classes here."""
-        return None
 
     @override
     def reset(self) -> None:

@@ -178,14 +178,6 @@ class Accuracy(Metrics):
         found = {"acc1": hits[0]} | ({"acc5": sum(hits)} if self._has_top else {})
         return {name: number / count if count else math.nan for name, number in found.items()}
 
-    def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: accuracy is over all classes together."""
-        return {}
-
-    def confusion(self) -> torch.Tensor | None:
-        """None: only hits are counted."""
-        return None
-
     @override
     def reset(self) -> None:
         self._waiting = []

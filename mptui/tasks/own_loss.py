@@ -216,13 +216,6 @@ class OwnMetrics(Metrics):
         means = {key: float(value) / count for key, value in self._sums.items()}
         return {self._primary: means[self._primary], **means}  # the first one is shown as the best
 
-    def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: the person's metrics are over all classes together."""
-        return {}
-
-    def confusion(self) -> None:
-        """None: nothing is known of the person's classes."""
-
     @override
     def reset(self) -> None:
         self._sums = {}
