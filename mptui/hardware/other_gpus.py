@@ -11,6 +11,7 @@ from typing import Any
 from mptui.events import DeviceProcess, DeviceSample
 from mptui.hardware.host import user_and_command
 from mptui.hardware.nvml import NvmlUnavailableError
+from mptui.io.records import as_number
 from mptui.text import clean
 
 # AMD GPUs through amdsmi (`pip install 'mptui[amd]'`, or the package of ROCm): current load and processes
@@ -98,7 +99,7 @@ class AmdSmiSource:
 
     def _power(self) -> float | None:
         info = self._ask(lambda: self._smi.amdsmi_get_power_info(self._handle)) or {}
-        values = (_number(info.get(key)) for key in ("current_socket_power", "average_socket_power"))
+        values = (as_number(info.get(key)) for key in ("current_socket_power", "average_socket_power"))
         return next((value for value in values if value), None)
 
     def _temperature(self) -> float | None:
@@ -106,14 +107,14 @@ class AmdSmiSource:
         for sensor in (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureType.EDGE):
             now = smi.AmdSmiTemperatureMetric.CURRENT
             found = self._ask(partial(smi.amdsmi_get_temp_metric, self._handle, sensor, now))
-            if (value := _number(found)) is not None:
+            if (value := as_number(found)) is not None:
                 return value
         return None
 
     def _clock(self, kind: str) -> int | None:
         which = getattr(self._smi.AmdSmiClkType, kind)
         info = self._ask(lambda: self._smi.amdsmi_get_clock_info(self._handle, which)) or {}
-        value = _number(info.get("clk"))
+        value = as_number(info.get("clk"))
         return None if value is None else int(value)
 
     def _processes(self) -> list[DeviceProcess] | None:
@@ -124,7 +125,7 @@ class AmdSmiSource:
         for each in found:
             name = None if each["name"] == "N/A" else str(each["name"])
             user, command = user_and_command(each["pid"], name)
-            memory = _number(each["memory_usage"]["vram_mem"])
+            memory = as_number(each["memory_usage"]["vram_mem"])
             held = None if memory is None else int(memory)
             processes.append(DeviceProcess(pid=each["pid"], user=user, command=command, memory=held))
         return sorted(processes, key=lambda process: -(process.memory or 0))
@@ -145,17 +146,13 @@ def physical_index(index: int, environ: Mapping[str, str]) -> int | None:
     return place
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _fraction(percent: object) -> float | None:
-    value = _number(percent)
+    value = as_number(percent)
     return None if value is None else value / 100
 
 
 def _bytes(megabytes: object) -> int | None:
-    value = _number(megabytes)
+    value = as_number(megabytes)
     return None if value is None else int(value) * _MB
 
 

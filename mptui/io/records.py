@@ -37,6 +37,17 @@ def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
     return _READERS[kind]
 
 
+def as_number(value: object) -> float | None:
+    """Return a finite number; None for any other value, as for an integer beyond a float's range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def as_time(value: object) -> float:
     """Read seconds since the epoch within datetime's range."""
     seconds = _as_float(value)

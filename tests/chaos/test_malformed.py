@@ -78,6 +78,10 @@ SUMMARIES = [
     '{"status": "\\u001b[2J", "model": "\\u202e", "precision": {"used": "\\u009b"}, "epochs": true}',
     '{"dataset": {"name": 3}, "memory": {"host_peak_bytes": "x"}, "best": {"metric": "acc1", "value": 0.5}}',
     '{"status": "completed", "version": 2}',
+    '{"status": "completed", "started": 1e, "time": {"total_s": 1e}, "energy": {"seconds": 1e}}'.replace(
+        "1e",
+        f"1{'0' * 400}",  # beyond a float's range
+    ),
 ]
 JSONS = [
     "null",

@@ -25,6 +25,7 @@ from mptui.runs.store.directory import (
     find_run,
     list_runs,
     read_summary,
+    started_of,
     status_of,
     write_json,
     write_text,
@@ -163,6 +164,10 @@ def test_a_file_that_can_not_be_replaced_stays(tmp_path):
 def test_json_names_what_is_not_finite(tmp_path):
     write_json(tmp_path / SUMMARY, {"loss": math.nan})
     assert json.loads((tmp_path / SUMMARY).read_text()) == {"loss": "nan"}
+
+
+def test_a_start_that_no_clock_can_tell_is_that_of_the_folder(tmp_path):
+    assert started_of(tmp_path, {"started": 10**400}) == tmp_path.stat().st_mtime
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "\xff"])

@@ -1,6 +1,5 @@
 """`mptui runs`: lists runs with their results, and compares some of them, two also operation by operation."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import TableColumn, fitting, flat_error, lines, print_json, print_next, terminal_width
+from mptui.io.records import as_number
 from mptui.text import clean, some
 
 if TYPE_CHECKING:
@@ -231,21 +231,10 @@ def _print_place(where: dict[str, Any]) -> None:
 
 def _difference(one: object, other: object) -> str:
     """Format the change from the first figure to the second, in percent."""
-    first, second = _number(one), _number(other)
+    first, second = as_number(one), as_number(other)
     if not first or second is None:
         return ""
     return f"{100 * (second - first) / abs(first):+.1f} %"
-
-
-def _number(value: object) -> float | None:
-    """Convert to a finite float; None for other values and integers beyond a float's range."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _drawn(curves: list[list[float]]) -> list[str]:

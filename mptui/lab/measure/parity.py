@@ -15,6 +15,7 @@ from mptui.config.resolve import RESERVED_VARIABLES, to_toml
 from mptui.errors import ConfigError, MptuiError, RunDirectoryError, error_of_code
 from mptui.events import EpochFinished, RunStarted, Step, Validated
 from mptui.hardware.devices import Machine, find_machine
+from mptui.io.records import as_number
 from mptui.lab.measure.core import peak_bytes
 from mptui.lab.measure.noise import MOST_SEEDS, TOLERANCE, Difference, Verdict, between_seeds, difference
 from mptui.processes.start import MAIN, ForkedChild, ForkServer, exit_code_name
@@ -393,8 +394,8 @@ def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
         run=str(piece.run),
         status=str(summary["status"]),
         metric=curves.final if curves.final is not None and isfinite(curves.final) else None,
-        val_loss=_number(final.get("val_loss")),
-        samples_per_second=_number(summary.get("samples_per_second")),
+        val_loss=as_number(final.get("val_loss")),
+        samples_per_second=as_number(summary.get("samples_per_second")),
         peak_bytes=peak_bytes(summary),
         seconds=float((summary.get("time") or {}).get("total_s") or 0.0),
         ended_in=str((summary.get("precision") or {}).get("used")),
@@ -402,10 +403,6 @@ def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
         val_samples=int((summary.get("dataset") or {}).get("val_samples") or 0),
         curves=curves,
     )
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import tomli
 from mptui import text as fmt
 from mptui.errors import RunDirectoryError
 from mptui.io.files import read_regular
+from mptui.io.records import as_number
 from mptui.registry.tasks import metric_spec, metric_word
 from mptui.runs.listing.forks import fork_step, parent_of
 from mptui.runs.store.directory import (
@@ -296,7 +297,7 @@ def figure_texts(compared: Mapping[str, Any], name: str, values: Sequence[object
 def _figure_text(name: str, value: object, metric: object) -> str:
     if value is None:
         return "unset" if "." in name else fmt.UNKNOWN
-    number = _number(value)
+    number = as_number(value)
     if number is None or "." in name:
         return metric_word(value) if name == "best_metric" and isinstance(value, str) else str(value)
     if isinstance(metric, str) and name.startswith(("best_value", "final_")):
@@ -453,8 +454,8 @@ def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
         data=_word(summary, "dataset", "name"),
         precision=_word(summary, "precision", "used"),
         metric=best.get("metric") or "",
-        best=_number(best.get("value")),
-        rate=_number(summary.get("samples_per_second")),
+        best=as_number(best.get("value")),
+        rate=as_number(summary.get("samples_per_second")),
         seconds=session_s if total_s is None else total_s,
         seconds_before=0.0 if total_s is None or session_s is None else total_s - session_s,
         started=started_of(run, summary),
@@ -476,15 +477,6 @@ def _with_state(row: RunRow) -> RunRow:
 def _word(summary: dict[str, Any], table: str, key: str) -> str:
     value = (summary.get(table) or {}).get(key)
     return value if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mptui import text as fmt
 from mptui.errors import ConfigError, RunDirectoryError
+from mptui.io.records import as_number
 from mptui.registry.tasks import VAL_LOSS, metric_word
 from mptui.runs.listing.forks import parent_words
 from mptui.runs.listing.rows import differing, settings_of
@@ -104,8 +105,7 @@ def _ranks(run: ListedRun) -> str:
 
 
 def _seconds(run: ListedRun) -> str:
-    seconds = run.at("time", "total_s")
-    return fmt.duration(float(seconds)) if isinstance(seconds, int | float) else fmt.UNKNOWN
+    return fmt.duration(as_number(run.at("time", "total_s")))
 
 
 def _parent(run: ListedRun) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import re
 import stat
@@ -17,6 +16,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION, Event, finite_json
 from mptui.io.files import Guard, is_partial, read_regular, replace_file
 from mptui.io.own_files import is_run, make_run
+from mptui.io.records import as_number
 from mptui.io.written_files import disk_hint
 from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import PRIVATE, Claim, is_held
@@ -225,9 +225,8 @@ def started_of(run: Path, summary: dict[str, Any]) -> float:
         run: The run directory, whose time is used if the summary has none.
         summary: The summary from `read_summary`.
     """
-    started = summary.get("started")
-    if isinstance(started, int | float) and math.isfinite(started):
-        return float(started)
+    if (started := as_number(summary.get("started"))) is not None:
+        return started
     try:
         return run.stat().st_mtime
     except OSError:
@@ -288,17 +287,13 @@ def time_of(summary: dict[str, Any]) -> tuple[float | None, float | None]:
     Earlier versions have noted those of the last session alone.
     """
     noted = summary.get("time") or {}
-    session, total = (_seconds(noted.get(name)) for name in ("session_s", "total_s"))
+    session, total = (as_number(noted.get(name)) for name in ("session_s", "total_s"))
     return (total, None) if session is None else (session, total)
-
-
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _is_energy(energy: dict[str, Any]) -> bool:
     figures = [energy.get("watt_hours") or 0.0, energy.get("seconds"), energy.get("until")]
-    return all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
+    return all(as_number(figure) is not None for figure in figures)
 
 
 def check_version(run: Path) -> None:
