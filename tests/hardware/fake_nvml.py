@@ -13,6 +13,8 @@ import pynvml
 import pytest
 
 GIB = 1024**3
+NOBODY = 1 << 23
+"""A PID that no process has: beyond the largest of Linux."""
 
 
 @dataclass

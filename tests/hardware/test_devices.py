@@ -12,7 +12,7 @@ from mptui.hardware.devices import Machine, default_reason, describe_machine, se
 from mptui.hardware.formats import cuda_formats, rocm_formats
 from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
-from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
+from tests.hardware.fake_nvml import GIB, NOBODY, FakeGpu, FakeSlice, h200, t4
 from tests.hardware.machines import HOST
 
 HEAT = pynvml.nvmlClocksEventReasonSwThermalSlowdown
@@ -344,15 +344,15 @@ def test_of_gpus_that_are_as_free_the_newest_is_the_default(driver):
 
 
 def test_the_lines_of_a_device(driver):
-    nvml = driver(t4(used=6 * GIB, utilisation=5, compute=[(4117, 6 * GIB), (4118, GIB)]))
-    nvml.process_names[4117] = "/usr/bin/python"
+    nvml = driver(t4(used=6 * GIB, utilisation=5, compute=[(NOBODY, 6 * GIB), (NOBODY + 1, GIB)]))
+    nvml.process_names[NOBODY] = "/usr/bin/python"
     machine = look()
 
     lines = device_lines(machine.devices[0], recommend(machine.devices[0], cpus=8), machine)
 
     assert lines == [
         "Turing, compute capability 7.5   15 GiB, 9 free   driver 580 CUDA 13.1",
-        "busy 5%   34 °C   77 of 700 W   no throttling   python (pid 4117) has 6.0 GiB, and 1 more",
+        f"busy 5%   34 °C   77 of 700 W   no throttling   python (pid {NOBODY}) has 6.0 GiB, and 1 more",
         "fp16 native   bf16 emulated, slow   TF32 no",
         "use fp16: native here, with loss scaling; bf16 is not",
         "profile older-gpu   batch 32 (a ResNet; 32 to 64 suit it)   workers 7",

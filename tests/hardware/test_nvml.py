@@ -7,12 +7,12 @@ import pynvml
 import pytest
 
 from mptui.hardware.nvml import read_gpus, visible_gpus
-from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
+from tests.hardware.fake_nvml import GIB, NOBODY, FakeGpu, FakeSlice, h200, t4
 
 
 def test_a_gpu_is_told_whole(driver):
-    nvml = driver(h200(used=2 * GIB, utilisation=97, memory_utilisation=61, compute=[(4117, 2 * GIB)]))
-    nvml.process_names[4117] = "/usr/bin/python"
+    nvml = driver(h200(used=2 * GIB, utilisation=97, memory_utilisation=61, compute=[(NOBODY, 2 * GIB)]))
+    nvml.process_names[NOBODY] = "/usr/bin/python"
 
     report = read_gpus()
 
@@ -23,7 +23,7 @@ def test_a_gpu_is_told_whole(driver):
     assert (gpu.power_w, gpu.power_limit_w, gpu.temperature_c) == (77.0, 700.0, 34)
     assert (gpu.sm_clock_mhz, gpu.memory_clock_mhz, gpu.utilisation) == (1980, 3201, 0.97)
     assert gpu.memory_utilisation == 0.61
-    assert [(p.pid, p.command, p.memory) for p in gpu.processes] == [(4117, "python", 2 * GIB)]
+    assert [(p.pid, p.command, p.memory) for p in gpu.processes] == [(NOBODY, "python", 2 * GIB)]
     assert gpu.throttle == []
     assert gpu.mig is False
     assert nvml.users == 0
