@@ -215,8 +215,7 @@ async def test_without_runs_their_room_says_how_data_may_lie(tmp_path, size):
         await until(app, pilot, "a folder for each: DATA/cat/1.jpg, DATA/dog/2.jpg")
         text = frame(app)
     assert "no runs yet: enter leads to the first" in text
-    for words in ("DATA/images/1.jpg with DATA/masks/1.png, of the", "mptui data FOLDER says"):
-        assert (words in text) == (size[1] > 24)
+    assert ("mptui data FOLDER says" in text) == (size[1] > 24)
 
 
 async def test_a_large_screen_without_runs_has_what_a_newcomer_asks_until_there_is_one(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from textual.app import ComposeResult
 from textual.containers import Grid
 from textual.content import Content
-from textual.widgets import Static
+from textual.widget import Widget
 
 from mptui.text import clean
 from mptui.tui.keys import KEYS, display
@@ -73,18 +73,18 @@ def pair_lines(pairs: Pairs, width: int, label: int = _LABEL) -> list[Content]:
     return lines
 
 
-class _Box(Static):
+class _Box(Widget):
     """A framed list of names with what they mean."""
 
     def __init__(self, title: str, pairs: Pairs) -> None:
-        super().__init__(markup=False)
+        super().__init__()
         self.border_title = Content(title)
         self._pairs = pairs
 
-    def on_resize(self) -> None:
-        """Wrap the words in the new width."""
-        lines = pair_lines(self._pairs, self.content_size.width)
-        self.update(Content("\n").join(lines[: self.content_size.height]), layout=False)
+    def render(self) -> Content:
+        """Wrap the words in the width that there is."""
+        width, height = self.content_size
+        return Content("\n").join(pair_lines(self._pairs, width)[:height])
 
 
 class FirstSteps(Grid):
