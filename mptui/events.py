@@ -1,6 +1,7 @@
 """Every event that a run can emit, all that a screen, a file or a tracker knows of the run; and its JSON."""
 
 import functools
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -761,3 +762,8 @@ def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     if is_dataclass(value):
         return {f.name: finite_json(getattr(value, f.name)) for f in fields(value)}
     return value
+
+
+def json_line(document: Mapping[str, object]) -> bytes:
+    """Return a document as a line of JSON; floats that are not finite are refused."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -170,8 +170,13 @@ def size(value: float | None) -> str:
     if 0 < value < 1 << 20:
         return f"{max(1.0, value / (1 << 10)):.0f} KiB"
     if value >= 1 << 30:
-        return f"{value / (1 << 30):.1f} GiB"
+        return f"{gib(value)} GiB"
     return f"{value / (1 << 20):.0f} MiB"
+
+
+def gib(value: float | None) -> str:
+    """Return bytes in GiB, without the unit: 52.1."""
+    return UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -25,7 +25,7 @@ from mptui.registry.own_code import is_own
 from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK, task_for
 from mptui.runs.planning.plan import Request, filled
 from mptui.runs.planning.profile_diff import steps_of_epoch
-from mptui.text import clean, counted
+from mptui.text import clean, counted, gib
 from mptui.tui.work import in_background
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ class Fit:
     @property
     def figure(self) -> str:
         """Describe peak and free memory, if that is known: `1.8 of 22.9 GiB`."""
-        free = "" if self.free is None else f" of {self.free / (1 << 30):.1f}"
-        return f"{self.footprint.total / (1 << 30):.1f}{free} GiB"
+        free = "" if self.free is None else f" of {gib(self.free)}"
+        return f"{gib(self.footprint.total)}{free} GiB"
 
     @property
     def parts(self) -> list[tuple[str, int]]:

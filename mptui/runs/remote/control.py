@@ -19,7 +19,7 @@ from mptui.config.profiles import profile_names
 from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import ConfigError, MptuiError
-from mptui.events import CommandAnswered, Event, Warned
+from mptui.events import CommandAnswered, Event, Warned, json_line
 from mptui.runs.store.lock import is_open_in
 from mptui.text import clean
 
@@ -213,7 +213,7 @@ class ControlServer:
         self._selector.register(connection, selectors.EVENT_READ, client)
         hello = {"protocol": VERSION, "run": self._run.name, "profile": self._profile()}
         hello |= {"presets": self._presets, "given": list(self._given())}
-        self._send(client, _line(hello))
+        self._send(client, json_line(hello))
         self._flush(client)
 
     def _resume_accepting(self) -> None:
@@ -257,7 +257,7 @@ class ControlServer:
             command, argument = self._understood(document)
         except ValueError as error:
             client.note_fault(int(self._clock()))
-            self._send(client, _line({"error": clean(str(error), 200), **answer}))
+            self._send(client, json_line({"error": clean(str(error), 200), **answer}))
             return
         try:
             if not self._may_command() and command not in UNLIMITED:
@@ -267,10 +267,10 @@ class ControlServer:
                 by = "key" if document.get("by") == "key" else "script"
                 self._on_command(command, argument, answer.get("answer", ""), by)
         except MptuiError as error:
-            self._send(client, _line({"error": clean(str(error), 200), **answer}))
+            self._send(client, json_line({"error": clean(str(error), 200), **answer}))
         else:
             if answer:
-                self._send(client, _line({**answer, "state": "asked"}))
+                self._send(client, json_line({**answer, "state": "asked"}))
 
     def _may_command(self) -> bool:
         """Count a command; return whether it is within the limit per second."""
@@ -308,7 +308,7 @@ class ControlServer:
             news, self._news = self._news, None
         for client in list(self._clients):
             if news or (news is not None and not client.waiting):  # else what waits wakes it
-                self._send(client, _line(news))
+                self._send(client, json_line(news))
             self._flush(client)
 
     def _send(self, client: _Client, line: bytes) -> None:
@@ -362,10 +362,6 @@ def _document(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _line(document: Mapping[str, object]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 # Creates and finds the control socket of a run, which only the owner can use

@@ -12,13 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mptui.errors import DiskError
-from mptui.events import SCHEMA_VERSION, Event, Step, to_record
+from mptui.events import SCHEMA_VERSION, Event, Step, json_line, to_record
 from mptui.io.files import cut_torn_line, open_regular, partial_path, write_synced
 from mptui.io.written_files import disk_hint
 from mptui.runs.view.specs import EVENTS, event_of
@@ -90,7 +89,7 @@ class Journal:
 
     def write(self, event: Event) -> None:
         """Append an event, or keep it until the disk is writable; after `close` it is dropped."""
-        self._append(_line(to_record(event)))
+        self._append(json_line(to_record(event)))
 
     def _append(self, line: bytes) -> None:
         with self._lock:
@@ -289,11 +288,7 @@ def _open_copy(path: Path) -> int:
 
 
 def _header() -> bytes:
-    return _line({"event": HEADER, "time": round(time.time(), 3), "step": 0, "version": SCHEMA_VERSION})
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return json_line({"event": HEADER, "time": round(time.time(), 3), "step": 0, "version": SCHEMA_VERSION})
 
 
 def _difference(before: int, after: int) -> str:

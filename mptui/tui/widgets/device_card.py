@@ -443,7 +443,7 @@ def _live(sample: DeviceSample, width: int) -> list[Content]:
     """Return gauges of all values that the device reports, two per line if they fit."""
     columns = 2 if width >= _TWO_COLUMNS else 1
     room = (width - (columns - 1) * len(_BAR_GAP)) // columns - _LABEL - _FIGURE
-    memory = f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB"
+    memory = f"{fmt.gib(sample.memory_used)} of {fmt.gib(sample.memory_total)} GiB"
 
     def gauge(label: str, fraction: float | None, figure: str) -> Content:
         return basics.gauge(label, fraction, figure.rjust(_FIGURE), room, label_width=_LABEL)
@@ -482,10 +482,6 @@ def _people(processes: Sequence[DeviceProcess], width: int) -> Content:
         line = Content(f"{fmt.size(each.memory):>10}  {each.pid:>8}  {who}")
         lines.append(line.truncate(width, ellipsis=True))
     return Content("\n").join(lines)
-
-
-def _gib(value: int | None) -> str:
-    return fmt.UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
 
 
 def _formats(formats: tuple[str, ...]) -> Content:

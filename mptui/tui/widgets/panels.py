@@ -209,11 +209,7 @@ def _memory(sample: DeviceSample) -> str:
     used, own, total = sample.memory_used, sample.memory_own, sample.memory_total
     others = used - own if used is not None and own is not None else None
     free = total - used if used is not None and total is not None else None
-    return f"  ours {_gib(own):>4}   others {_gib(others):>4}   free {_gib(free):>5} GiB"
-
-
-def _gib(value: int | None) -> str:
-    return fmt.UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
+    return f"  ours {fmt.gib(own):>4}   others {fmt.gib(others):>4}   free {fmt.gib(free):>5} GiB"
 
 
 # The panels of the live screen in one line each, for a narrow screen
