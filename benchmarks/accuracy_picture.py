@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, parser_of
-from mptui.lab.report.pictures import CurveLine, Plot, plot_of
+from mptui.lab.report.pictures import CurveLine, SvgPlot, plot_of
 from mptui.registry.tasks import metric_spec
 from mptui.runs.view.history import History
 
@@ -65,7 +65,7 @@ def panel(name: str, document: dict[str, Any], top: int) -> str:
     return "".join([*drawn, framed(plot, top + TOP)])
 
 
-def framed(plot: Plot, top: int) -> str:
+def framed(plot: SvgPlot, top: int) -> str:
     """Returns the curves of a plot at their place, with the labels of both axes."""
     place = f'<svg x="{LEFT}" y="{top}" width="{WIDTH}" height="{HEIGHT}" '
     steps, values = plot.step_labels, plot.value_labels

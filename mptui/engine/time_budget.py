@@ -42,7 +42,7 @@ def assumed_steps(training: TrainingConfig) -> int:
     return max(1, int(read_duration(training.time or "") / ASSUMED_STEP_S))
 
 
-class StepClock:
+class MeasuredTimes:
     """Seconds of a step, and of the end of an epoch, as measured lately."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class TimeBudget(Hook, SyncPart):
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
-        self._times = StepClock()
+        self._times = MeasuredTimes()
         self._planned = 0
         self._told = 0
         self._next_s = 0.0

@@ -203,7 +203,7 @@ class CurveLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class SvgPlot:
     """Curves and their axes.
 
     Attributes:
@@ -223,7 +223,7 @@ class Plot:
     above: str
 
 
-def plot_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> Plot | None:
+def plot_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> SvgPlot | None:
     """Draw a chart; None without values.
 
     Args:
@@ -257,7 +257,7 @@ def plot_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool)
     say = fmt.percent if is_percent(chart) else fmt.figure
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
     shares = _shares()
-    return Plot(
+    return SvgPlot(
         svg=f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(title)}">{grid}{"".join(paths)}</svg>',
         steps=(first, last),
