@@ -55,6 +55,14 @@ def test_words_of_our_own_are_not_names_where_the_field_has_one():
     assert not found
 
 
+def test_a_class_name_that_leaves_its_module_is_there_once():
+    places: dict[str, list[str]] = {}
+    for path in ROOT.glob("mptui/**/*.py"):
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE):
+            places.setdefault(name, []).append(str(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def private_names_of_torch(path):
     """Return the names with an underscore that a module takes of torch; `torch._foreach_…` is documented."""
     attributes = r"(?<![\w.\"'`])(?:torch|nn|dist)(?:\.\w+)*\._(?!_|foreach_)\w+"
