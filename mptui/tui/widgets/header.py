@@ -259,7 +259,10 @@ def _state(view: RunView, now: float, silent_s: float | None = None, *, has_coun
         return Content.styled(f"▲ {word}", "bold $text-warning")
     for alert in view.alerts:
         if alert.tone == "bad":
-            return Content.styled(f"▲ {word}, {alert.code.replace('_', ' ')}", "bold $text-error")
+            told = alert.code.replace("_", " ")
+            return Content.styled(
+                f"▲ {told if phase == 'training' else f'{word}, {told}'}", "bold $text-error"
+            )
     return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")
 
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from mptui import text as fmt
 from mptui.events import DeviceSample, ImagesGenerated, RunFinished
 from mptui.registry.names import LOSS_SCALED
-from mptui.runs.view.numbers import line_of_numbers
+from mptui.runs.view.numbers import line_of_numbers, numbers_of, primary_chart
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.specs import BOUND
 from mptui.runs.view.words import GRADIENT_NORM, Tone, next_command, steps_words, time_words
@@ -241,7 +241,7 @@ _ENDING = 14
 
 
 class ClosingPanel(Panel):
-    """The end of a run, over all its sessions: steps and time, the best, all of what to do next."""
+    """The end of a run, over all its sessions: steps, time and its bound, best and last, what to do next."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("end of the run", id=id)
@@ -253,13 +253,15 @@ class ClosingPanel(Panel):
             return []
         *_, best = view.branch().words
         steps = f"{steps_words(view.step, view.total_steps)} steps"
+        last = [each.words for each in numbers_of(view, primary_chart(view)) if "val " in each.words][:1]
+        bound = [each.plain for each in _verdict(view)[:1] if each.plain]
         lines = [
             _said(
                 ended.status.replace("_", " "),
                 ", ".join([steps, f"{view.skipped_steps:,} skipped", *_returns(view)]),
             ),
-            _said("time", time_words(ended.seconds, ended.total_s)),
-            _said("best", best),
+            _said("time", ", ".join([time_words(ended.seconds, ended.total_s), *bound])),
+            _said("best", ", ".join([best, *(f"{each} at the end" for each in last)])),
             *_next(ended, width),
         ]
         self.styles.height = len(lines) + 2
