@@ -1,4 +1,5 @@
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,15 @@ def test_the_value_that_is_cut_is_said_in_the_next_line_where_signs_are_close():
     rows = ["".join(text for text, _ in row) for row in Drawing(plot, 30, 12).rows()]
     assert rows[1][GUTTER:].startswith("▲ ▲")
     assert rows[2][GUTTER:].startswith("9")
+
+
+def test_the_value_that_is_cut_is_said_beside_its_sign_over_the_noise_of_a_smoothed_curve():
+    noise = random.Random(0)
+    spread = [0.3] * 150 + [0.12] * 170
+    values = [0.4 + 1.8 * math.exp(-i / 60) + noise.gauss(0, each) for i, each in enumerate(spread)]
+    plot = Plot([Series("train", history(values), noisy=True)], fitted=True)
+    rows = ["".join(text for text, _ in row) for row in Drawing(plot, 70, 8).rows()]
+    assert any(f"▲{figure}" in rows[1] for figure in range(10))
 
 
 def test_the_best_and_few_values_are_on_a_fitted_axis():

@@ -583,8 +583,8 @@ class Drawing:
             beside = [(row, column + 1) for column in cells]
             inside = [(row + way, column) for column in cells]
             for near, column in (*beside, *inside):
-                if self._free(near, column, len(said) + 1):
-                    self._write(near, column, said, "axis")
+                if self._free(near, column, len(said) + 1, over="raw"):
+                    self._write(near, column, f"{said} ", "axis")
                     break
 
     def _beyond(self, number: int, way: int) -> list[tuple[float, int]]:
@@ -768,11 +768,14 @@ class Drawing:
         share = (step - self._x0) / (self._x1 - self._x0)
         return int(min(max(share, 0.0) * self._width, self._width - 1))
 
-    def _free(self, row: int, column: int, length: int) -> bool:
+    def _free(self, row: int, column: int, length: int, over: str = "") -> bool:
+        """Whether cells are blank, or of this part, that other words may cover."""
         has_columns = GUTTER <= column <= self._size[0] - length
         if not has_columns or not 1 <= row <= self._height:
             return False
-        return bool((self._codes[row, column : column + length] == ord(" ")).all())
+        cells = row, slice(column, column + length)
+        blank = self._codes[cells] == ord(" ")
+        return bool((blank | (self._parts[cells] == PARTS.index(over)) if over else blank).all())
 
     def _write(self, row: int, column: int, text: str, part: str) -> int:
         """Write as much of `text` as fits; return the column after it."""

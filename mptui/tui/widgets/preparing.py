@@ -143,7 +143,7 @@ class DataPanel(PicturePanel):
             lines += (Content(" " * _GAP).join(parts) for parts in zip(*padded, strict=True))
         self.show_pixels(*strips)
         kind = "" if event.labels else " and masks" if tiles[0].width > tiles[0].height else ""
-        self.retitle(f"data · training images{kind} as the network gets them")
+        self.retitle(f"data · images{kind} as the network gets them")
         return lines[:rows]
 
 
