@@ -644,7 +644,11 @@ def profile_text(
 ) -> str:
     """Write the values that differ from the defaults of a task as TOML, below `comments`, one per line."""
     default = {**values_of(RunConfig()), **(_left_out(config, task) if task else {})}
-    changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
+    for key in TASKS[task].recipe if task else ():  # what is left out of a recipe would be taken from it
+        del default[key]
+    changed = {
+        key: value for key, value in values_of(config).items() if key not in default or value != default[key]
+    }
     head = [f"# {clean(line, limit=1000)}\n" for line in comments]
     return "".join(head) + document_text(description, changed)
 

@@ -159,6 +159,8 @@ TASKS: dict[str, TaskSpec] = {
         recipe={
             "training.optimizer": "adamw",
             "training.lr": 1e-3,
+            "training.lr_batch_size": 64,
+            "training.lr_scaling": "sqrt",
             "training.weight_decay": 0.05,
             "training.warmup_epochs": 1.0,
             "training.clip_grad_norm": 1.0,

@@ -232,6 +232,8 @@ def test_a_network_of_classes_is_learnt_by_a_recipe_unless_another_one_is_meant(
         ("training.optimizer=sgd",),
         ("training.lr=0.1",),
         ("training.optimizer=lion",),
+        ("training.clip_grad_norm=none",),
+        ("training.warmup_epochs=0",),
     ],
 )
 def test_a_saved_profile_is_read_as_what_was_saved(places, tmp_path, sets):

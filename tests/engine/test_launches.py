@@ -5,14 +5,13 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import tomli
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mptui.config.profiles import find_profile
-from mptui.config.schema import GradScalerConfig, TrainingConfig
+from mptui.config.resolve import resolve
+from mptui.config.schema import GradScalerConfig
 from mptui.data import device_cache
 from mptui.data.batch import Batch
 from mptui.data.device_cache import WholeImages, WholePass
@@ -52,8 +51,7 @@ class Launches(TorchDispatchMode):
 
 
 def profile(task):
-    toml = tomli.loads(find_profile("fast").read_text())
-    return TrainingConfig(**{**toml["training"], **toml[task]["training"]})
+    return resolve("fast", task=task, flags={}, sets=(), environ={}).config.training
 
 
 def photos(kind=SampleKind.CLASS):
@@ -74,7 +72,7 @@ def photos(kind=SampleKind.CLASS):
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(
     ("precision", "most"),
-    [("bf16", 30), pytest.param("fp16", 47, marks=pytest.mark.slow)],  # torch's GradScaler takes ten
+    [("bf16", 31), pytest.param("fp16", 48, marks=pytest.mark.slow)],  # torch's GradScaler takes ten
 )
 def test_a_step_of_the_fast_profile_launches_little_beside_the_network(monkeypatch, precision, most):
     monkeypatch.setattr(device_cache, "has_kernel", lambda device: True)

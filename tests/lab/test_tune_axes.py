@@ -107,7 +107,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
     assert "training.batch_size" not in axes_of(tunable(device(), free=twice - 1))
     small = ShortRunResult(SampleSpan(100.0, 1.0), GIB, 1.0, 2.0, wait=0.3, epoch_steps=60, classes=10)
     assert "training.batch_size" not in axes_of(tunable(device()), small)
-    assert "training.batch_size" not in axes_of(tunable(device(), profile=None))
+    assert "training.batch_size" not in axes_of(tunable(device(), "training.lr=1e-3", profile=None))
     asked = {"training.batch_size": ("--batch-size", 64)}
     assert "training.batch_size" not in axes_of(tunable(device(), flags=asked))
 

@@ -1,6 +1,7 @@
 """Automatic choices of a run: measured, reported, recorded, and reused by a resume."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -198,7 +199,8 @@ def test_a_slow_precision_in_a_run_too_short_to_measure_is_warned_of_with_the_kn
     session = decided(card, **{"precision.mode": "fp16", "training.epochs": 3})
 
     assert card.taken == 0
-    assert "times fp32's time (measured with torch" in precision_warnings(session)[0]
+    said = precision_warnings(session)[0]
+    assert re.search(r"times (fp32|bf16)'s time \(.*measured with torch", said)
 
 
 def test_on_a_gpu_that_others_use_nothing_is_measured(decided):

@@ -153,7 +153,7 @@ def batch_of(plan):
         ({"a": 6, "b": 6}, (), (8, 1e-3 / 8**0.5)),
         ({"a": 400, "b": 400}, (), (32, 1e-3 / 2**0.5)),
         ({"a": 640, "b": 640}, (), (64, 1e-3)),
-        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 1e-3)),
+        ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 1e-3 / 4)),
         ({"a": 120, "b": 125}, ("training.lr=0.05",), (64, 0.05)),  # the batch that it is meant for
         ({"a": 120, "b": 125}, ("training.optimizer=sgd",), (8, 0.0125)),
         ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, 1e-3 / 8**0.5)),

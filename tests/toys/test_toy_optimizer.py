@@ -58,7 +58,7 @@ async def test_the_picker_offers_it_and_takes_it(tmp_path):
         await until(app, pilot, "| signum")
         app.screen.query_one(Input).value = ""
         await pilot.press("s", "i", "right", "enter")
-        await until(app, pilot, "signum, 5 epochs of warm-up")
+        await until(app, pilot, "lr         0.1  signum")
     assert SETTINGS["training.optimizer"].choices[-1] == "signum"
 
 

@@ -25,6 +25,7 @@ RUN = {
     **QUIET,
     "model.name": NAME,
     "training.epochs": 2,
+    "training.optimizer": "sgd",
     "training.momentum": 0.0,
     "training.weight_decay": 0.0,
 }

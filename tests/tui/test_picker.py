@@ -44,7 +44,7 @@ async def test_profiles_have_digits_and_are_told_in_words_and_in_values(picker, 
         await pilot.press("1")
         await until(app, pilot, "batch      64")
         screen.query_one("#model", Input).value = "unet"  # which decides about the task
-        await until(app, pilot, "batch      16")
+        await until(app, pilot, "batch      8")
         screen.query_one("#epochs", Input).focus()
         for key, letter in (("tab", "\t"), ("4", "4")):  # in one go: the key goes where the tab leads
             app.post_message(Key(key, letter))

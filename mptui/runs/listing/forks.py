@@ -233,7 +233,7 @@ def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
     folder.mkdir(mode=0o700)
     best = next((each for each in kept_checkpoints(parent) if BEST in each.names), None)
     names = {LAST: checkpoint}
-    if best is not None and best.place <= checkpoint.place:
+    if best is not None and best.step <= checkpoint.step:  # that of the last epoch is written after the end's
         names[BEST] = best
     for name, each in names.items():
         place = folder / each.folder_name
