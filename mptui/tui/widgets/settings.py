@@ -155,7 +155,8 @@ class Outline(Static):
         width = self.content_size.width
         words, memory = in_words(run, device, ranks, samples), _memory(fit, width, samples)
         taken, why = time or ("…", "")
-        words.insert(1 + [label for label, *_ in words].index("epochs"), ("time", taken or "not known", why))
+        time_line = ("time", taken, why) if taken else ("time", why, "")
+        words.insert(1 + [label for label, *_ in words].index("epochs"), time_line)
         if brief:
             lines = [_outline_line(*each) for each in words if each[0] in _BRIEF]
             short = [line.truncate(width, ellipsis=True) for line in (*lines, memory[0])]
