@@ -105,7 +105,7 @@ def expected(
         return time_words(found.seconds), known_from
     used = choose_precision(config.precision.mode, device).used
     network = "your network" if is_own(config.model.name) else config.model.name
-    return "", f"no earlier run of {clean(str(network), 40)} in {used} here"
+    return "", f"no run of {clean(str(network), 40)} in {used} here"
 
 
 def outlook_of_start(

@@ -91,7 +91,10 @@ def told(runs, place):
     ("second", "why"),
     [
         slow({}, "neither settings nor versions differ"),
-        ({"training.lr": 0.0005, "logging.tensorboard": True}, "training.lr 0.001 and 0.0005"),
+        (
+            {"training.lr": 0.0005, "logging.tensorboard": True},
+            "training.lr 0.001 and 0.0005, training.lr_batch_size 64 and unset",
+        ),
         slow({"training.batch_size": 4}, "training.batch_size 8 and 4"),
     ],
 )
@@ -200,7 +203,8 @@ def test_the_command_tells_it_after_the_table_and_in_its_document(runs, capsys):
     made = runs({"training.lr": 0.0005})
     command = ["runs", "compare", *map(str, made), "--where", "--trust-code"]
     assert _exit_code(command, debug=False) == 0
-    assert "reason: training.lr 0.001 and 0.0005\nbatch: shapes/train/1, " in capsys.readouterr().out
+    reason = "training.lr 0.001 and 0.0005, training.lr_batch_size 64 and unset"
+    assert f"reason: {reason}\nbatch: shapes/train/1, " in capsys.readouterr().out
     assert _exit_code([*command, "--json"], debug=False) == 0
     where = json.loads(capsys.readouterr().out)["where"]
     assert (where["bits"], where["rounding"], len(where["samples"])) == (None, None, 8)

@@ -117,7 +117,7 @@ def test_scale_batch_multiplies_batch_and_rate_and_says_so():
     _, fast = scaled(1, profile="fast")
     request, four = scaled(4, profile="fast")
     assert four.batch_size == 4 * fast.batch_size
-    assert scaled_lr(four) == pytest.approx(4 * scaled_lr(fast))
+    assert scaled_lr(four) == pytest.approx(2 * scaled_lr(fast))  # by the root
     assert len(request.notes) == 1, "it warms up"
     for scaling, rate in (("sqrt", 0.2), ("off", 0.1)):
         _, training = scaled(4, "training.lr=0.1", f"training.lr_scaling={scaling}")

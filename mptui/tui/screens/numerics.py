@@ -290,11 +290,13 @@ def _others(event: Numerics) -> Content:
 class _Band:
     """Exponents that float16 treats alike, from `first` on.
 
-    `sign` stands for its name on a ruler, `empty` for its ground where that has no colour.
+    `short` stands for its name on a narrow ruler, `sign` on a narrower one; `empty` for its ground where that
+    has no colour.
     """
 
     first: int
     name: str
+    short: str
     sign: str
     empty: str
     tone: str
@@ -302,10 +304,10 @@ class _Band:
 
 
 _BANDS = (
-    _Band(-(2**30), "zero", "·", "·", "$text-error", "$ground-zero"),
-    _Band(-24, "loses bits", "╌", "╌", "$text-warning", "$ground-loses-bits"),
-    _Band(-14, "exact", "━", " ", "$text-success", "$ground-exact"),
-    _Band(16, "inf", "×", "×", "$series-4", "$ground-inf"),
+    _Band(-(2**30), "zero", "", "·", "·", "$text-error", "$ground-zero"),
+    _Band(-24, "loses bits", "lossy", "╌", "╌", "$text-warning", "$ground-loses-bits"),
+    _Band(-14, "exact", "", "━", " ", "$text-success", "$ground-exact"),
+    _Band(16, "inf", "", "×", "×", "$series-4", "$ground-inf"),
 )
 _LEAST, _MOST = -64, 31
 """Exponents that are drawn; those beyond stand at the edge."""
@@ -392,11 +394,12 @@ class _Axis:
         return shares
 
     def ruler(self) -> list[tuple[str, str]]:
-        """Return the names of the bands, each over its columns where it fits, else its sign."""
-        parts = []
+        """Return the names of the bands, each over its columns where it fits apart, else its sign."""
+        parts: list[tuple[str, str]] = []
         for band, columns in groupby(self.bands()):
             room = self.cells * len(list(columns))
-            parts.append(((band.name if len(band.name) <= room else "").center(room, band.sign), band.tone))
+            name = next((word for word in (band.name, band.short) if len(word) + bool(parts) <= room), "")
+            parts.append((name.center(room, band.sign), band.tone))
         return parts
 
     def heat(self, seen: _SeenByFp16) -> list[tuple[str, str]]:
