@@ -387,7 +387,7 @@ class TrainingConfig(Table):
     """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
     batch_size: Annotated[Count, _OF_LOADER] = 64
     """Samples per batch, of all processes together. Neither it nor the rate set, with few images in class
-    folders: a power of two from 8 on with which an epoch has 16 steps, and the rate in proportion."""
+    folders: a power of two from 8 on with which an epoch has about 16 steps, and the rate in proportion."""
     accumulate: Annotated[Count, _OF_JOB] = 1
     """Batches per optimizer step; the gradient is averaged over all their valid items."""
     lr: Annotated[float, Field(gt=0), replace(_OF_RATE, overridden_by=("guards/nan/ladder/lr_factor",))] = 0.1

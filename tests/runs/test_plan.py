@@ -148,15 +148,15 @@ def batch_of(plan):
 @pytest.mark.parametrize(
     ("folders", "sets", "expected"),
     [
-        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (8, 1e-3 / 8**0.5)),
-        ({"a": 120, "b": 125}, (), (8, 1e-3 / 8**0.5)),  # a fifth is held out
+        ({"train/a": 100, "train/b": 96, "val/a": 2, "val/b": 2}, (), (16, 1e-3 / 2)),
+        ({"a": 120, "b": 125}, (), (16, 1e-3 / 2)),  # a fifth is held out
         ({"a": 6, "b": 6}, (), (8, 1e-3 / 8**0.5)),
         ({"a": 400, "b": 400}, (), (32, 1e-3 / 2**0.5)),
         ({"a": 640, "b": 640}, (), (64, 1e-3)),
         ({"a": 120, "b": 125}, ("training.batch_size=4",), (4, 1e-3 / 4)),
         ({"a": 120, "b": 125}, ("training.lr=0.05",), (64, 0.05)),  # the batch that it is meant for
-        ({"a": 120, "b": 125}, ("training.optimizer=sgd",), (8, 0.0125)),
-        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (8, 1e-3 / 8**0.5)),
+        ({"a": 120, "b": 125}, ("training.optimizer=sgd",), (16, 0.025)),
+        ({"a": 120, "b": 125}, ("model.name=convnext_tiny",), (16, 1e-3 / 2)),
     ],
 )
 def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_path, folders, sets, expected):

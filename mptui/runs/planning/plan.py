@@ -571,8 +571,9 @@ def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | 
 # Chooses the batch for a set of few images, and its rate, where nobody has set either
 # -----------------------------------------------------------------------------------
 
-LEAST_STEPS = 16
-"""Steps of an epoch from which a batch is small enough: with fewer, the rate decays before much is learnt."""
+ENOUGH_STEPS = 16
+"""About how many steps of an epoch suffice: with fewer, the rate decays before much is learnt; with more, an
+epoch takes longer (docs/recipes.md)."""
 SMALLEST_BATCH = 8
 """BatchNorm's statistics of fewer samples are noise (Wu & He 2018, figure 1)."""
 
@@ -589,10 +590,10 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
     usual = config.training.batch_size
     if task != CLASSIFICATION or not all(sources[key].startswith("default") for key in _OPEN):
         return {}
-    count = few_samples(config.data, LEAST_STEPS * usual)
+    count = few_samples(config.data, ENOUGH_STEPS * usual)
     if count is None:
         return {}
-    batch = max(SMALLEST_BATCH, 2 ** int(log2(max(1.0, count / LEAST_STEPS))))
+    batch = max(SMALLEST_BATCH, 2 ** round(log2(max(1.0, count / ENOUGH_STEPS))))
     if batch >= usual:
         return {}
     source = _of_few(count)
