@@ -27,7 +27,7 @@ class ReportOptions(UsedRun):
     )
     format: str = o.option("html", "html|md", "One HTML file that loads nothing, or Markdown.")
     output: Path | None = o.option(
-        None, "FILE", "File to write; default: report.html or report.md.", "--output", "-o"
+        None, "FILE", "File to write; default: report.html or report.md.", "--out", "-o"
     )
 
 
@@ -43,7 +43,7 @@ def report(options: Annotated[ReportOptions, "runs format output force runs_dir"
     kind = _kind(options.format)
     place, files = (
         options.output or Path(f"report.{kind}"),
-        OutputFiles(force=options.force, option="--output"),
+        OutputFiles(force=options.force, option="--out"),
     )
     files.check(place)
     if len(options.runs) > _MOST:

@@ -124,7 +124,7 @@ def test_predictions_are_made_again_and_corrected_ones_are_kept(labelled, segmen
     "command",
     [
         ("export", "RUN", "--out", "there", "--format", "safetensors"),
-        ("report", "RUN", "--output", "there/README.md"),
+        ("report", "RUN", "--out", "there/README.md"),
         ("predict", "RUN", "IMAGES", "--out", "there"),
     ],
     ids=lambda words: words[0],
