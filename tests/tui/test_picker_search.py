@@ -82,21 +82,22 @@ async def test_only_changed_settings_are_listed(picker, environ):
 
 
 @pytest.mark.slow
-async def test_the_list_is_laid_out_once_for_each_width(picker, environ, monkeypatch):
-    rooms, lay_out = [], settings.value_options
+async def test_the_list_is_laid_out_once_for_each_width_and_values(picker, environ, monkeypatch):
+    laid_out, lay_out = [], settings.value_options
 
     def noted(values, room):
-        rooms.append(room)
+        laid_out.append((room, tuple(value for _, value in values)))
         return lay_out(values, room)
 
     monkeypatch.setattr(settings, "value_options", noted)
     async with picker(environ) as (app, pilot, _):
         await until(app, pilot, "no data named")  # shown again, as the data has been looked at
-        assert len(rooms) == len(set(rooms))
+        assert len(laid_out) == len(set(laid_out))
         await pilot.resize_terminal(150, 24)
         await until(app, pilot, SETTINGS["precision.mode"].help[:20])  # the meanings, beside the values
+    rooms = [room for room, _ in laid_out]
     assert rooms[-1] == max(rooms)
-    assert len(rooms) == len(set(rooms))
+    assert len(laid_out) == len(set(laid_out))
 
 
 @pytest.mark.slow

@@ -534,6 +534,7 @@ async def test_the_newest_runs_are_beside_the_chosen_device_where_there_is_room(
     app = MptuiApp(DetectionScreen(scan=quick_scan, runs=RunList(three)), runs=three)
     async with app.run_test(size=(140, 45)) as pilot:
         await until(app, pilot, "minute")
+        await until(app, pilot, "cpu  ")
         heading = next(line for line in frame(app).splitlines() if "recent runs" in line)
         assert "cpu  " in heading
 
