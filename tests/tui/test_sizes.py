@@ -160,12 +160,12 @@ async def test_without_colours_shapes_tell_the_focus_and_the_parts_of_a_step(mon
 
 
 @pytest.mark.slow
-async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours(stage):
-    async with stage.live(demo_source(), (80, 24)) as (app, pilot):
+async def test_words_in_the_accent_colour_are_legible_on_the_chosen_line_in_sixteen_colours(picker, environ):
+    async with picker(environ) as (app, pilot, _):
         app.theme = "ansi"
-        await pilot.press("slash")
         await pilot.pause()
-        chosen = app.screen.query_one(OptionList).get_visual_style("option-list--option-highlighted")
+        listed = app.screen.query_one("#values", OptionList)
+        chosen = listed.get_visual_style("option-list--option-highlighted")
         # the background of the terminal is legible with all colours of words
         assert chosen.background == Color.parse("ansi_default")
         assert chosen.underline
