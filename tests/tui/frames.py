@@ -40,13 +40,17 @@ async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
 
 
 async def seen(app, pilot, words) -> bool:
-    """Wait for `words`, such as those of a notification or of the next poll; return whether they appear."""
+    """Wait for `words`, such as those of a notification or of the next poll; return whether they appear.
+
+    What came with the words is there, too: a widget may have them before its neighbours are laid out.
+    """
     deadline, wait_s = time.monotonic() + DEADLINE_S, 0.01
     while not shown(app, words):
         if time.monotonic() > deadline:
             return False
         await pilot.pause(wait_s)
         wait_s = min(1.3 * wait_s, 0.1)  # a look takes milliseconds
+    await pilot.pause()
     return True
 
 
