@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from textual.widgets import Static
 
+from mptui.data.pictures import SEAM, VOID, bright
 from mptui.events import ImagesGenerated, PhaseChanged, RunFinished, Warned
 from mptui.runs.store import pictures
 from mptui.runs.store.index import from_document, to_document
@@ -121,3 +122,29 @@ async def test_the_log_can_be_read_meanwhile(stage):
         assert "╭─ log" in frame(app)
         await pilot.press("l")
         assert "✓ layout" in frame(app)
+
+
+async def test_masks_in_sixteen_colours_have_those_of_classes_alone(stage, tmp_path, monkeypatch):
+    tile = np.zeros((64, 64 + SEAM + 64, 3), np.uint8)
+    tile[:, :64], tile[:, 64:66] = 200, 128
+    tile[::2, 64 + SEAM :] = bright(["background", "tissue"])[1]  # of single pixels, which scaling mixes
+    tile[:, -16:] = VOID
+    path = pictures.write_data(tmp_path, [tile] * 4)
+    source = MemorySource(
+        [
+            *preparation(),
+            ImagesGenerated(time=START + 5, epoch=0, path=path, images=4, seconds=0.1, what="data"),
+        ]
+    )
+    source.run = tmp_path
+    async with stage.live(source, (80, 24)) as (app, pilot):
+        monkeypatch.setattr(type(app.console), "color_system", "standard")
+        await pilot.resize_terminal(120, 35)  # drawn anew
+        await pilot.pause()
+        first, *_ = app.screen.query("DataPanel > *")
+        lines = [first.render_line(y) for y in range(first.size.height - 1)]
+        cells = [each.style for line in lines for each in line if each.text.strip()]
+        colours = {tuple(colour.triplet) for each in cells for colour in (each.color, each.bgcolor) if colour}
+    assert {(85, 255, 255), (170, 170, 170)} <= colours
+    seam_and_image = {colour for colour in colours if len({*colour}) == 1}
+    assert colours - seam_and_image == {(85, 255, 255)}

@@ -2,13 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.content import Content
 
 from mptui import text as fmt
+from mptui.data.pictures import SEAM
 from mptui.events import ImagesGenerated
 from mptui.runs.store.pictures import FOLDER
 from mptui.runs.view.run_view import RunView
@@ -17,6 +18,7 @@ from mptui.text import clean
 from mptui.tui.run_source import RunSource
 from mptui.tui.widgets.basics import Lines, Panel
 from mptui.tui.widgets.panels import PicturePanel, fitted, opened_picture
+from mptui.tui.widgets.sixteen import Colour, in_legend
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -131,7 +133,7 @@ class DataPanel(PicturePanel):
         strips: list[tuple[int, Image]] = []
         for first in range(0, count, columns):
             size = (tile * self.cell[0], down * self.cell[1])
-            shown = [fitted(each, *size) for each in tiles[first : first + columns]]
+            shown = [self._scaled(each, event, size) for each in tiles[first : first + columns]]
             if self.graphics is None:
                 drawn = [self.blocks(each) for each in shown]
             else:
@@ -142,9 +144,28 @@ class DataPanel(PicturePanel):
             padded = [[line.truncate(tile, ellipsis=True, pad=True) for line in block] for block in drawn]
             lines += (Content(" " * _GAP).join(parts) for parts in zip(*padded, strict=True))
         self.show_pixels(*strips)
-        kind = "" if event.labels else " and masks" if tiles[0].width > tiles[0].height else ""
+        kind = " and masks" if _has_mask(tiles[0], event) else ""
         self.retitle(f"data · images{kind} as the network gets them")
         return lines[:rows]
+
+    def _scaled(self, tile: "Image", event: ImagesGenerated, size: tuple[int, int]) -> "Image":
+        """Scale an image to fit; in sixteen colours the mask beside it has those of its classes alone."""
+        scaled = fitted(tile, *size)
+        if self.in_sixteen and _has_mask(tile, event):
+            across = (tile.width - SEAM) // 2
+            mask = tile.crop((tile.width - across, 0, tile.width, tile.height))
+            legend = [cast("Colour", colour) for _, colour in mask.getcolors(_MOST_CLASSES) or ()]
+            box = scaled.width * (tile.width - across) // tile.width, 0, scaled.width, scaled.height
+            if legend:
+                scaled.paste(in_legend(scaled.crop(box), legend), box)
+        return scaled
+
+
+_MOST_CLASSES = 256
+
+
+def _has_mask(tile: "Image", event: ImagesGenerated) -> bool:
+    return not event.labels and tile.width > tile.height
 
 
 def _scale(tile: "Image", columns: int, count: int, width: int, rows: int, caption: int) -> float:

@@ -19,6 +19,7 @@ from mptui.text import clean
 from mptui.tui.terminal.graphics import sign_of
 from mptui.tui.widgets.basics import Lines, bar, fit
 from mptui.tui.widgets.panels import PicturePanel, fitted, opened_picture
+from mptui.tui.widgets.sixteen import Colour, in_legend, sixteen_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -539,24 +540,13 @@ def _parts_named(parts: Sequence[str], across: int) -> Content:
     return Content.styled("".join(names), "$quiet")
 
 
-_Colour = tuple[int, int, int]
-
-_SIXTEEN: Sequence[_Colour] = (
-    *((85, 255, 255), (170, 85, 0), (85, 255, 85), (255, 255, 85), (255, 85, 255), (255, 85, 85)),
-    *((85, 85, 255), (0, 170, 170), (170, 0, 170), (0, 170, 0), (0, 0, 170), (170, 0, 0)),
-)
-"""Colours of classes among sixteen, as Rich knows them: the first ones look like those of `bright`."""
-_SIXTEEN_OF = {HIT: (85, 85, 255), MISSED: (170, 85, 0), EXTRA: (255, 255, 255), VOID: (170, 170, 170)}
-
-
-def _class_colours(record: PictureRecord, *, in_sixteen: bool) -> list[_Colour]:
+def _class_colours(record: PictureRecord) -> list[Colour]:
     """Return the colour of each class in pictures."""
     known = bright(record.classes).tolist()
-    colours: list[_Colour] = [(red, green, blue) for red, green, blue in known[: len(record.classes)]]
-    if not in_sixteen:
-        return colours
-    numbers = range(len(colours)) if any(colours[0]) else range(-1, len(colours) - 1)  # a background is black
-    return [_SIXTEEN[number % len(_SIXTEEN)] if number >= 0 else colours[0] for number in numbers]
+    return [(red, green, blue) for red, green, blue in known[: len(record.classes)]]
+
+
+_MOST_COLOURS = 1 << 24
 
 
 def _take_sixteen(scaled: "Image", picture: "Image", record: PictureRecord, parts: Sequence[str]) -> None:
@@ -564,9 +554,7 @@ def _take_sixteen(scaled: "Image", picture: "Image", record: PictureRecord, part
 
     Those that scaling has mixed would be greys.
     """
-    own, shown = (_class_colours(record, in_sixteen=each) for each in (False, True))
-    classes = list(zip(own, shown, strict=True))
-    errors = [((0, 0, 0), (0, 0, 0)), *((each, _SIXTEEN_OF[each]) for each in (HIT, MISSED, EXTRA))]
+    classes, errors = _class_colours(record), [(0, 0, 0), HIT, MISSED, EXTRA]
     parts = [part for part in parts if part in _parts(record)]
     scale, step = scaled.width / picture.width, (picture.width + SEAM) / len(parts)
     for number, part in enumerate(parts):
@@ -575,25 +563,10 @@ def _take_sixteen(scaled: "Image", picture: "Image", record: PictureRecord, part
         whole = picture.crop((round(number * step), 0, round((number + 1) * step) - SEAM, picture.height))
         is_void = any(colour == VOID for _, colour in whole.getcolors(_MOST_COLOURS) or ())
         legend = errors if part == "errors" else classes
-        legend = [*legend, (VOID, _SIXTEEN_OF[VOID])] if is_void else legend
+        legend = [*legend, VOID] if is_void else legend
         # within the seams
         box = math.ceil(scale * number * step), 0, int(scale * ((number + 1) * step - SEAM)), scaled.height
-        scaled.paste(_in_legend(scaled.crop(box), legend), box)
-
-
-def _in_legend(pixels: "Image", legend: Sequence[tuple[_Colour, _Colour]]) -> "Image":
-    """Return pixels in the second colour of the pair of which the first is the nearest."""
-    from PIL import Image
-
-    own, shown = Image.new("P", (1, 1)), [value for _, second in legend for value in second]
-    padded = [first for first, _ in legend] + [legend[0][0]] * (_PALETTE - len(legend))
-    own.putpalette([value for colour in padded for value in colour])
-    numbers = pixels.quantize(palette=own, dither=Image.Dither.NONE)
-    numbers.putpalette(shown + shown[:3] * (_PALETTE - len(legend)))
-    return numbers.convert("RGB")
-
-
-_PALETTE, _MOST_COLOURS = 256, 1 << 24
+        scaled.paste(in_legend(scaled.crop(box), legend), box)
 
 
 def _legend(
@@ -606,12 +579,13 @@ def _legend(
     """Return the lines with the colours of errors and of classes, or their signs; none without masks."""
     if not _has_masks(samples):
         return []
-    classes = zip(record.classes, _class_colours(record, in_sixteen=in_sixteen), strict=True)
+    classes = zip(record.classes, _class_colours(record), strict=True)
     names = [(clean(name, 20), colour) for name, colour in classes]
     errors = [("hit", HIT), ("missed", MISSED), ("extra", EXTRA)] if record.version > 1 else []
     keys = [errors, [*names, ("ignored", VOID)]][not errors :]
-    given = _SIXTEEN_OF if in_sixteen else {}
-    return [_key([(name, given.get(colour, colour)) for name, colour in key], in_signs) for key in keys]
+    if in_sixteen:
+        keys = [[(name, sixteen_of(colour)) for name, colour in key] for key in keys]
+    return [_key(key, in_signs) for key in keys]
 
 
 def _key(names: Sequence[tuple[str, Sequence[int]]], in_signs: bool) -> Content:
