@@ -20,7 +20,7 @@ _PALETTE = 256
 
 
 def sixteen_of(colour: Colour) -> Colour:
-    """Return the colour among sixteen for that of a class or of an error in pictures; others stay as they are."""
+    """Return the colour among sixteen of a class or an error in pictures; others stay as they are."""
     return _by_colour().get(colour, colour)
 
 
