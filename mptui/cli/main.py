@@ -68,7 +68,12 @@ def mptui(
     return _open_tui(isolate, trust_code) if ctx.invoked_subcommand is None else 0
 
 
-def _add(heading: str, *commands: Callable[..., int | None], **settings: Any) -> None:  # noqa: ANN401 - typer's own
+def add_commands(
+    heading: str,
+    *commands: Callable[..., int | None],
+    **settings: Any,  # noqa: ANN401 - typer's own
+) -> None:
+    """Add commands, in the help under a heading; their options are those of their `Options`."""
     for each in commands:
         app.command(cls=HeadedCommand, rich_help_panel=heading, **settings)(command(each))
 
@@ -76,19 +81,19 @@ def _add(heading: str, *commands: Callable[..., int | None], **settings: Any) ->
 _ANY_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FIRST, _TRAIN, _LOOK, _MEASURE, _USE = "First", "Train", "Look", "Measure", "Use"
 
-_add(_FIRST, detect.detect, run.run, attach.attach, stop.stop, resume.resume)
+add_commands(_FIRST, detect.detect, run.run, attach.attach, stop.stop, resume.resume)
 app.add_typer(runs.runs, rich_help_panel=_FIRST)
-_add(
+add_commands(
     _TRAIN,
     slurm.slurm,
     context_settings=_ANY_FLAGS,
     options_metavar="[OPTIONS] [FLAGS OF mptui run]",
 )
-_add(_TRAIN, prepare.prepare, sync.sync)
-_add(_LOOK, doctor.doctor, data.data, monitor.monitor, learn.learn)
+add_commands(_TRAIN, prepare.prepare, sync.sync)
+add_commands(_LOOK, doctor.doctor, data.data, monitor.monitor, learn.learn)
 app.add_typer(profiles.profiles, rich_help_panel=_LOOK)
-_add(_MEASURE, bench.bench, tune.tune, check_amp.check_amp, parity.parity, memory.memory)
-_add(_USE, evaluate.evaluate, predict.predict, sample.sample, export.export, report.report)
+add_commands(_MEASURE, bench.bench, tune.tune, check_amp.check_amp, parity.parity, memory.memory)
+add_commands(_USE, evaluate.evaluate, predict.predict, sample.sample, export.export, report.report)
 
 
 # Words of earlier versions

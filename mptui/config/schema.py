@@ -7,7 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from mptui.registry.names import Interpolation, NoiseSchedule, Prediction, SampleKind, SamplingMethod
+from mptui.registry.names import (
+    Interpolation,
+    NoiseSchedule,
+    NumericsMode,
+    Prediction,
+    SampleKind,
+    SamplingMethod,
+)
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
 from mptui.registry.scope import (
@@ -119,7 +126,7 @@ Freeze = Literal["backbone"] | list[str] | None
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
-NumericsMode = Literal["off", "summary", "full"]
+
 _OF_GRIDS = beside("sampling.count", "above 0", bool)
 _OF_ROLLBACK = beside("guards.on_nan", "rollback", lambda act: act == "rollback", said=True)
 _OF_RECOVERY = beside("guards.on_nan", "rollback or stop", lambda act: act != "ignore", said=True)

@@ -2,7 +2,6 @@
 
 from typing import get_args
 
-from mptui.config.schema import NumericsMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
 from mptui.engine.epochs import report, validate
@@ -15,6 +14,8 @@ from mptui.engine.progress import limit_memory, set_switches
 from mptui.engine.ranks.group import Ranks
 from mptui.errors import ConfigError, DiskError, RankError, RunDirectoryError
 from mptui.events import CommandAnswered, Paused, PrecisionChanged, PresetSwitched, Recovered, Resumed
+from mptui.registry.commands import COMMANDS
+from mptui.registry.names import NumericsMode
 from mptui.text import clean
 
 # Executes commands of a user or another process between two optimizer steps
@@ -23,27 +24,15 @@ from mptui.text import clean
 PAUSE_POLL_S = 1.0
 """Timeout of a wait for a command while paused; a command or a stop request ends the wait at once."""
 
-_NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMode)}
-
 
 def execute(context: TrainContext, command: Command) -> None:
     """Execute `command`, and report its result."""
-    name = command.name
     _answer(context, command, "taken")
-    if name == "pause":
-        _pause(context, command.by)
-    elif name == "checkpoint":
-        context.save("asked")
-    elif name == "validate":
-        _validate(context)
-    elif name == "numerics":
-        monitor = context.hooks["numerics"]
-        assert isinstance(monitor, NumericsMonitor)
-        monitor.ask(_NUMERICS.get(command.argument or ""))
-    elif name in {"preset", "set", "undo"} and (refusal := switch(context, command)) is not None:
+    refusal = COMMANDS[command.name].execute(context, command)
+    if refusal is None:
+        _answer(context, command, "done")
+    else:
         _answer(context, command, "refused", refusal)
-        return
-    _answer(context, command, "done")
 
 
 def _answer(context: TrainContext, command: Command, state: str, detail: str = "") -> None:
@@ -59,7 +48,15 @@ def _answer(context: TrainContext, command: Command, state: str, detail: str = "
     )
 
 
-def _validate(context: TrainContext) -> None:
+def set_numerics(context: TrainContext, mode: str | None) -> None:
+    """Probe numerics in this mode from the next step on; None: as configured."""
+    monitor = context.hooks["numerics"]
+    assert isinstance(monitor, NumericsMonitor)
+    monitor.ask(next((each for each in get_args(NumericsMode) if each == mode), None))
+
+
+def validate_now(context: TrainContext) -> None:
+    """Validate between two steps; the best epoch stays as it is."""
     before = context.phase
     measured = validate(context)
     report(context, measured, context.state.cursor.epoch + 1, best=False)
@@ -67,7 +64,7 @@ def _validate(context: TrainContext) -> None:
     context.reporter.restart_clock()
 
 
-def _pause(context: TrainContext, by: str) -> None:
+def pause(context: TrainContext, by: str) -> None:
     """Block until a command resumes or stops the run."""
     context.reporter.flush(wait=True)
     before = context.phase

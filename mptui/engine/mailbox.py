@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command from a key, a signal or a socket: one of COMMANDS, some with an argument.
+    """A command from a key, a signal or a socket: one of `COMMANDS` (`mptui.registry.commands`).
 
     `id` is the one that its client gave it; "": none did. `by`: who asks, as `CommandAnswered.by`.
     """
@@ -18,9 +18,6 @@ class Command:
     argument: str | None = None
     id: str = ""
     by: str = ""
-
-
-COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "undo", "numerics")
 
 
 INSIST_S = 1.0

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from mptui.config.schema import NumericsMode
 from mptui.engine import spectrum
 from mptui.engine.compile import eagerly
 from mptui.engine.context import TrainContext
@@ -21,7 +20,7 @@ from mptui.engine.reporting.step_time import HostCopy, Moment
 from mptui.engine.spectrum import Part, PartStatistics, Spectrum, rank
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 from mptui.models.layers import recomputing
-from mptui.registry.names import LOSS_SCALED
+from mptui.registry.names import LOSS_SCALED, NumericsMode
 from mptui.torch_private import DropoutNd, floats_in
 
 # A probe of one step: module hooks that count values, and are removed when the step ends

@@ -64,6 +64,13 @@ LONG_NAMES = {**{name: mode for mode, name in SIXTEEN_BIT.items()}, "float32": "
 """Torch's names of the formats, which settings accept."""
 
 
+# What a probe of numerics looks at, as a setting and a command name it
+# --------------------------------------------------------------------
+
+NumericsMode = Literal["off", "summary", "full"]
+"""off: nothing; summary: samples of the values; full: all values."""
+
+
 # What a dataset may hold, and how its images are resampled
 # ---------------------------------------------------------
 

@@ -19,6 +19,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from mptui.io.files import read_regular
+from mptui.registry.commands import COMMANDS
 from mptui.text import clean
 
 # The table of all keys, from which bindings, footer, help and palette are built
@@ -72,6 +73,13 @@ class BoundKey:
 
 _ALL = 1_000_000
 """More lines than any list has."""
+
+
+def command_keys() -> Iterator[BoundKey]:
+    """Yield the keys of the live screen that send a command without a question."""
+    for name, spec in COMMANDS.items():
+        if spec.key:
+            yield BoundKey(f"live.{name}", spec.key, f"command('{name}')", spec.help, name, when="going")
 
 
 KEYS: tuple[BoundKey, ...] = (
@@ -150,17 +158,7 @@ KEYS: tuple[BoundKey, ...] = (
     BoundKey("live.page", "tab", "next_page", "next panel", "panels"),
     BoundKey("live.ranks", "R", "ranks", "ranks: the processes of the run", "ranks", when="several"),
     BoundKey("live.stop", "x", "stop", "save and stop; twice: don't ask", "stop", when="going"),
-    BoundKey(
-        "live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"
-    ),
-    BoundKey(
-        "live.validate",
-        "v",
-        "command('validate')",
-        "validate now",
-        "validate",
-        when="going",
-    ),
+    *command_keys(),
     BoundKey(
         "live.resume",
         "r",

@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mptui.config.profiles import profile_names
-from mptui.config.schema import NumericsMode
-from mptui.engine.mailbox import COMMANDS
 from mptui.errors import ConfigError, MptuiError
 from mptui.events import CommandAnswered, Event, Warned, json_line
+from mptui.registry.commands import COMMANDS, command_of
 from mptui.runs.store.lock import is_open_in
 from mptui.text import clean
 
@@ -50,11 +49,7 @@ BEHIND_LIMIT = 1 << 16
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
-UNLIMITED = frozenset({"stop", "checkpoint"})
-"""Commands that no number of others may keep from a run: without them, its steps would be lost."""
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
-NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
 """Invalid lines in a second at which a client is disconnected; a held key repeats a valid one."""
 
@@ -254,16 +249,17 @@ class ControlServer:
         id = document.get("id")
         answer = {"answer": id} if isinstance(id, str) and _ID.fullmatch(id) else {}
         try:
-            command, argument = self._understood(document)
+            command, argument = command_of(document.get("command"), document.get("argument"), self._presets)
         except ValueError as error:
             client.note_fault(int(self._clock()))
             self._send(client, json_line({"error": clean(str(error), 200), **answer}))
             return
         try:
-            if not self._may_command() and command not in UNLIMITED:
+            is_save = COMMANDS[command].is_save
+            if not self._may_command() and not is_save:
                 raise ConfigError("too many commands at once", hint="wait a second")
             if self._commands <= COMMANDS_A_SECOND or command not in self._under_way:
-                self._under_way |= {command} & UNLIMITED
+                self._under_way |= {command} if is_save else set()
                 by = "key" if document.get("by") == "key" else "script"
                 self._on_command(command, argument, answer.get("answer", ""), by)
         except MptuiError as error:
@@ -280,27 +276,6 @@ class ControlServer:
             self._commands = 0
         self._commands += 1
         return self._commands <= COMMANDS_A_SECOND
-
-    def _understood(self, document: Mapping[str, object]) -> tuple[str, str | None]:
-        """Return the command and its argument of a line.
-
-        Raises:
-            ValueError: It is not a valid command.
-        """
-        if document.get("command") not in COMMANDS:
-            raise ValueError(f"unknown command; available: {', '.join(COMMANDS)}")
-        command, argument = str(document["command"]), document.get("argument")
-        if command == "numerics":
-            return command, argument if isinstance(argument, str) and argument in NUMERICS else None
-        if command == "set":
-            if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
-                raise ValueError("not a setting; write it as table.key=value")
-            return command, argument
-        if command != "preset":
-            return command, None
-        if not isinstance(argument, str) or argument not in self._presets:
-            raise ValueError(f"no such profile; available: {', '.join(self._presets)}")
-        return command, argument
 
     def _deliver(self) -> None:
         """Wake all clients if there is something new, and send what waits."""

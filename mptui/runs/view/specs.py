@@ -41,6 +41,7 @@ from mptui.events import (
     Warned,
     from_record,
 )
+from mptui.registry.commands import COMMANDS
 from mptui.registry.names import SIXTEEN_BIT, SampleKind
 from mptui.registry.tasks import TASKS, VAL_LOSS, metric_spec, metric_word
 from mptui.runs.view import doubts
@@ -535,10 +536,6 @@ def _advice_lines(event: Advice) -> list[str]:
     return [f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")]
 
 
-_COMMANDS = {"preset": "profile"}
-"""Words of commands that are called otherwise in files."""
-
-
 def _answer(view: ViewState, event: CommandAnswered) -> None:
     """Log a command in one line that grows: requested … accepted at step N, done."""
     asked = f"requested by {clean(event.by, 40)} …" if event.by else "requested …"
@@ -551,7 +548,9 @@ def _answer(view: ViewState, event: CommandAnswered) -> None:
     if line is None or event.state == "asked":
         if event.detail and event.state == "asked":
             words = f"{event.detail} {words}"
-        line = LogLine(event.time, clean(f"{_COMMANDS.get(event.command, event.command)} {words}"))
+        known = COMMANDS.get(event.command)  # not in the journal of another version
+        title = (known and known.title) or event.command
+        line = LogLine(event.time, clean(f"{title} {words}"))
         view.log.append(line)
         view.commands[event.command] = line
     else:
