@@ -11,7 +11,16 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from mptui.events import CheckpointSaved, Paused, Resumed, to_record
 from mptui.runs.store.journal import NAME
 from mptui.tui.widgets.ribbon import FEWER_LANES, LANES, Ribbon, signs
-from tests.tui.events import MemorySource, beginning, demo, demo_source, finished, step_event
+from tests.tui.events import (
+    START,
+    MemorySource,
+    beginning,
+    demo,
+    demo_source,
+    finished,
+    run_started,
+    step_event,
+)
 from tests.tui.frames import frame, put, seen
 
 ENDED = replace(finished(), time=demo()[-1].time + 1)
@@ -152,6 +161,13 @@ async def test_each_state_has_a_sign_of_its_own_without_colours(stage):
         await pilot.press("question_mark")
         assert await seen(app, pilot, "║  paused")
         assert all(words in frame(app) for _, words in signs(ascii_only=False))
+
+
+async def test_the_lane_of_the_loss_scale_says_where_none_is_needed(stage, chance):
+    started = run_started(precision="bf16")
+    steps = [step_event(12 * n, START + 60 * n, chance, loss_scale=None) for n in range(1, 9)]
+    async with stage.live(MemorySource([started, *steps]), (140, 45)) as (app, _):
+        assert _line_of(app, "scale").split() == ["scale", "not", "needed", "in", "bf16"]
 
 
 async def test_in_ascii_each_state_has_a_letter_which_is_explained(stage):

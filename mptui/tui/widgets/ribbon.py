@@ -9,6 +9,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from mptui.registry.names import LOSS_SCALED
 from mptui.runs.view.history import (
     STATES,
     Floats,
@@ -243,7 +244,12 @@ def _numbers(columns: TimeColumns) -> list[Cell]:
 
 
 def _scales(columns: TimeColumns) -> list[Cell]:
-    """Return the loss scale as bars of its powers of two, and an x for skipped steps."""
+    """Return the loss scale as bars of its powers of two, and an x for skipped steps; or why there is none."""
+    newest = next((name for name in reversed(columns.precision) if name), "")
+    has_none = newest and newest not in LOSS_SCALED and not np.isfinite(columns.scale).any()
+    if has_none and not columns.skipped.any():
+        words = f"not needed in {newest}".ljust(len(columns.precision))
+        return [(sign, "quiet") for sign in words]
     with np.errstate(divide="ignore", invalid="ignore"):
         powers = np.log2(columns.scale)
     known = powers[np.isfinite(powers)]
