@@ -244,7 +244,7 @@ def _numbers(columns: TimeColumns) -> list[Cell]:
 
 
 def _scales(columns: TimeColumns) -> list[Cell]:
-    """Return the loss scale as bars of its powers of two, and an x for skipped steps; or why there is none."""
+    """Return the loss scale as bars of its powers of two and x for skipped steps, or why there is none."""
     newest = next((name for name in reversed(columns.precision) if name), "")
     has_none = newest and newest not in LOSS_SCALED and not np.isfinite(columns.scale).any()
     if has_none and not columns.skipped.any():
