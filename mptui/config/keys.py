@@ -244,6 +244,8 @@ def unknown_setting(written: str) -> str:
 # Checks a profile against the schema and reports all faults at once, each with its line
 # --------------------------------------------------------------------------------------
 
+MEANT = "defaults"
+"""Table of run.toml with what its unset settings and defaults mean."""
 VERSION = 1
 """Format version of profiles and run.toml; a file without one has version 1."""
 
@@ -258,6 +260,8 @@ class Profile:
     by_task: dict[str, dict[str, Any]] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
     """The settings of earlier versions that it has."""
+    meant: dict[str, Any] = field(default_factory=dict)
+    """What the settings mean that it leaves to a default: of the file of a run."""
 
 
 def read_profile(path: Path) -> tuple[Profile, list[str]]:
@@ -273,7 +277,8 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
     profile = Profile(
         path,
         description=reader.description(document.pop("description", "")),
-        by_task={task: reader.task_tables(task, document.pop(task)) for task in TASKS if task in document},
+        meant=reader.tables_of(MEANT, document.pop(MEANT, None)),
+        by_task={task: reader.tables_of(task, document.pop(task)) for task in TASKS if task in document},
         values=reader.table(document, RunConfig, ()),
         retired=reader.retired,
     )
@@ -336,10 +341,11 @@ class _Reader:
         self.faults.append((("description",), f"description = {shown(value)}: must be text in quotes"))
         return ""
 
-    def task_tables(self, task: str, tables: object) -> dict[str, Any]:
+    def tables_of(self, name: str, tables: object) -> dict[str, Any]:
+        """Return the values of the tables below a task, or below `MEANT`."""
         if isinstance(tables, dict | None):
-            return self.table(tables or {}, RunConfig, (task,))
-        self.faults.append(((task,), f"{task} = {shown(tables)}: must be a table"))
+            return self.table(tables or {}, RunConfig, (name,))
+        self.faults.append(((name,), f"{name} = {shown(tables)}: must be a table"))
         return {}
 
     def table(self, values: Mapping[str, Any], table: type[Table], place: Keys) -> dict[str, Any]:
@@ -349,7 +355,7 @@ class _Reader:
             keys = (*place, name)
             known = table.model_fields.get(name)
             inner = known and subtable(known)
-            dotted = ".".join(keys[1:] if keys[0] in TASKS else keys)
+            dotted = ".".join(keys[1:] if keys[0] in {*TASKS, MEANT} else keys)
             if inner and isinstance(value, dict | None):  # None: a table of YAML without keys
                 flat |= self.table(value or {}, inner, keys)
             elif inner:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from mptui.config.documents import SUFFIXES, read_document
 from mptui.config.keys import (
+    MEANT,
     RETIRED,
     SETTINGS,
     TABLES,
@@ -33,7 +34,9 @@ from mptui.config.keys import (
     training_of,
     unknown_setting,
     value_of,
+    with_values,
 )
+from mptui.config.meant import FORMER_VIEWS, VIEWS, is_former, meanings
 from mptui.config.profiles import built_in, find_profile, is_built_in, is_ours, user_folder
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError, DiskError
@@ -312,6 +315,11 @@ def resolve(
         sources |= dict.fromkeys(dropped, "default")
     if task:
         _refuse_impossible(config, sources, task)
+    if file and task:
+        began = _as_it_began(file, config, sources, task)
+        config = with_values(config, began)
+        sources |= dict.fromkeys(began, f"profile {name}, as the run began")
+        notes += _notes_on_defaults(file, config, sources, task, began)
     retired = dict.fromkeys(file.retired if file else ())
     notes += [f"{key} of profile {name} is ignored: {RETIRED[key]}" for key in retired]
     return Resolved(config, sources, name, task, tuple(notes))
@@ -337,6 +345,39 @@ def check_profile(profile: str, environ: Mapping[str, str]) -> None:
 def _records_run(file: Profile) -> bool:
     """Whether a file records all settings of a run, but for those that are unset."""
     return len(file.values) >= _RECORDED_SETTINGS
+
+
+def _as_it_began(file: Profile, config: RunConfig, sources: Mapping[str, str], task: str) -> dict[str, Any]:
+    """Return what the defaults of a run meant when it began, where they mean something else by now."""
+    same_optimizer = config.training.optimizer == file.values.get(_OPTIMIZER)
+    now = meanings(config, task)
+    return {
+        key: value
+        for key, value in file.meant.items()
+        if key in now
+        and now[key] != value
+        and sources[key].startswith(_NOT_GIVEN)
+        and (same_optimizer or not _is_of_optimizer(key))
+    }
+
+
+def _notes_on_defaults(
+    file: Profile, config: RunConfig, sources: Mapping[str, str], task: str, began: Mapping[str, Any]
+) -> list[str]:
+    """Return a line for each default of a run that is another one by now, or was and isn't recorded."""
+    notes = [
+        f"{key} = {json.dumps(value)}, which was the default when this run began; "
+        f"--set {key}={'default' if key == VIEWS else UNSET} takes today's"
+        for key, value in began.items()
+    ]
+    is_unrecorded = _records_run(file) and VIEWS not in file.meant and sources[VIEWS].startswith("profile ")
+    if is_unrecorded and is_former(config, task):
+        views = json.dumps(FORMER_VIEWS)
+        notes.append(
+            f"{VIEWS} = default: earlier versions turned images with masks and mirrored them top to bottom, "
+            f"too, and this run does not record what it began with; --set {VIEWS}='{views}' keeps that"
+        )
+    return notes
 
 
 def _layer(values: Mapping[str, Any], source: str) -> Layer:
@@ -552,10 +593,16 @@ def _of_a_like_task(source: str, task: str | None) -> bool:
 # --------------------------------------------------------------
 
 
-def to_toml(config: RunConfig) -> str:
-    """Write all values in the order of the schema; resolving the text again gives an equal configuration."""
+def to_toml(config: RunConfig, meant: Mapping[str, Any] | None = None) -> str:
+    """Write all values in the order of the schema; resolving the text again gives an equal configuration.
+
+    Args:
+        config: The configuration.
+        meant: What it leaves to a default (`mptui.config.meant.meanings`), as it stands beside its values.
+    """
     values = {key: value for key, value in values_of(config).items() if value != _unset_by_default(key)}
-    return document_text(config.description, values)
+    text = document_text(config.description, values)
+    return text + "\n" + tomli_w.dumps({MEANT: nested(dict(meant))}) if meant else text
 
 
 def dry_run_text(resolved: Resolved) -> str:

@@ -19,9 +19,7 @@ from mptui.data.noise_schedule import TIMESTEPS, alphas_cumprod
 from mptui.data.rng import STEP, RandomStream, keys, uniforms
 from mptui.models.latents import FrozenVae, open_vae
 from mptui.registry.names import NoiseSchedule, Prediction
-
-LABEL_DROPOUT = 0.1
-"""As in Ho and Salimans (2022), where a fraction of 0.1 or 0.2 is best."""
+from mptui.registry.tasks import LABEL_DROPOUT
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEP = int(STEP.astype(np.int64))

@@ -17,8 +17,12 @@ RECONSTRUCTION = "reconstruction"
 VAL_LOSS = "val_loss"
 """The validation loss as the primary metric of any task; of all of them, only here is smaller better."""
 
+_MASK_LOSS = "cross_entropy_dice"
 LOSSES = ("cross_entropy", "cross_entropy_dice", "focal", "focal_dice", "dice")
 """The values of `training.loss`."""
+
+LABEL_DROPOUT = 0.1
+"""As in Ho and Salimans (2022), where a fraction of 0.1 or 0.2 is best."""
 
 DEFAULT_TASK = CLASSIFICATION
 """The task where neither a network nor data says which."""
@@ -66,6 +70,7 @@ class TaskSpec:
         metrics: How each metric is shown. The first is the primary one if `training.primary_metric` is unset.
         settings: The keys of [training] that `build` takes; of `class_weights` it is given a list, or None.
         losses: The values of `training.loss`.
+        unset: table.key -> what it means where it is unset, and only code says so.
         defaults: table.key -> default, where the schema's would hardly train.
         recipe: The same, of an optimizer and what belongs to it: for runs that name no other one, and no rate
             of `other_rates` or more, which are those of the schema's optimizer.
@@ -83,6 +88,7 @@ class TaskSpec:
     metrics: Mapping[str, MetricSpec]
     settings: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
+    unset: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     other_rates: float = 0.0
@@ -116,7 +122,7 @@ def _segmentation(
 ) -> "Task":
     from mptui.tasks.segmentation import Segmentation
 
-    return Segmentation(classes, loss or "cross_entropy_dice", class_weights)
+    return Segmentation(classes, loss or _MASK_LOSS, class_weights)
 
 
 def _diffusion(
@@ -183,6 +189,7 @@ TASKS: dict[str, TaskSpec] = {
         },
         settings=("loss", "class_weights"),
         losses=LOSSES,
+        unset={"training.loss": _MASK_LOSS},
         defaults={
             "training.batch_size": 8,
             "training.optimizer": "adamw",
@@ -199,6 +206,7 @@ TASKS: dict[str, TaskSpec] = {
         side=ByDevice(64, cpu=32),
         metrics={"r2": MetricSpec("noise explained", "R²", fraction=True)},
         settings=("noise_schedule", "prediction", "min_snr_gamma"),
+        unset={"training.label_dropout": LABEL_DROPOUT},
         use="make images: mptui sample {run} --out DIR",
         defaults={
             "training.batch_size": 32,

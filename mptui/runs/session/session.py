@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mptui.config.meant import meanings
 from mptui.config.resolve import resolve, to_toml, values_of
+from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.mailbox import Command, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
@@ -76,7 +78,7 @@ from mptui.runs.store.files import (
 )
 from mptui.runs.trackers.feeder import RunTrackers
 from mptui.runs.view.specs import EVENTS
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 # A session hosts one run: the training thread, listeners for its events, and commands
 # ------------------------------------------------------------------------------------
@@ -246,6 +248,8 @@ class Session(RankTraining):
         if goes_on:
             before = directory.read_summary(self.run)
             spent = seconds_before(self.run, before)
+            if words := left_open(self._before, plan, self.run):
+                self._warn("left_open", words)
             self._records.summary.go_on_from(before, spent)
             self._clock.before = max(0.0, spent - paused_before(self.run))
         self._records.write_summary()
@@ -466,6 +470,33 @@ def named_as_before(plan: Plan, run: Path) -> Plan:
     return replace(plan, resolved=replace(resolved, profile=profile, changed=tuple(changed)))
 
 
+def left_open(before: RunConfig | None, plan: Plan, run: Path) -> str:
+    """Say what the command that a run is resumed by leaves to defaults and choices that are other ones now.
+
+    Args:
+        before: The settings that the run had; None: they can't be read.
+        plan: The plan by the command. That of `mptui resume` leaves nothing open.
+        run: The run directory.
+
+    Returns:
+        A line; "" if there is nothing.
+    """
+    if before is None:
+        return ""
+    had, now = values_of(before), values_of(plan.config)
+    words = [
+        f"{key} = {now[key]} ({source}; it had {had[key]})"
+        for key, source in plan.resolved.sources.items()
+        if source.startswith(("default", "chosen")) and had[key] != now[key]
+    ]
+    if not words:
+        return ""
+    return (
+        f"the run goes on with other settings than it had, left open by this command: {'; '.join(words)}. "
+        f"mptui resume {shell_word(run.name)} keeps what it had"
+    )
+
+
 class LiveChanges:
     """The settings in force of a run, `run.toml`, and what a restart has to know of them.
 
@@ -517,7 +548,7 @@ class LiveChanges:
         Raises:
             DiskError: The run directory can't be written.
         """
-        write_text(self._run / CONFIG, to_toml(plan.config), self.guard)
+        write_text(self._run / CONFIG, to_toml(plan.config, meanings(plan.config, plan.task)), self.guard)
 
     def switch(self, plan: Plan) -> None:
         """Write the settings in force after a switch.
