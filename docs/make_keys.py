@@ -3,39 +3,7 @@
 python docs/make_keys.py > docs/keys.md
 """
 
-from mptui.tui.keys import KEYS, display
-
-_PLACES = {
-    "detection": "The devices",
-    "place": "The data on the first screen",
-    "newest": "The newest runs on the first screen",
-    "picker": "The profiles",
-    "list": "Focused list",
-    "field": "A text field",
-    "edit": "Editing a value",
-    "live": "The run",
-    "chart": "Focused chart",
-    "log": "Focused log",
-    "column": "Focused panels on the right",
-    "numerics": "Numerics",
-    "pictures": "Pictures",
-    "ranks": "The ranks",
-    "memory": "Memory",
-    "settings": "The settings of a run",
-    "learn": "The exercises",
-    "runs": "The runs",
-    "compare": "Comparing runs",
-    "fork": "Forking a run",
-    "delete": "Confirming that runs are deleted",
-    "clean": "Confirming that checkpoints are removed",
-    "leave": "Quitting while a run is training",
-    "stop": "Confirming a stop",
-    "discard": "Confirming that edits are discarded",
-    "undo": "Confirming an undo",
-    "switch": "Switching to another profile",
-    "help": "Help",
-    "app": "All screens",
-}
+from mptui.tui.keys import KEYS, PLACES, display
 
 _HEAD = """# Keys
 
@@ -64,14 +32,11 @@ locale has no UTF-8, the screens use the signs that are there.
 
 def page() -> str:
     """Return the page: a table for each screen or widget with keys."""
-    places = dict.fromkeys([*_PLACES, *(key.where for key in KEYS)])
     blocks = [_HEAD]
-    for place in places:
-        rows = [f"| {display(key, {})} | {key.help} | `{key.id}` |" for key in KEYS if key.where == place]
+    for name, place in PLACES.items():
+        rows = [f"| {display(key, {})} | {key.help} | `{key.id}` |" for key in KEYS if key.where == name]
         blocks.append(
-            "\n".join(
-                [f"## {_PLACES.get(place, place)}", "", "| key | does | name |", "| --- | --- | --- |", *rows]
-            )
+            "\n".join([f"## {place.title}", "", "| key | does | name |", "| --- | --- | --- |", *rows])
         )
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 

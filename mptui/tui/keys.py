@@ -25,20 +25,58 @@ from mptui.text import clean
 # The table of all keys, from which bindings, footer, help and palette are built
 # ------------------------------------------------------------------------------
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "undo", "delete", "clean", "fork"}
-"""Dialogs, which receive only their own keys."""
 
-PARTS_OF = {
-    "detection": ("place", "newest", "list"),
-    "live": ("chart", "log", "column"),
-    "picker": ("field", "list"),
-    "settings": ("list",),
-    "runs": ("list",),
-    "compare": ("list", "chart"),
-    "fork": ("list",),
-    "learn": ("chart",),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A screen, a dialog, or a widget with its own keys while it is focused.
+
+    Attributes:
+        title: Its heading on the page of keys.
+        words: What keys are said to be for that are pressed where they do nothing; "": they are not.
+        parts: Widgets of the screen that are places, too.
+        is_dialog: Whether it receives only its own keys.
+        focused: Its heading in the help of a screen; "": that of the screen.
+    """
+
+    title: str
+    words: str = ""
+    parts: tuple[str, ...] = ()
+    is_dialog: bool = False
+    focused: str = ""
+
+
+PLACES: dict[str, Place] = {
+    "live": Place(title="The run", words="a run", parts=("chart", "log", "column")),
+    "chart": Place(title="Focused chart", focused="focused chart"),
+    "log": Place(title="Focused log", focused="focused log"),
+    "column": Place(title="Focused panels on the right", focused="focused panels"),
+    "runs": Place(title="The runs", words="the list of runs", parts=("list",)),
+    "picker": Place(title="The profiles", words="the profiles", parts=("field", "list")),
+    "field": Place(title="A text field"),
+    "edit": Place(title="Editing a value", is_dialog=True),
+    "compare": Place(title="Comparing runs", words="a comparison", parts=("list", "chart")),
+    "fork": Place(title="Forking a run", parts=("list",), is_dialog=True),
+    "detection": Place(title="The devices", words="the devices", parts=("place", "newest", "list")),
+    "place": Place(title="The data on the first screen"),
+    "newest": Place(title="The newest runs on the first screen"),
+    "numerics": Place(title="Numerics", words="the numerics"),
+    "pictures": Place(title="Pictures", words="the pictures"),
+    "ranks": Place(title="The ranks", words="the ranks"),
+    "memory": Place(title="Memory"),
+    "settings": Place(title="The settings of a run", words="the settings of a run", parts=("list",)),
+    "learn": Place(title="The exercises", words="the exercises", parts=("chart",)),
+    "list": Place(title="Focused list", words="a list", focused="focused list"),
+    "delete": Place(title="Confirming that runs are deleted", is_dialog=True),
+    "clean": Place(title="Confirming that checkpoints are removed", is_dialog=True),
+    "leave": Place(title="Quitting while a run is training", is_dialog=True),
+    "stop": Place(title="Confirming a stop", is_dialog=True),
+    "discard": Place(title="Confirming that edits are discarded", is_dialog=True),
+    "undo": Place(title="Confirming an undo", is_dialog=True),
+    "switch": Place(title="Switching to another profile", is_dialog=True),
+    "help": Place(title="Help", is_dialog=True),
+    "app": Place(title="All screens", focused="everywhere"),
 }
-"""Widgets of a screen with their own keys while focused."""
+"""Name (before the dot of a key's id) -> place, in the order of the page of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,28 +414,12 @@ def _key_name(key: str) -> str:
     return "+".join([*modifiers, name if name in {"escape", "backspace", "enter"} else format_key(name)])
 
 
-PLACES = {
-    "live": "a run",
-    "runs": "the list of runs",
-    "picker": "the profiles",
-    "compare": "a comparison",
-    "detection": "the devices",
-    "numerics": "the numerics",
-    "pictures": "the pictures",
-    "ranks": "the ranks",
-    "settings": "the settings of a run",
-    "learn": "the exercises",
-    "list": "a list",
-}
-"""Where keys are for, in words."""
-
-
 def elsewhere(key: str, keymap: Mapping[str, str]) -> str:
     """Say of a key that does nothing on a screen where it does something."""
-    for place, words in PLACES.items():
-        for bound in KEYS:
-            if bound.where == place and key in keymap.get(bound.id, bound.keys).split(","):
-                return f"{format_key(key)} does nothing here; in {words}: {bound.help}"
+    for name, place in PLACES.items():
+        for bound in KEYS if place.words else ():
+            if bound.where == name and key in keymap.get(bound.id, bound.keys).split(","):
+                return f"{format_key(key)} does nothing here; in {place.words}: {bound.help}"
     return f"{format_key(key)} does nothing here; the keys that do are under ?"
 
 
@@ -414,8 +436,8 @@ def works(key: BoundKey, states: Collection[str]) -> bool:
 
 def heard_on(where: str) -> list[BoundKey]:
     """Return the keys that work on a screen: its own, those of its widgets, and global ones."""
-    places = (where, *PARTS_OF.get(where, ()), *(() if where in MODAL else ("app",)))
-    return [key for place in places for key in KEYS if key.where == place]
+    names = dict.fromkeys((where, *PLACES[where].parts, *(() if PLACES[where].is_dialog else ("app",))))
+    return [key for name in names for key in KEYS if key.where == name]
 
 
 # The user's keys, from `keys.toml` in the configuration folder
@@ -442,7 +464,6 @@ ALWAYS = {
 
 _NAMED = {key.value for key in Keys} | {"question_mark", "slash", "comma", "full_stop", "minus", "plus"}
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt)\+)*(.+)")
-_WHERES = {key.where for key in KEYS}
 _BY_ID = {key.id: key for key in KEYS}
 _RENAMED = {"live.preset": "live.profile", "field.done": "field.start"}
 """Names of earlier versions."""
@@ -531,7 +552,7 @@ def _taken(name: str, key: BoundKey, chosen: Mapping[str, str]) -> BoundKey | No
 
 def _overlap(one: str, other: str) -> bool:
     """Whether keys of these two places are active at the same time."""
-    return one == other or any({one, other} <= {key.where for key in heard_on(where)} for where in _WHERES)
+    return one == other or any({one, other} <= {key.where for key in heard_on(where)} for where in PLACES)
 
 
 # Handles keys one after another, each after the effect of the previous one

@@ -17,7 +17,7 @@ from mptui.tui.dialogs.questions import (
     SwitchProfileDialog,
     UndoDialog,
 )
-from mptui.tui.keys import FILE_NAME, KEYS, bindings, display, display_in_line, load_keymap
+from mptui.tui.keys import FILE_NAME, KEYS, PLACES, bindings, display, display_in_line, load_keymap
 from mptui.tui.screens.compare import CompareScreen
 from mptui.tui.screens.detection import DataField, DetectionScreen
 from mptui.tui.screens.fork import ForkDialog
@@ -90,6 +90,11 @@ def test_each_key_of_the_table_is_bound_to_an_action_that_exists(key):
     target = MptuiApp if key.action.startswith("app.") else owner
     name = key.action.removeprefix("app.").split("(")[0]
     assert hasattr(target, f"action_{name}")
+
+
+def test_each_place_has_keys_and_each_key_a_place():
+    assert {key.where for key in KEYS} == set(PLACES)
+    assert {part for place in PLACES.values() for part in place.parts} < set(PLACES)
 
 
 def test_ids_are_unique_and_no_key_means_two_things():

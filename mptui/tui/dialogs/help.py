@@ -9,16 +9,8 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widgets import Static
 
-from mptui.tui.keys import BoundKey, bindings, display
+from mptui.tui.keys import PLACES, BoundKey, bindings, display
 from mptui.tui.widgets.basics import Dialog
-
-_TITLES = {
-    "app": "everywhere",
-    "chart": "focused chart",
-    "log": "focused log",
-    "column": "focused panels",
-    "list": "focused list",
-}
 
 _WHOLE = 66
 """Width of the box, in cells."""
@@ -91,7 +83,7 @@ class HelpScreen(Dialog[None]):
         for key in self._keys:
             if key.where != place:
                 place = key.where
-                title = _TITLES.get(place, "this screen")
+                title = PLACES[place].focused or "this screen"
                 lines += [Content(""), Content.styled(title, "$quiet")] if lines else [Content("")][1:]
             lines.append(self._line(key, column))
         return [*lines, *self._signs(column)]
