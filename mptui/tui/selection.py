@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.suggester import Suggester
@@ -25,6 +26,7 @@ from mptui.registry.own_code import is_own
 from mptui.registry.tasks import ASSUMED_CLASSES, DEFAULT_TASK, task_for
 from mptui.runs.planning.plan import Request, filled
 from mptui.runs.planning.profile_diff import steps_of_epoch
+from mptui.runs.store.choices import read_sources
 from mptui.text import clean, counted, gib
 from mptui.tui.work import in_background
 
@@ -74,13 +76,14 @@ def explained(value: "Value", source: str) -> str:
     return f"{setting.help}{options}\n\nnow: {now}"
 
 
-def in_a_paragraph(key: str, fixed: str = "") -> str:
-    """Describe a setting below its list: name, meaning, choices, default, and why it can't change."""
+def in_a_paragraph(key: str, fixed: str = "", source: str = "") -> str:
+    """Describe a setting below its list: name, source, meaning, choices, default, why it can't change."""
     setting = SETTINGS[key]
     default = _shown(key, _DEFAULTS[key])
     choices = f" Choices: {' | '.join(setting.choices)}." if setting.choices else ""
     why = f" is fixed during a run: {fixed}." if fixed else ":"
-    return f"{key}{why} {setting.help} Default: {default}.{choices}"
+    told = f" ({clean(source)})" if source else ""
+    return f"{key}{told}{why} {setting.help} Default: {default}.{choices}"
 
 
 def _shown(key: str, value: object) -> str:
@@ -443,10 +446,13 @@ def values(resolution: Resolved) -> list[Value]:
     ]
 
 
-def values_of_run(resolution: Resolved) -> list[Value]:
-    """Return the settings of a run, and why some can't change while it trains."""
+def values_of_run(run: Path, resolution: Resolved) -> list[Value]:
+    """Return the settings of a run, where they came from, and why some can't change while it trains."""
     found = _in_order(resolution.config, resolution.task)
-    return [replace(value, fixed=fixed_because(value.key)) for value in found]
+    sources = read_sources(run, values_of(resolution.config))
+    return [
+        replace(value, source=sources.get(value.key, ""), fixed=fixed_because(value.key)) for value in found
+    ]
 
 
 def _in_order(config: RunConfig, task: str | None) -> list[Value]:

@@ -151,13 +151,13 @@ def test_what_a_run_records_can_be_copied_under_another_name(tmp_path):
         ("diffusion_unet", "sampling.steps", "training.label_smoothing"),
     ],
 )
-def test_a_setting_is_shown_only_where_it_acts(model, shown, hidden):
+def test_a_setting_is_shown_only_where_it_acts(tmp_path, model, shown, hidden):
     outcome = resolved(model, None)
     lines = dry_run_text(outcome).splitlines()
     names = {line.partition(" = ")[0] for line in lines}
     assert shown.rpartition(".")[2] in names
     assert hidden.rpartition(".")[2] not in names
-    for listed in (values(outcome), values_of_run(outcome)):
+    for listed in (values(outcome), values_of_run(tmp_path, outcome)):
         keys = {value.key for value in listed}
         assert shown in keys
         assert hidden not in keys

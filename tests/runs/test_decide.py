@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mptui.config.keys import with_values
+from mptui.config.resolve import resolve, values_of
+from mptui.config.schema import RunConfig
 from mptui.engine.mailbox import Stopped
 from mptui.hardware.nvml import GpuInfo
 from mptui.lab.measure.core import UnsavedSession
@@ -14,7 +17,8 @@ from mptui.runs.planning import auto
 from mptui.runs.planning.auto import Decider, choices_taken
 from mptui.runs.planning.plan import plan_run
 from mptui.runs.session.session import Session
-from mptui.runs.store.directory import CHOICES, create_run, read_summary
+from mptui.runs.store.choices import read_sources
+from mptui.runs.store.directory import CHOICES, CONFIG, create_run, read_summary
 from tests.made.runs import QUIET, plan_of
 
 SETTINGS = {
@@ -228,6 +232,24 @@ def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
     decided(Card(bf16=0.5, channels_first=0.5), "first")
     session = decided(Card(), "second", **{"training.deterministic": True})
     assert session._trainer.context.job.config.speed.channels_last is True
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_sources_of_settings_are_kept_with_the_choices_also_by_a_resume(decided, deterministic):
+    rate = {"training.lr": 0.02, "training.deterministic": deterministic}
+    first = decided(Card(bf16=0.5), **rate)
+    for session in (first, decided(Card(), resume=True, **rate)):
+        config = resolve(str(session.run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+        sources = read_sources(session.run, values_of(config))
+        assert sources["training.lr"] == "test"
+        changed = with_values(config, {"training.lr": 0.01})
+        assert "training.lr" not in read_sources(session.run, values_of(changed))
+
+
+@pytest.mark.parametrize("written", ["", "[]", '{"settings": 1}', '{"settings": {"training.lr": [1]}}'])
+def test_sources_that_are_damaged_are_left_out(tmp_path, written):
+    (tmp_path / CHOICES).write_text(written)
+    assert read_sources(tmp_path, values_of(RunConfig())) == {}
 
 
 def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ from mptui.io.cache import load_json
 from mptui.io.files import Guard
 from mptui.registry.names import LOSS_SCALED
 from mptui.runs.planning.plan import Plan
+from mptui.runs.store.choices import kept_sources, sources_document
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
@@ -70,7 +71,10 @@ class Decider:
             Stopped: From `check_stop`.
             DiskError: The choices can't be recorded.
         """
+        sources = kept_sources(self.run) if self.again else sources_document(plan.resolved)
         if plan.config.training.deterministic:
+            if not self.again:
+                write_json(self.run / CHOICES, {"version": VERSION, **sources}, self.guard)
             return plan
         if self.again and (taken := choices_taken(plan, self.run)) is not None:
             return taken
@@ -86,6 +90,7 @@ class Decider:
             "device": plan.device.name,
             "channels_last": decided.channels_last,
             "fused": decided.fused,
+            **sources,
         }
         if plan.config.precision.mode == "auto":  # a requested one is no choice for a later auto
             choices["precision"] = {"used": decided.precision.used, "reason": decided.precision.reason}

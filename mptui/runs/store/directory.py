@@ -37,7 +37,7 @@ VERSION = 1
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
 CHOICES = "choices.json"
-"""The values chosen for `auto` settings, with reasons."""
+"""The values chosen for `auto` settings, with reasons, and where the others came from as the run began."""
 CHANGES = "changes.json"
 """What people have switched since the run's command was given, and whether it is paused."""
 ENVIRONMENT = "environment.json"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -21,7 +22,7 @@ from mptui.tui.dialogs.questions import SettingDialog
 from mptui.tui.keys import KEYS_WAIT, bindings
 from mptui.tui.run_source import RunSource
 from mptui.tui.screens.page import TooSmall, ViewPage
-from mptui.tui.selection import in_a_paragraph, values_of_run
+from mptui.tui.selection import Value, in_a_paragraph, values_of_run
 from mptui.tui.widgets.basics import KeyBar, KeyedList
 from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.settings import SettingsPanel
@@ -82,21 +83,19 @@ class RunSettingsScreen(ViewPage):
     async def _read(self) -> None:
         run = self._source.run
         assert run is not None, "the live screen has looked"
-        path = str(run / CONFIG)
         with suppress(NoMatches):  # the screen was closed
             try:
-                found = await in_background(lambda: resolve(path, task=None, flags={}, sets=(), environ={}))
+                self._config, values = await in_background(lambda: _settings_of(run))
             except MptuiError as error:
                 self._answer(error.message, "$text-warning")
                 self._read_after = ()  # it may not be written yet
                 return
-            self._config = found.config
-            self.query_one(SettingsPanel).show(f"settings of {clean(run.name, 50)}", values_of_run(found))
+            self.query_one(SettingsPanel).show(f"settings of {clean(run.name, 50)}", values)
 
     @on(SettingsPanel.Moved)
     def _explain(self) -> None:
         chosen = self.query_one(SettingsPanel).chosen
-        words = "" if chosen is None else in_a_paragraph(chosen.key, chosen.fixed)
+        words = "" if chosen is None else in_a_paragraph(chosen.key, chosen.fixed, chosen.source)
         self.query_one("#meaning", Static).update(Content(words))
 
     def action_filter(self) -> None:
@@ -144,3 +143,13 @@ class RunSettingsScreen(ViewPage):
         """End the search, or close."""
         if not self.query_one(SettingsPanel).end_search():
             super().back()
+
+
+def _settings_of(run: Path) -> tuple[RunConfig, list[Value]]:
+    """Read the settings of a run.
+
+    Raises:
+        ConfigError: They can't be read.
+    """
+    found = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={})
+    return found.config, values_of_run(run, found)
