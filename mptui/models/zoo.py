@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.classifiers import Pretrained
-from mptui.models.layers import RGB_BANDS, adapt_first_convolution, guard_convolutions
+from mptui.models.layers import RGB_BANDS, adapt_first_convolution, multiply_tiny_images
 from mptui.models.vae import latent_shape
 from mptui.models.weights import limit_head, load_state, load_weights
 from mptui.registry.models import PRETRAINED, ModelSpec, known_model
@@ -43,7 +43,7 @@ def build(
             f"model.name: {config.name} takes images of {RGB_BANDS} bands, not of {bands}",
             hint="use another network, or leave data.bands out",
         )
-    guard_convolutions(model)
+    multiply_tiny_images(model)
     if is_own(config.name):
         use_plain_memory(model)
     else:
