@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.events import Event, Step, Validated, Warned, finite_json, to_record
+from mptui.events import Event, Validated, Warned, finite_json, to_record
 from mptui.runs.view.specs import EVENTS, event_of
+from tests.made.events import step_of
 
 numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf])
 whole_numbers = st.integers(-(2**63), 2**63 - 1)
@@ -112,7 +113,7 @@ def test_a_garbled_field_gives_an_event_of_the_right_types_or_none(event, value,
     ids=str,
 )
 def test_a_field_of_another_type_is_no_event(field):
-    step = Step(epoch=1, epoch_step=1, steps=1, samples_seen=8, loss=1.0, loss_min=1.0, loss_max=1.0, lr=0.1)
+    step = step_of()
     assert event_of({**to_record(step), **field}) is None
 
 
@@ -138,6 +139,6 @@ def test_nan_is_seen_on_the_other_side():
 
 
 def test_events_can_not_be_changed():
-    event = Step(epoch=1, epoch_step=1, steps=1, samples_seen=8, loss=1.0, loss_min=1.0, loss_max=1.0, lr=0.1)
+    event = step_of()
     with pytest.raises(AttributeError):
-        event.loss = 2.0  # type: ignore[misc]
+        event.loss = 2.0

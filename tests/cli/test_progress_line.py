@@ -7,7 +7,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mptui.cli.console import Bars, Plain
-from mptui.events import EpochStarted, Event, PhaseChanged, Progress, Step
+from mptui.events import EpochStarted, Event, PhaseChanged, Progress
+from tests.made.events import step_of
 from tests.tui.events import run_started
 
 WHOLE = "120/1200 loss=2.3456 198.6 img/s 3.12 it/s 0:09:00 left mp: on top-1=0.123 lr=1.00e-01"
@@ -30,17 +31,12 @@ def trained(*, epoch=1, steps=1200, at=(1, 120), second_s=0.5, rate=198.6, step_
     yield run_started()
     yield EpochStarted(epoch=epoch, epochs=epoch, steps=steps)
     for n in at:
-        yield Step(
+        yield step_of(
+            n,
             time=1000 + n * second_s,
-            step=n,
             epoch=epoch,
-            epoch_step=n,
             steps=n - 1 or 1,
-            samples_seen=n,
             loss=loss,
-            loss_min=loss,
-            loss_max=loss,
-            lr=0.1,
             samples_per_second=rate,
             step_time_s=step_time_s,
             metrics={"acc1": 0.1234},

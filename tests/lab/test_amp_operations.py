@@ -12,7 +12,7 @@ import torch
 
 from mptui.engine.mailbox import Mailbox
 from mptui.lab.measure.amp import check
-from mptui.runs.planning.plan import Request, plan_run
+from tests.made.runs import UNET, plan_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "custom_operations.md"
 
@@ -86,8 +86,7 @@ def checked(tmp_path, monkeypatch):
             "training.batch_size": 8,
             "hardware.device": "cpu",
         }
-        flags = {key: ("--set", value) for key, value in settings.items()}
-        return check(plan_run(Request(None, flags, (), {}, trust_code=True)), 1, Mailbox())
+        return check(plan_of(settings, None, trust_code=True), 1, Mailbox())
 
     return report
 
@@ -178,14 +177,4 @@ def test_an_operation_of_the_network_itself_is_mended_by_the_layer_that_it_takes
 
 @pytest.mark.slow
 def test_networks_of_mptui_have_no_findings(checked):
-    flags = {
-        "model.name": "unet",
-        "model.width": 4,
-        "model.depth": 2,
-        "data.name": "shapes",
-        "data.samples": 8,
-        "data.image_size": 16,
-        "training.batch_size": 8,
-    }
-    request = Request(None, {key: ("--set", value) for key, value in flags.items()}, (), {})
-    assert check(plan_run(request), 1, Mailbox()).operations == []
+    assert check(plan_of(UNET | {"model.depth": 2, "data.samples": 8}, None), 1, Mailbox()).operations == []

@@ -13,24 +13,14 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DataError, DivergedError
 from mptui.lab.measure.amp import Judge, PrecisionChecker, check
 from mptui.lab.measure.amp_trial import cosine
-from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
 from tests.lab.trials import bench
+from tests.made.runs import UNET, plan_of
 
 
 def plan(**flags):
-    values = {
-        "model.name": "unet",
-        "model.width": 4,
-        "model.depth": 1,
-        "data.name": "shapes",
-        "data.samples": 16,
-        "data.image_size": 16,
-        "training.batch_size": 8,
-        "hardware.device": "cpu",
-        **{name.replace("__", "."): value for name, value in flags.items()},
-    }
-    return plan_run(Request(None, {key: ("--set", value) for key, value in values.items()}, (), {}))
+    given = {name.replace("__", "."): value for name, value in flags.items()}
+    return plan_of({**UNET, "model.width": 4, "data.samples": 16, **given}, None)
 
 
 def head(width: int = 8) -> list[nn.Module]:

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from mptui.events import EpochStarted, Step
+from mptui.events import EpochStarted
 from mptui.lab.measure.core import (
     LOSS_AT,
     Effort,
@@ -20,6 +20,7 @@ from mptui.lab.measure.core import (
 )
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.store.directory import create_run
+from tests.made.events import step_of
 from tests.program import Program
 
 pytestmark = pytest.mark.slow
@@ -60,20 +61,8 @@ def lab(hook, forked_servers):
 
 
 def step_event(step, rate=100.0, steps=5, loss=2.0, seconds=0.1):
-    return Step(
-        step=step,
-        epoch=1,
-        epoch_step=step,
-        steps=steps,
-        samples_seen=step,
-        loss=loss,
-        loss_min=loss,
-        loss_max=loss,
-        lr=0.1,
-        samples_per_second=rate,
-        step_time_s=seconds,
-        data_wait_fraction=0.5,
-    )
+    measured = {"samples_per_second": rate, "step_time_s": seconds, "data_wait_fraction": 0.5}
+    return step_of(step, loss=loss, steps=steps, **measured)
 
 
 def test_a_run_whose_first_step_takes_too_long_is_given_up(lab):

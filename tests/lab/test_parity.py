@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptui.events import EpochFinished, Step, Validated
+from mptui.events import EpochFinished, Validated
 from mptui.lab.measure.parity import (
     Piece,
     compare,
@@ -19,6 +19,7 @@ from mptui.lab.measure.parity import (
     to_document,
 )
 from mptui.runs.store.journal import Journal
+from tests.made.events import step_of
 from tests.tui.events import run_started
 
 # -- journals
@@ -35,7 +36,7 @@ def journal(tmp_path):
         for size in sizes:
             values = [loss(s) for s in range(step + 1, step + size + 1)]
             step += size
-            events.append(_step(step, size, sum(values) / size))
+            events.append(step_of(step, steps=size, loss=sum(values) / size))
         for epoch, metric in enumerate(metrics, 1):
             events.append(
                 Validated(
@@ -66,11 +67,6 @@ def journal(tmp_path):
         return run
 
     return write
-
-
-def _step(step, steps, loss):
-    losses = dict.fromkeys(("loss", "loss_min", "loss_max"), loss)
-    return Step(step=step, epoch=1, epoch_step=step, steps=steps, samples_seen=step, lr=0.1, **losses)
 
 
 def gap_of(ours, theirs, curve):
@@ -109,7 +105,7 @@ def test_a_curve_that_is_no_number_parts_most(journal):
 
 
 def test_steps_that_a_resumed_run_took_again_count_once(journal):
-    again = [run_started(resumed_from_step=4), _step(6, 2, 5.0)]
+    again = [run_started(resumed_from_step=4), step_of(6, steps=2, loss=5.0)]
     run = journal("cut", lambda step: 1.0, [2, 2, 2], more=again)
     assert read_curves(run).steps == [(2, 2, 1.0), (4, 2, 1.0), (6, 2, 5.0)]
 

@@ -15,7 +15,7 @@ from mptui.lab.measure.first_difference import RecordedOperation
 from mptui.lab.measure.two_runs import parting_place
 from mptui.registry.own_code import load
 from mptui.runs.listing.rows import compare
-from mptui.runs.planning.plan import Request, plan_run
+from tests.made.runs import plan_of
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
@@ -67,9 +67,7 @@ def runs(tmp_path, code, monkeypatch):
     def made(second, **both):
         found = []
         for name, changes in (("one", {}), ("two", second)):
-            values = {**BASE, **both, **changes}
-            flags = {key: ("--set", value) for key, value in values.items()}
-            config = plan_run(Request(None, flags, (), {}, trust_code=True)).config
+            config = plan_of(BASE | both | changes, None, trust_code=True).config
             (tmp_path / name).mkdir()
             (tmp_path / name / "run.toml").write_text(to_toml(config))
             found.append(tmp_path / name)

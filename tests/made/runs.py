@@ -2,10 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
@@ -31,10 +32,27 @@ UNET: dict[str, Any] = {
 """Four steps in an epoch."""
 
 
-def plan_of(settings: Mapping[str, Any], profile: str = "stable", *, trust_code: bool = False) -> Plan:
-    """Return the plan of a run with these settings by their keys."""
+def request_of(
+    settings: Mapping[str, Any],
+    profile: str | None = "stable",
+    *,
+    sets: Sequence[str] = (),
+    trust_code: bool = False,
+) -> Request:
+    """Return the request for a run with these settings by their keys; `sets`: values of --set."""
     flags = {key: ("test", value) for key, value in settings.items()}
-    return plan_run(Request(profile, flags, (), os.environ, trust_code))
+    return Request(profile, flags, tuple(sets), os.environ, trust_code)
+
+
+def plan_of(
+    settings: Mapping[str, Any],
+    profile: str | None = "stable",
+    *,
+    place: RankPlace | None = None,
+    **options: Any,
+) -> Plan:
+    """Return the plan of such a request; `place`: of which rank."""
+    return plan_run(request_of(settings, profile, **options), place=place)
 
 
 def session_of(

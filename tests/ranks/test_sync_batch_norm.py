@@ -15,9 +15,9 @@ from mptui.engine.ranks.group import Ranks
 from mptui.errors import MptuiError
 from mptui.models.layers import has_synchronized_norm
 from mptui.runs.planning.build import prepare
-from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.blots import SIDE
 from tests.engine.small import build_trainer, config, end
+from tests.made.runs import UNET, plan_of
 from tests.ranks.groups import in_group, own_device
 from tests.ranks.training import Fault, told
 
@@ -147,17 +147,7 @@ def test_if_one_rank_leaves_a_pass_in_which_others_wait_for_it_all_end_by_its_er
 
 
 def test_rank_0_measures_a_network_that_waits_for_no_other():
-    flags = {
-        **dict.fromkeys(("model.width", "model.depth"), 2),
-        "model.name": "unet",
-        "data.name": "shapes",
-        "data.image_size": 16,
-        "data.samples": 8,
-        "data.workers": 0,
-        "training.batch_size": 4,
-        "training.sync_batch_norm": True,
-        "hardware.device": "cpu",
-    }
+    settings = {**UNET, "data.samples": 8, "training.batch_size": 4, "training.sync_batch_norm": True}
     seen: list[bool] = []
 
     def decide(plan, model, dataset):
@@ -165,7 +155,7 @@ def test_rank_0_measures_a_network_that_waits_for_no_other():
         return plan
 
     made = prepare(
-        plan_run(Request(None, {key: ("test", value) for key, value in flags.items()})),
+        plan_of(settings, None),
         mailbox=Mailbox(),
         decide=decide,
         ranks=Ranks(0, 2),

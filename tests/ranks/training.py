@@ -40,6 +40,7 @@ from tests.data.caching import chosen, dataset
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of
+from tests.made.runs import UNET, plan_of
 from tests.ranks.groups import own_device
 
 
@@ -356,21 +357,10 @@ def find_files(ranks, folder, gone):
 
 def choose_precision(ranks, folder):
     """Switch to `auto` where rank 0 alone has bf16; return the precision and those to fall back to."""
-    flags = {
-        **dict.fromkeys(("model.width", "model.depth"), 2),
-        "model.name": "unet",
-        "model.norm": "group",
-        "data.name": "shapes",
-        "data.image_size": 16,
-        "data.samples": 16,
-        "data.workers": 0,
-        "training.batch_size": 4,
-        "training.epochs": 1,
-        "precision.mode": "fp32",
-        "hardware.device": "cpu",
-    }
+    of_ranks = {"data.samples": 16, "training.batch_size": 4, "training.epochs": 1}
+    settings = {**UNET, "model.depth": 2, "model.norm": "group", "precision.mode": "fp32", **of_ranks}
     place = RankPlace(ranks.rank, ranks.rank, ranks.world_size, ranks.world_size)
-    plan = plan_run(Request(None, {key: ("test", value) for key, value in flags.items()}), place=place)
+    plan = plan_of(settings, None, place=place)
     plan.device.native["bf16"] = "native" if ranks.is_first else "emulated"
     trainers: list[Trainer] = []
     patch = pytest.MonkeyPatch()
@@ -432,23 +422,10 @@ def train_on_torn(ranks, folder, allowed):
 
 def switch_in_vain(ranks, folder, moment, setting):
     """Train; a switch to another setting fails on the last rank: its parts, validation or step."""
-    flags = {
-        **dict.fromkeys(("model.width", "model.depth"), 2),
-        "model.name": "unet",
-        "model.norm": "group",
-        "hardware.device": "cpu",
-        "speed.compile": "off",
-        "data.name": "shapes",
-        "data.image_size": 16,
-        "data.samples": 32,
-        "data.workers": 0,
-        "training.batch_size": 8,
-        "training.epochs": 3,
-        "precision.mode": "fp32",
-        "logging.step_interval_s": 0,
-    }
+    of_ranks = {"model.depth": 2, "model.norm": "group", "precision.mode": "fp32", "training.epochs": 3}
+    settings = {**UNET, **of_ranks}
     place = RankPlace(ranks.rank, ranks.rank, ranks.world_size, ranks.world_size)
-    plan = plan_run(Request(None, {key: ("test", value) for key, value in flags.items()}), place=place)
+    plan = plan_of(settings, None, place=place)
     trainers: list[Trainer] = []
     close, take_step, window_at = Trainer.close, Trainer._step, Loader.window_at
     build_updater, built = Updater.__init__, []
@@ -506,5 +483,5 @@ def switch_in_vain(ranks, folder, moment, setting):
     patch.undo()
     context = trainers[0].context
     training = context.job.config.training
-    settings = [training.batch_size, training.clip_grad_norm]
-    return {"code": code, "undone": undone, "steps": context.state.step, "settings": settings}
+    now = [training.batch_size, training.clip_grad_norm]
+    return {"code": code, "undone": undone, "steps": context.state.step, "settings": now}

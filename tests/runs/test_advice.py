@@ -13,9 +13,9 @@ import torch
 from mptui.events import Advice, Step
 from mptui.registry import own_code
 from mptui.registry.optimizers import OPTIMIZERS, OptimizerSpec
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from tests.made.runs import plan_of
 
 REPORTS = 300
 """Reports of steps, two a second, after which a run that has not got its outcome is given up."""
@@ -89,9 +89,7 @@ def run_of(tmp_path, data, sets):
         "training.epochs": 1000,
         **sets,
     }
-    given = {key: ("test", value) for key, value in flags.items()}
-    plan = plan_run(Request("stable", given, (), os.environ, trust_code=True))
-    return Session(plan, create_run(tmp_path, "test", "net", None))
+    return Session(plan_of(flags, trust_code=True), create_run(tmp_path, "test", "net", None))
 
 
 @pytest.mark.slow

@@ -22,25 +22,17 @@ from mptui.runs.listing.forks import (
 )
 from mptui.runs.listing.housekeeping import rename_run
 from mptui.runs.listing.rows import RunList, compare, what_differs
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import CONFIG, SUMMARY, create_run, read_summary, write_json
+from mptui.runs.store.directory import CONFIG, SUMMARY, read_summary, write_json
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
-from tests.made.runs import LIMIT_S, UNET
+from tests.made.runs import UNET, ended, session_of
 
 
 def trained(run, **changed):
     """Train a new run, or go on with one; return its directory."""
     resume = run.is_dir()
-    values = {**({} if resume else UNET), **changed}
-    flags = {key: ("test", value) for key, value in values.items()}
     profile = str(run / CONFIG) if resume else "stable"
-    if not resume:
-        create_run(run.parent, "test", "unet", run.name)
-    session = Session(plan_run(Request(profile, flags, (), {})), run, resume=resume)
-    session.start()
-    assert session.wait(LIMIT_S)
+    session = ended(session_of(run, {**({} if resume else UNET), **changed}, resume=resume, profile=profile))
     assert session.result.exit_code == 0, session.result.error or session.result.bug
     return run
 

@@ -1,19 +1,18 @@
 """Files that guards write into a run directory, from a real session."""
 
 import json
-import os
 
 import pytest
 import torch
 
 from mptui.data.loader import Loader
 from mptui.models.zoo import build
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from tests.data.images import class_folders
 from tests.engine.guards.sick import Gain
-from tests.made.runs import QUIET
+from tests.made.runs import QUIET, plan_of
+from tests.made.runs import ended as trained
 
 SETTINGS = {
     "model.name": "small_cnn",
@@ -29,7 +28,6 @@ SETTINGS = {
     "hardware.device": "cpu",
     **QUIET,
 }
-DEADLINE_S = 300
 
 
 @pytest.fixture
@@ -40,11 +38,8 @@ def ended(tmp_path, monkeypatch):
 
     def go(**settings):
         asked = {**SETTINGS, "data.path": str(pictures), **settings}
-        flags = {key: ("test", value) for key, value in asked.items()}
         run = create_run(tmp_path, "test", "small_cnn", None)
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
-        session.start()
-        assert session.wait(DEADLINE_S)
+        session = trained(Session(plan_of(asked), run))
         journal = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
         return session.result, run, journal
 

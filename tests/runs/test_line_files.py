@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from mptui.events import DeviceProcess, DeviceSample, EpochFinished, EpochStarted, Event, RunFinished, Step
+from mptui.events import DeviceProcess, DeviceSample, EpochFinished, EpochStarted, Event, RunFinished
 from mptui.hardware.describe import COLUMNS
 from mptui.io.files import LineFile
 from mptui.runs.store.files import DEVICE_CSV, TRAIN_LOG, Records
 from mptui.runs.view.specs import epoch_lines
+from tests.made.events import step_of
 
 START = 1_700_000_000.0
 
 
 def step(number, moment, lr=1e-5):
-    losses: dict[str, Any] = {"loss": 2.0, "loss_min": 2.0, "loss_max": 2.0}
     speed: dict[str, Any] = {"samples_per_second": 128.0, "step_time_s": 0.25}
-    place: dict[str, Any] = {"epoch": 1, "epoch_step": number, "steps": 1, "samples_seen": number}
-    return Step(time=START + moment, step=number, lr=lr, **place, **losses, **speed)
+    return step_of(number, time=START + moment, loss=2.0, lr=lr, **speed)
 
 
 def recorded(run, *events: Event):

@@ -4,23 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.events import Step
 from mptui.runs.view.state import FORWARD_SHARE, HALF_LIFE_S, Pace
+from tests.made.events import step_of
 
 
 def step(at, steps=1, step_time_s=None):
-    return Step(
-        time=at,
-        epoch=1,
-        epoch_step=1,
-        steps=steps,
-        samples_seen=1,
-        loss=1.0,
-        loss_min=1.0,
-        loss_max=1.0,
-        lr=0.1,
-        step_time_s=step_time_s,
-    )
+    return step_of(time=at, steps=steps, step_time_s=step_time_s)
 
 
 def paced(*events):

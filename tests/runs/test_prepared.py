@@ -1,19 +1,13 @@
 """A run on a prepared set equals the run on its source folder."""
 
-import os
-
 import pytest
 
 from mptui.data.prepared import open_prepared
 from mptui.events import EpochFinished, Validated
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import create_run
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import prepared
-from tests.made.runs import QUIET
+from tests.made.runs import QUIET, ended, session_of
 
-LIMIT_S = 300.0
 SETTINGS = {
     "model.name": "unet",
     "model.width": 4,
@@ -38,15 +32,9 @@ def test_images_small_enough_to_be_kept_as_they_are_train_to_the_same_figures(tm
     figures = []
     for where in ("data", "out"):
         settings = {**SETTINGS, "data.path": str(tmp_path / where), "data.cache": cache}
-        flags = {key: ("test", value) for key, value in settings.items()}
-        session = Session(
-            plan_run(Request("stable", flags, (), os.environ)),
-            create_run(tmp_path / "runs", "test", "unet", where),
-        )
+        session = session_of(tmp_path / "runs" / where, settings)
         heard = session.listen()
-        session.start()
-        assert session.wait(LIMIT_S)
-        assert session.result.exit_code == 0
+        assert ended(session).result.exit_code == 0
         told = [event for event in heard.drain() if isinstance(event, EpochFinished | Validated)]
         figures.append(
             [

@@ -12,6 +12,7 @@ from mptui.hardware.devices import Machine
 from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning.plan import Request, plan_run, rate_notes, resolve_request, scaled_to
 from tests.hardware.machines import HOST, card, cpu
+from tests.made.runs import plan_of
 from tests.program import run_to_end
 
 SEVERAL = {
@@ -69,8 +70,7 @@ def test_a_plan_for_several_processes_shares_the_machine_and_refuses_what_they_c
     place = RankPlace(rank=1, local_rank=1, world_size=2, local_world_size=2)
 
     def plan(**settings):
-        flags = {"hardware.device": "cpu", **settings}
-        return plan_run(Request(None, {key: ("--set", value) for key, value in flags.items()}), place=place)
+        return plan_of({"hardware.device": "cpu", **settings}, None, place=place)
 
     assert plan().device.kind == "cpu"
     with pytest.raises(ConfigError, match="batch_size = 1 is shared by 2 processes"):

@@ -12,10 +12,10 @@ from mptui.engine.memory import ledger
 from mptui.engine.memory.ledger import footprint
 from mptui.errors import MemoryExhaustedError
 from mptui.hardware.devices import USABLE
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.ending import not_deterministic, out_of_memory, with_lever
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200
+from tests.made.runs import plan_of
 
 __all__ = ["driver"]
 
@@ -92,9 +92,7 @@ def test_who_else_holds_the_memory_of_the_gpu_is_told(monkeypatch, driver, proce
 
 
 def test_full_memory_is_told_with_the_setting_that_would_be_enough():
-    settings = {"model.name": "small_cnn", "data.image_size": 64}
-    flags = {key: ("test", value) for key, value in {**settings, "hardware.device": "cpu"}.items()}
-    plan = plan_run(Request("stable", flags, (), os.environ))
+    plan = plan_of({"model.name": "small_cnn", "data.image_size": 64, "hardware.device": "cpu"})
     parts = plan.config.memory.model_copy(update={"micro_batch": 1})
     least = plan.config.model_copy(update={"memory": parts})
     whole, half = (
@@ -121,7 +119,6 @@ def test_a_count_that_fails_keeps_no_run_from_its_end(monkeypatch):
         raise RuntimeError("no such operation on fake tensors")
 
     monkeypatch.setattr(ledger, "enough", broken)
-    flags = {"model.name": ("test", "unet"), "hardware.device": ("test", "cpu")}
-    plan = plan_run(Request("stable", flags, (), os.environ))
+    plan = plan_of({"model.name": "unet", "hardware.device": "cpu"})
     error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
     assert with_lever(error, replace(plan, device=replace(plan.device, memory_free=1 << 30)), 10) is error

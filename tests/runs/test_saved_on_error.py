@@ -14,12 +14,10 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.checkpoint.saver import Saver
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Step
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import CHECKPOINTS, create_run, read_summary
+from mptui.runs.store.directory import CHECKPOINTS, read_summary
 from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
-from tests.made.runs import QUIET
+from tests.made.runs import QUIET, ended, session_of
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
@@ -50,12 +48,8 @@ def trained(tmp_path, pictures, monkeypatch):
 
     def go(resume=False, **more):
         sets = {key.replace("__", "."): value for key, value in more.items()}
-        asked = {**SETTINGS, "data.path": str(pictures), **sets}
-        flags = {key: ("test", value) for key, value in asked.items()}
-        run = tmp_path / "run" if resume else create_run(tmp_path, "test", "small_cnn", "run")
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-        session.start()
-        assert session.wait(LIMIT_S)
+        run = tmp_path / "run"
+        session = ended(session_of(run, {**SETTINGS, "data.path": str(pictures), **sets}, resume=resume))
         return session.result, run
 
     return go

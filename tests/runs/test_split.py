@@ -1,14 +1,12 @@
 """Which images a run validates on, whatever its training seed."""
 
-import os
-
 import pytest
 import torch
 
 from mptui.engine.mailbox import Mailbox
 from mptui.runs.planning.build import prepare
-from mptui.runs.planning.plan import Request, plan_run
 from tests.data.images import photo
+from tests.made.runs import plan_of
 
 SETTINGS = {
     "model.name": "small_cnn",
@@ -32,7 +30,7 @@ def folder(tmp_path_factory):
 def validated(data, **settings):
     """Return names and pixels of the validation images of a run."""
     given = SETTINGS | data | {key.replace("__", "."): value for key, value in settings.items()}
-    plan = plan_run(Request(None, {key: ("test", value) for key, value in given.items()}, (), os.environ))
+    plan = plan_of(given, None)
     made = prepare(plan, emit=lambda _: None, mailbox=Mailbox(), on_bad=lambda _: None, force_compile=False)
     names = [made.dataset.val.request(index).name for index in range(len(made.dataset.val))]
     with made.job.val_loader as loader, made.job.train_loader:

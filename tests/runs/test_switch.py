@@ -1,7 +1,6 @@
 """Changes of settings during a run."""
 
 import contextlib
-import os
 from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -33,29 +32,16 @@ from mptui.events import (
 from mptui.hardware.devices import USABLE
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.change import build_switch
-from mptui.runs.planning.plan import Request
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from tests.made import one_layer
-from tests.made.runs import QUIET, ended, plan_of
+from tests.made.runs import UNET, ended, plan_of, request_of
 
-SETTINGS = {
-    **QUIET,
-    "model.name": "unet",
-    "model.width": 4,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 32,
-    "data.workers": 0,
-    "training.batch_size": 8,
-    "training.epochs": 3,
-    "logging.step_interval_s": 0,
-    "hardware.device": "cpu",
-}
+SETTINGS = {**UNET, "model.width": 4, "training.epochs": 3}
+del SETTINGS["training.warmup_epochs"], SETTINGS["speed.compile"]
 
 
 @pytest.fixture
@@ -109,8 +95,7 @@ def test_one_setting_can_be_changed_as_it_was_told_and_the_run_goes_on_from_ther
     settings = SETTINGS | {"training.epochs": 2}
     (tmp_path / "before").mkdir()
     (tmp_path / "before" / "run.toml").write_text(to_toml(plan_of(settings).config))
-    flags = {key: ("test", value) for key, value in settings.items()}
-    request = Request("stable", flags, ("training.batch_size=2",), os.environ)
+    request = request_of(settings, sets=["training.batch_size=2"])
     position = RunPosition(first.step, first.epoch - 1, first.epoch_step, 32, switch.lr[0])
     prediction = predict_switch(tmp_path / "before", "stable", request, position)
     assert prediction.rate is not None

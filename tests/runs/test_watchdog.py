@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from mptui.events import DeviceSample, PhaseChanged, Progress, Step, Warned
+from mptui.events import DeviceSample, PhaseChanged, Progress, Warned
 from mptui.runs.session import watchdog
 from mptui.runs.session.watchdog import NAME, Watchdog
+from tests.made.events import step_of
 
 
 class Clock:
@@ -42,18 +43,7 @@ def dog(tmp_path, clock, warned):
 
 
 def step(number, seconds=0.1):
-    return Step(
-        step=number,
-        epoch=1,
-        epoch_step=number,
-        steps=1,
-        samples_seen=8,
-        loss=1.0,
-        loss_min=1.0,
-        loss_max=1.0,
-        lr=0.1,
-        step_time_s=seconds,
-    )
+    return step_of(number, step_time_s=seconds)
 
 
 def passes(dog, clock, seconds, position=0):

@@ -1,27 +1,20 @@
 """A new command to a run is one entry of `COMMANDS`: the socket, the training thread, log and key know it."""
 
-import os
-
 import pytest
 
 from mptui.engine.mailbox import Command
 from mptui.events import CommandAnswered, Step, Warned
 from mptui.registry.commands import COMMANDS, CommandSpec
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.remote.feed import Connection
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import create_run
 from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from mptui.tui import keys
 from mptui.tui.app import MptuiApp
 from mptui.tui.keys import KEYS, bindings, command_keys
 from mptui.tui.screens.live import LiveScreen
-from tests.toys.training import LIMIT_S, SMALL
+from tests.made.runs import LIMIT_S, UNET, session_of
 from tests.tui.events import demo_source
 from tests.tui.frames import frame
-
-TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
 
 
 def words(given, profiles):
@@ -46,9 +39,8 @@ def spec(monkeypatch):
 
 
 def test_a_client_sends_it_by_the_socket_and_the_journal_has_what_became_of_it(spec, tmp_path):
-    flags = {key: ("test", value) for key, value in {**TINY, "training.epochs": 1}.items()}
-    run = create_run(tmp_path, "test", "unet", "run")
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    run = tmp_path / "run"
+    session = session_of(run, {**UNET, "data.samples": 16, "training.epochs": 1})
     session.mailbox.post(Command("pause"))
     session.start()
     client = Connection(run)

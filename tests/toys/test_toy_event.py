@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -11,16 +10,13 @@ from rich.console import Console
 
 from mptui.cli.console import Plain
 from mptui.events import Event, Validated
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run, read_summary
 from mptui.runs.store.index import read_run
 from mptui.runs.trackers.feeder import scalars_of
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.specs import EVENTS, EventSpec
-from tests.toys.training import LIMIT_S, SMALL
-
-TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
+from tests.made.runs import LIMIT_S, UNET, plan_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +59,8 @@ class MeasuringSession(Session):
 def ended(monkeypatch, tmp_path):
     """Return the directory of a two-step run with one such event, and the events that it emitted."""
     monkeypatch.setitem(EVENTS, "sharpness", SPEC)
-    flags = {key: ("test", value) for key, value in {**TINY, "training.epochs": 1}.items()}
     run = create_run(tmp_path, "test", "unet", "run")
-    session = MeasuringSession(plan_run(Request("stable", flags, (), os.environ)), run)
+    session = MeasuringSession(plan_of({**UNET, "data.samples": 16, "training.epochs": 1}), run)
     heard = session.listen()
     session.start()
     assert session.wait(LIMIT_S)

@@ -1,22 +1,20 @@
 """A new tracker is one entry of `TRACKERS`: it receives the metrics of a run, and of its resume."""
 
-import os
-
 import pytest
 
 from mptui.config.keys import SETTINGS
 from mptui.errors import MptuiError
 from mptui.registry.trackers import TRACKERS
-from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
 from mptui.runs.trackers import feeder
 from mptui.testing import TrackerContract
 from mptui.testing.tracker import scalars_in
+from tests.made.runs import UNET, ended, plan_of
 from tests.runs.trackers import toys
-from tests.toys.training import LIMIT_S, SMALL, losses
+from tests.toys.training import losses
 
-TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
+TINY = {**UNET, "data.samples": 16, "training.schedule": "constant"}
 
 
 class TestLines(TrackerContract):
@@ -37,14 +35,11 @@ def _toys(monkeypatch):
 
 
 def planned(*names, epochs=1):
-    flags = {key: ("test", value) for key, value in {**TINY, "training.epochs": epochs}.items()}
-    return plan_run(Request("stable", flags, (f"logging.trackers={list(names)!r}",), os.environ))
+    return plan_of({**TINY, "training.epochs": epochs}, sets=[f"logging.trackers={list(names)!r}"])
 
 
 def train(run, *names, epochs):
-    session = Session(planned(*names, epochs=epochs), run, resume=epochs > 1)
-    session.start()
-    assert session.wait(LIMIT_S)
+    session = ended(Session(planned(*names, epochs=epochs), run, resume=epochs > 1))
     assert session.result.exit_code == 0
     return session
 

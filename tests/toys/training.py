@@ -1,6 +1,5 @@
 """Common tests for an entry of each registry: a dry run, the picker, and a run that is resumed."""
 
-import os
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,17 +8,14 @@ import torch
 from mptui.cli.main import app as command_line
 from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Step
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import create_run
 from mptui.runs.store.journal import read_journal
 from mptui.tui import work
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens import picker as picker_screen
 from mptui.tui.screens.picker import PickerScreen
 from tests.hardware.machines import H200
+from tests.made.runs import LIMIT_S, ended, session_of
 
-LIMIT_S = 300.0
 SMALL = {
     "data.name": "shapes",
     "data.image_size": 32,
@@ -65,12 +61,8 @@ async def picker(tmp_path, network=""):
 
 def trained(run, settings, *, epochs, resume=False):
     """Train for a total number of epochs; return the tensors of the last checkpoint by group and name."""
-    flags = {key: ("test", value) for key, value in {**SMALL, **settings, "training.epochs": epochs}.items()}
-    if not resume:
-        create_run(run.parent, "test", "toy", run.name)
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
-    session.start()
-    assert session.wait(LIMIT_S)
+    asked = {**SMALL, **settings, "training.epochs": epochs}
+    session = ended(session_of(run, asked, resume=resume))
     assert session.result.exit_code == 0, session.result.bug or session.result.error
     return read_newest(run / "checkpoints")[0].tensors
 

@@ -15,7 +15,7 @@ from mptui.lab.learn.formats import LearnChoices, text_of
 from mptui.lab.learn.runs import AT_STEP, DOUBLINGS, FORMAT_STEPS, STEPS, TOO_HIGH, SmallRun
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.tasks import CLASSIFICATION
-from mptui.runs.planning.plan import Request
+from tests.made.runs import request_of
 
 SMALL = {"model__name": "small_cnn"}
 """Trains in half the time that the network of the exercises takes."""
@@ -23,7 +23,7 @@ SMALL = {"model__name": "small_cnn"}
 
 def request(**flags):
     settings = {"hardware.device": "cpu", **{key.replace("__", "."): value for key, value in flags.items()}}
-    return Request(None, {key: ("--set", value) for key, value in settings.items()}, (), {})
+    return request_of(settings, None)
 
 
 def learn(name, report=lambda _: None, **flags):

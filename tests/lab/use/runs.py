@@ -1,14 +1,9 @@
 """Small runs and pictures for tests of trained runs."""
 
-import os
-
 import numpy as np
 from PIL import Image
 
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
-from mptui.runs.store.directory import create_run
-from tests.made.runs import QUIET
+from tests.made.runs import QUIET, trained
 
 LIMIT_S = 300
 COLOURS = {"blue": (30, 30, 220), "green": (30, 200, 40), "red": (220, 30, 30), "grey": (128, 128, 128)}
@@ -43,15 +38,12 @@ GENERATOR = {
 
 def train(run, settings):
     """Train a run on the CPU to its end; return its directory."""
-    flags = {key: ("test", value) for key, value in {**SMALL, **settings}.items()}
+    asked = {**SMALL, **settings}
     if settings.get("model.name") != "small_cnn":  # the others tell no classes
-        del flags[_OF_CLASSES]
+        del asked[_OF_CLASSES]
     if settings.get("data.path"):
-        del flags["data.samples"]
-    create_run(run.parent, "test", "test", run.name)
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
-    session.start()
-    assert session.wait(LIMIT_S)
+        del asked["data.samples"]
+    session = trained(run, asked)
     assert session.result.exit_code == 0, session.result.bug or session.result.error
     return run
 

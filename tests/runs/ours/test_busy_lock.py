@@ -1,6 +1,5 @@
 """Another process that keeps a run's lock holds its saves up, and loses nothing of them."""
 
-import os
 import subprocess
 import sys
 import time
@@ -11,28 +10,19 @@ from mptui.engine.checkpoint import saver
 from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Step, Warned
-from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.session.session import Session
 from mptui.runs.store import lock
-from mptui.runs.store.directory import CHECKPOINTS, create_run
+from mptui.runs.store.directory import CHECKPOINTS
 from mptui.runs.store.journal import read_journal
-from tests.made.runs import QUIET
+from tests.made.runs import UNET, session_of
 from tests.runs.control.clients import DEADLINE_S, wait_for
 
 STEPS = 6
 SETTINGS = {
-    "model.name": "unet",
-    "model.width": 2,
-    "model.depth": 1,
+    **UNET,
     "data.samples": 64,
-    "data.image_size": 16,
-    "data.workers": 0,
     "data.cache": "off",
     "training.batch_size": 2,
     "training.max_steps": STEPS,
-    "logging.step_interval_s": 0.0,
-    "hardware.device": "cpu",
-    **QUIET,
 }
 HOLD = """
 import fcntl, sys
@@ -62,9 +52,8 @@ def hold_up(tmp_path, monkeypatch):
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setattr(lock, "DIRECTORY_WAIT_S", 0.1)
     monkeypatch.setattr(saver, "RETRY_S", (0.05, 0.1))
-    flags = {key: ("test", value) for key, value in SETTINGS.items()}
-    run = create_run(tmp_path, "test", "unet", "run")
-    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    run = tmp_path / "run"
+    session = session_of(run, SETTINGS)
     seen: list[Event] = []
     holders: list[Holder] = []
 
