@@ -76,14 +76,14 @@ def explained(value: "Value", source: str) -> str:
     return f"{setting.help}{options}\n\nnow: {now}"
 
 
-def in_a_paragraph(key: str, fixed: str = "", source: str = "") -> str:
-    """Describe a setting below its list: name, source, meaning, choices, default, why it can't change."""
-    setting = SETTINGS[key]
-    default = _shown(key, _DEFAULTS[key])
+def in_a_paragraph(value: "Value") -> str:
+    """Describe a setting below its list: name, who chose it, meaning, choices, why it can't change."""
+    setting = SETTINGS[value.key]
+    default = _shown(value.key, _DEFAULTS[value.key])
     choices = f" Choices: {' | '.join(setting.choices)}." if setting.choices else ""
-    why = f" is fixed during a run: {fixed}." if fixed else ":"
-    told = f" ({clean(source)})" if source else ""
-    return f"{key}{told}{why} {setting.help} Default: {default}.{choices}"
+    chosen = f" ({clean(value.source)})" if value.source.startswith("chosen") else ""
+    why = f" is fixed during a run: {value.fixed}." if value.fixed else ":"
+    return f"{value.key}{chosen}{why} {setting.help} Default: {default}.{choices}"
 
 
 def _shown(key: str, value: object) -> str:

@@ -17,8 +17,8 @@ from mptui.tui.widgets.settings import SampleStrip
 from tests.data.images import class_folders, photo
 from tests.hardware.machines import GIB, T4, cpu
 from tests.tui.cockpits import until
-from tests.tui.frames import frame
-from tests.tui.pickers import edit
+from tests.tui.frames import frame, seen
+from tests.tui.pickers import edit, go_to
 
 
 def asked(where, **settings):
@@ -226,6 +226,20 @@ async def test_what_the_data_chooses_is_shown_with_its_reason(picker, environ, t
         while "chosen: 160" in frame(app):
             await pilot.pause(0.03)
         assert screen.picked.edits == {"training.batch_size": 32}
+
+
+@pytest.mark.usefixtures("uncounted")
+async def test_the_reason_of_a_choice_is_whole_on_narrow_screens(picker, environ, tmp_path):
+    class_folders(tmp_path, {"cats": 100, "dogs": 100})
+    async with picker(environ, (80, 24), device=cpu()) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path)
+        await until(app, pilot, "batch_size     8            160 images")
+        await go_to(pilot, screen, "training.lr")
+        await until(app, pilot, "training.lr             0.001        task's default")
+        await go_to(pilot, screen, "training.batch_size")
+        assert await seen(app, pilot, "training.batch_size (chosen: 160 training images): ")
+        await pilot.resize_terminal(60, 16)
+        assert await seen(app, pilot, "training.batch_size (chosen: 160 training images): ")
 
 
 @pytest.mark.usefixtures("recorded")

@@ -448,7 +448,7 @@ class PickerScreen(SelectionPage):
         faults = self.faults()
         self.query_one(Fields).show_faults(faults.keys() & set(NAMES))
         setting = self.query_one(SettingsPanel).chosen
-        meaning = in_a_paragraph(setting.key) if setting is not None else "no such setting"
+        meaning = "no such setting" if setting is None else in_a_paragraph(setting)
         self.query_one("#note", Static).update(Content.styled(clean(meaning, 600), "$quiet"))
         wrong = sorted(faults.keys() & set(NAMES), key=lambda name: name != getattr(self.focused, "id", ""))
         note = f"✗ {faults[wrong[0]]}" if wrong else self._data_words()

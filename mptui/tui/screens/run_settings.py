@@ -95,7 +95,7 @@ class RunSettingsScreen(ViewPage):
     @on(SettingsPanel.Moved)
     def _explain(self) -> None:
         chosen = self.query_one(SettingsPanel).chosen
-        words = "" if chosen is None else in_a_paragraph(chosen.key, chosen.fixed, chosen.source)
+        words = "" if chosen is None else in_a_paragraph(chosen)
         self.query_one("#meaning", Static).update(Content(words))
 
     def action_filter(self) -> None:

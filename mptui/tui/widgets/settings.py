@@ -1,5 +1,6 @@
 """Settings on screens: lists of profiles and settings, the outline, text fields."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -110,8 +111,28 @@ def _line(value: Value, called: str, names: int, room: int) -> Content:
 def _origin(value: Value, room: int) -> str:
     """Format the source of a value, with its default if that fits."""
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
-    both = source if value.default is None else clean(f"{source} ({value.default})".lstrip(), 80)
-    return both if len(both) <= room else source
+    short = _shorter(source)
+    forms = [source, short, short.removeprefix("chosen: ")]
+    if value.default is not None:
+        forms.insert(0, clean(f"{source} ({value.default})".lstrip(), 80))
+    return next((words for words in forms if len(words) <= room), forms[-1])
+
+
+def _shorter(source: str) -> str:
+    """Return a source in fewer words, for a narrow column."""
+    for long, short in _SHORT_WORDS.items():
+        source = re.sub(long, short, source)
+    return source
+
+
+_SHORT_WORDS = {
+    r"^default \[.*\]$": "task's default",
+    r"^default of weights that .*": "weights' default",
+    r"^default of .*": "network's default",
+    r" training images$": " images",
+    r"a U-Net of width": "width",
+    r"^chosen for ": "for ",
+}
 
 
 # Summary of the selected run: network, precision, batch and memory
