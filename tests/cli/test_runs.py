@@ -299,7 +299,7 @@ def test_any_number_of_runs_is_compared(tmp_path):
     assert found["settings"] == {"training.lr": [0.1, 0.2, 0.4]}
     assert len(found["curves"]["val_loss"]) == 3
     shown = call("runs", "compare", *names, "--runs-dir", tmp_path).stdout
-    assert "only training.lr differs" in shown
+    assert "only lr differs" in shown
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
     assert rows["run-0"] == ["run-1", "run-2"]
     assert rows["training.lr"] == ["0.1", "0.2", "0.4"]

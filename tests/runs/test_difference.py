@@ -31,7 +31,7 @@ def fork_of(chance, *arguments, steps=50, every=1, **options):
 def test_who_is_faster_and_whose_loss_is_lower_is_told(chance):
     parent, fork = run_of(chance), fork_of(chance, "bf16", 190.0, 0.5)
     found = difference(parent, fork, SINCE, PRECISION)
-    words = "loss -0.54 at step 150; only precision.mode differs"
+    words = "loss -0.54 at step 150; only precision differs"
     assert found.sentence == f"bf16 is 1.9x ahead of fp32, {words}"
     assert found.title == "bf16 is 1.9x ahead, loss -0.54"
     assert found.short == "1.9x ahead, loss -0.54"
@@ -46,14 +46,14 @@ VERSION = {"torch": ["2.9", "2.10"]}
 @pytest.mark.parametrize(
     ("differing", "names", "cause"),
     [
-        (BATCH, "batch_size 64 is 3.3x ahead of 8, loss", "; only training.batch_size differs"),
+        (BATCH, "batch size 64 is 3.3x ahead of 8, loss", "; only batch size differs"),
         (VERSION, "torch 2.10 is 3.3x ahead of 2.9, loss", "; only torch differs"),
         ({"training.momentum": [None, 0.5]}, "momentum 0.5 is 3.3x ahead of unset,", "; only training.mom"),
         ({}, "fork is 3.3x ahead of its parent, loss", "; no setting, version or device differs"),
         (
             {**BATCH, **PRECISION, **VERSION},
             "fork is 3.3x ahead of its parent, loss",
-            "; 3 things differ, so that none is known as the cause: training.batch_size, precision.mode,",
+            "; 3 things differ, so that none is known as the cause: batch size, precision,",
         ),
     ],
     ids=["batch", "version", "unset", "nothing", "more"],
@@ -122,7 +122,7 @@ def test_a_loss_is_compared_from_eight_places_on_and_noise_is_no_difference(chan
 def test_a_parent_that_ended_at_the_fork_gives_its_speed_and_no_loss(chance):
     parent = run_of(chance, steps=range(1, SINCE + 1))
     found = difference(parent, fork_of(chance, "bf16", 190.0, 0.5), SINCE, PRECISION)
-    assert found.sentence == "bf16 is 1.9x ahead of fp32; only precision.mode differs"
+    assert found.sentence == "bf16 is 1.9x ahead of fp32; only precision differs"
     assert difference(RunView(), fork_of(chance), SINCE, PRECISION).sentence == ""
 
 

@@ -38,5 +38,14 @@ def test_settings_that_differ_are_named_as_a_person_would():
     assert differing_words(keys, 2, 20) == "3 settings differ"
 
 
+@pytest.mark.parametrize(("width", "typed"), [(73, False), (113, True), (193, True)])
+def test_settings_have_words_and_where_there_is_room_what_is_typed(width, typed):
+    settings = {"training.lr_batch_size": [64, 8], "model.name": ["unet", "resnet18"]}
+    lines = dict(difference_lines({"figures": {}, "settings": settings, "environment": {}}, width))
+    assert lines["training.lr_batch_size"].plain.startswith("lr batch size ")
+    assert lines["model.name"].plain.startswith("model ")
+    assert ("training.lr_batch_size" in lines["training.lr_batch_size"].plain) == typed
+
+
 def test_runs_without_a_column_are_counted():
     assert difference_heading(RUNS, 53).plain.split() == ["3", "runs", "hidden", "1", "2", "3", "4", "5"]

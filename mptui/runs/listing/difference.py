@@ -11,7 +11,7 @@ import numpy as np
 from mptui import text as fmt
 from mptui.config.keys import said
 from mptui.runs.listing.forks import forked_from, parent_of
-from mptui.runs.listing.rows import CHANGES, cause_words, compare_setups, what_differs
+from mptui.runs.listing.rows import CHANGES, cause_words, compare_setups, setting_words, what_differs
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CONFIG, ENVIRONMENT, read_summary
 from mptui.runs.view.history import CAPACITY, Floats, History
@@ -138,7 +138,7 @@ def _names(parent: RunView, fork: RunView, things: Mapping[str, Sequence[object]
     if key == "precision.mode":
         return fork.precision, parent.precision
     values = [clean(said(value), 16) for value in (has, had)]
-    return f"{clean(key.rpartition('.')[2], 24)} {values[0]}", values[1]
+    return f"{clean(setting_words(key), 24)} {values[0]}", values[1]
 
 
 def _ratio(parent: History | None, fork: History | None, since: int) -> float | None:

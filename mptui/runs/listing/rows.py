@@ -278,6 +278,18 @@ def what_differs(compared: Mapping[str, Any]) -> dict[str, list[Any]]:
     }
 
 
+_OF_A_TABLE = {"name", "path", "mode"}
+"""Settings that are named by their table: the name of the model, the path of the data."""
+
+
+def setting_words(key: str) -> str:
+    """Return the name of a setting for people, `batch size` of training.batch_size; others as they are."""
+    table, _, name = key.rpartition(".")
+    if not table:
+        return key
+    return table if name in _OF_A_TABLE else name.replace("_", " ")
+
+
 def figure_name(name: str) -> str:
     """Return the name of a figure of `compare` for people, who have others for some than --json."""
     metric = name.removeprefix("final_")
@@ -313,9 +325,10 @@ def cause_words(differing: Collection[str]) -> str:
     if not differing:
         return "no setting, version or device differs"
     if len(differing) == 1:
-        return f"only {clean(next(iter(differing)))} differs"
-    named = ", ".join(clean(name) for name in list(differing)[:_NAMED])
-    more = f" and {len(differing) - _NAMED:,} more" if len(differing) > _NAMED else ""
+        return f"only {clean(setting_words(next(iter(differing))))} differs"
+    names = list(dict.fromkeys(clean(setting_words(name)) for name in differing))
+    named = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return f"{len(differing):,} things differ, so that none is known as the cause: {named}{more}"
 
 

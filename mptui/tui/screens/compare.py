@@ -16,7 +16,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import metric_word
 from mptui.runs.listing.difference import STEPS, Curve, RunCurves, curves_of, difference, histories_of
 from mptui.runs.listing.forks import fork_step
-from mptui.runs.listing.rows import compare, figure_name, figure_texts, unstamped, what_differs
+from mptui.runs.listing.rows import compare, figure_name, figure_texts, setting_words, unstamped, what_differs
 from mptui.runs.view.history import History
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.words import is_noisy, is_percent, metric_words
@@ -159,7 +159,7 @@ class CompareScreen(SearchedPage):
             lines = [
                 Option(line, id=key)
                 for key, line in difference_lines(self._found, width)
-                if has_words(f"{key} {figure_name(key)}", self._words)
+                if has_words(f"{key} {setting_words(key)} {figure_name(key)}", self._words)
             ]
             none = Content.styled("nothing has these words: esc shows all", "$quiet")
             listed.replace(lines if lines or not self._words else [Option(none, id="none.", disabled=True)])
@@ -225,8 +225,8 @@ class CompareScreen(SearchedPage):
 _FIRST = ("status", "best_metric", "best_value", "samples_per_second", "total_s")
 """Figures above the settings, which explain them."""
 
-_KEY, _LEAST_KEY = 30, 14
-"""Cells of the keys: at most, and at least."""
+_KEY, _LEAST_KEY, _TYPED_KEY = 30, 14, 52
+"""Cells of the words of a line: at most, at least, and with the key of a setting beside them."""
 
 _LEAST, _MOST = 7, 30
 """Cells of a column of values: of a figure, and at most; runs without room for a column have none."""
@@ -251,6 +251,7 @@ def comparison_words(found: Mapping[str, Any], differing: Collection[str], width
 def _widths(runs: int, width: int) -> tuple[int, int]:
     """Return the cells of the keys and of a column."""
     key = max(_LEAST_KEY, min(_KEY, width - (_WITH_NAME + 1) * runs))
+    key = max(key, min(_TYPED_KEY, width - _MOST * runs))
     return key, max(_LEAST, min(_MOST, (width - key) // runs))
 
 
@@ -290,12 +291,16 @@ def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Conte
 
 def _line(name: str, values: Sequence[object], texts: Sequence[str], width: int, is_setting: bool) -> Content:
     key, column = _widths(len(values), width)
-    words = fit(clean(figure_name(name), 80), key - 1).pad_right(1)
+    called = clean(setting_words(name) if is_setting else figure_name(name), 80)
+    tone = "$text-accent" if is_setting else "$quiet"
+    words = Content.styled(called, tone)
+    typed = clean(name, 80)
+    if is_setting and typed != called and len(f"{called}  {typed}") < key:
+        words = Content.assemble(words, f"  {typed}")
+    words = fit(words, key - 1).pad_right(1)
     same = all(value == values[0] for value in values)
     cells = Content("").join(_right(text, column) for text in texts[: (width - key) // column])
-    return Content.assemble(
-        words.stylize("$text-accent" if is_setting else "$quiet"), cells.stylize("$quiet" if same else "")
-    )
+    return Content.assemble(words.stylize_before("$quiet"), cells.stylize("$quiet" if same else ""))
 
 
 def _right(text: str, width: int) -> Content:

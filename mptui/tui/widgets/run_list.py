@@ -15,7 +15,7 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from mptui import text as fmt
-from mptui.runs.listing.rows import RUNNING, RunRow, unstamped
+from mptui.runs.listing.rows import RUNNING, RunRow, setting_words, unstamped
 from mptui.runs.store.directory import CRASHED
 from mptui.text import clean
 from mptui.tui.keys import KEYS, bindings, display
@@ -180,22 +180,13 @@ def summary_words(rows: Sequence[RunRow]) -> str:
     return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])
 
 
-_OF_A_TABLE = {"name", "path", "mode"}
-"""Settings that are named by their table: the name of the model, the path of the data."""
-
-
-def _setting_word(key: str) -> str:
-    table, _, name = key.rpartition(".")
-    return table if name in _OF_A_TABLE and table else name
-
-
 def differing_words(keys: Collection[str], runs: int, width: int) -> str:
     """Name the settings that differ among runs in `width` cells: `these differ: lr, mode and 3 more`."""
     if runs < 2:
         return ""
     if not keys:
         return "all have the same settings"
-    names = list(dict.fromkeys(clean(_setting_word(key), 40) for key in keys))
+    names = list(dict.fromkeys(clean(setting_words(key), 40) for key in keys))
     for shown in range(len(names), 0, -1):
         more = f" and {len(names) - shown:,} more" if shown < len(names) else ""
         words = f"these differ: {', '.join(names[:shown])}{more}"
