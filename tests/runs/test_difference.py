@@ -48,7 +48,11 @@ VERSION = {"torch": ["2.9", "2.10"]}
     [
         (BATCH, "batch size 64 is 3.3x ahead of 8, loss", "; only batch size differs"),
         (VERSION, "torch 2.10 is 3.3x ahead of 2.9, loss", "; only torch differs"),
-        ({"training.momentum": [None, 0.5]}, "momentum 0.5 is 3.3x ahead of unset,", "; only training.mom"),
+        (
+            {"training.momentum": [None, 0.5]},
+            "momentum 0.5 is 3.3x ahead of unset,",
+            "; only momentum differs",
+        ),
         ({}, "fork is 3.3x ahead of its parent, loss", "; no setting, version or device differs"),
         (
             {**BATCH, **PRECISION, **VERSION},
