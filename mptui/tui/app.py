@@ -163,7 +163,7 @@ class RunActions(App[str], inherit_bindings=False):
         self.runs = RunList(runs)
         self.keymap = keymap
         self.ascii_only = ascii_only
-        self._turns: list[Turns] = []
+        self._paused: list[tuple[RunSource, RunSource]] = []
 
     def leave_screen(self) -> None:
         """Leave the current screen as the user would, or exit."""
@@ -294,7 +294,7 @@ class RunActions(App[str], inherit_bindings=False):
             shown = below.source if isinstance(below, LiveScreen) else None
             if shown is None or shown.run != choice.run:
                 shown = AttachedRun(choice.run).start()
-            self._turns.append(Turns(shown, source, swap=choice.parent_does == "turns"))
+            self.pause_during(source, shown)
         self.show_source(source)
         compared = CompareScreen([choice.run, fork], self.keymap.keys, ascii_only=self.ascii_only)
         self.push_screen(compared, self.screen_left)
@@ -314,17 +314,23 @@ class RunActions(App[str], inherit_bindings=False):
         live = LiveScreen(source, keymap=self.keymap.keys, ascii_only=self.ascii_only)
         self.push_screen(live, self.screen_left)
 
-    def watch_turns(self) -> None:
-        """Pass the turns of runs that share a device."""
-        self.set_interval(1.0, self._pass_turns)
+    def pause_during(self, fork: RunSource, parent: RunSource) -> None:
+        """Pause a run until its fork has ended."""
+        parent.send("pause")
+        self._paused.append((parent, fork))
 
-    def _pass_turns(self) -> None:
-        self._turns = [turns for turns in self._turns if turns.tick()]
+    def resume_parents(self, *, also_waiting: bool = False) -> None:
+        """Let parents go on whose forks have ended; `also_waiting`: all of them."""
+        for pair in [*self._paused]:
+            parent, fork = pair
+            if also_waiting or fork.finished or parent.finished:
+                self._paused.remove(pair)
+                if not parent.finished:
+                    parent.send("resume")
 
     def on_unmount(self) -> None:
         """Let paused parents go on."""
-        for turns in self._turns:
-            turns.end()
+        self.resume_parents(also_waiting=True)
 
     def _refuse(self, words: str) -> None:
         self.notify(words, severity="warning", markup=False)
@@ -399,7 +405,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
         if fault := fault_of_choice():
             self.notify(fault, severity="warning", markup=False)
-        self.watch_turns()
+        self.set_interval(1.0, self.resume_parents)
         self.push_screen(self._first, self.exit)
 
     async def on_event(self, event: Event) -> None:
@@ -612,44 +618,3 @@ def catch_signals(app: TerminalApp, terminal: Terminal) -> None:
     signal.signal(signal.SIGUSR2, save)
     signal.signal(signal.SIGINT, take)
     signal.signal(signal.SIGHUP, hang_up)
-
-
-# Lets a run and its fork share a device: the parent pauses, or they take turns
-# -----------------------------------------------------------------------------
-
-TURN_S = 60
-"""Seconds of a turn."""
-
-
-class Turns:
-    """Pauses a parent while its fork trains; call `tick` once a second.
-
-    Args:
-        parent: The run that was forked.
-        fork: Its fork.
-        swap: Whether they take turns; else the parent pauses until the fork has ended.
-    """
-
-    def __init__(self, parent: RunSource, fork: RunSource, *, swap: bool) -> None:
-        self._training = fork
-        self._paused = parent
-        self._swap = swap
-        self._seconds = 0
-        parent.send("pause")
-
-    def tick(self) -> bool:
-        """Pass the turn if it is over; return False once one of them has ended, so that the other goes on."""
-        if self._training.finished or self._paused.finished:
-            self.end()
-            return False
-        self._seconds += 1
-        if self._swap and self._seconds % TURN_S == 0:
-            self._training.send("pause")
-            self._paused.send("resume")
-            self._training, self._paused = self._paused, self._training
-        return True
-
-    def end(self) -> None:
-        """Let the paused one go on."""
-        if not self._paused.finished:
-            self._paused.send("resume")

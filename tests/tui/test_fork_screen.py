@@ -1,4 +1,4 @@
-"""`f`: a fork of a run from a checkpoint, drawn over its parent, while the parent pauses or takes turns."""
+"""`f`: a fork of a run from a checkpoint, drawn over its parent, while the parent pauses or trains on."""
 
 import shutil
 
@@ -9,7 +9,7 @@ from mptui.events import Step
 from mptui.runs.listing.forks import run_id
 from mptui.runs.listing.housekeeping import rename_run
 from mptui.runs.store.directory import read_summary
-from mptui.tui.app import TURN_S, Turns
+from mptui.tui.app import MptuiApp
 from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens import live as screens_live
 from mptui.tui.screens.fork import ForkDialog
@@ -112,8 +112,8 @@ async def test_escape_forks_nothing_and_the_parent_of_a_training_run_is_chosen(t
         dialog = app.screen
         assert isinstance(dialog, ForkDialog)
         dialog._training = True
-        await pilot.press("p", "p")
-        assert await seen(app, pilot, "takes turns with it")
+        await pilot.press("p")
+        assert await seen(app, pilot, "pauses until the fork has ended")
         await pilot.press("tab")
         assert isinstance(app.focused, Input)
         await pilot.press("escape")
@@ -122,25 +122,18 @@ async def test_escape_forks_nothing_and_the_parent_of_a_training_run_is_chosen(t
         assert not run.with_name("parent-fork").exists()
 
 
-def test_a_parent_pauses_until_its_fork_has_ended():
-    parent, fork = MemorySource(), MemorySource()
-    turns = Turns(parent, fork, swap=False)
-    assert all(turns.tick() for _ in range(3 * TURN_S))
-    fork.finished = True
-    assert not turns.tick()
-    assert [command for command, _ in parent.sent] == ["pause", "resume"]
-    assert fork.sent == []
-
-
-def test_a_parent_and_its_fork_take_turns():
-    parent, fork = MemorySource(), MemorySource()
-    turns = Turns(parent, fork, swap=True)
-    assert all(turns.tick() for _ in range(2 * TURN_S))
-    assert [command for command, _ in parent.sent] == ["pause", "resume", "pause"]
-    assert [command for command, _ in fork.sent] == ["pause", "resume"]
-    parent.finished = True
-    assert not turns.tick()
-    assert parent.sent[-1][0] == "pause"  # it has ended, and the fork trains already
+async def test_parents_pause_until_their_forks_have_ended_or_the_program_ends():
+    runs = [MemorySource() for _ in range(6)]
+    app = MptuiApp(Page())
+    async with app.run_test():
+        for parent, fork in zip(runs[:3], runs[3:], strict=True):
+            app.pause_during(fork, parent)
+        app.resume_parents()
+        assert [run.sent for run in runs] == [[("pause", None)]] * 3 + [[]] * 3
+        runs[3].finished = runs[1].finished = True
+        app.resume_parents()
+        assert [len(run.sent) for run in runs] == [2, 1, 1, 0, 0, 0]
+    assert [run.sent[-1][0] for run in runs[:3]] == ["resume", "pause", "resume"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 45), marks=pytest.mark.slow)])

@@ -17,7 +17,6 @@ from mptui.tui.widgets.basics import Dialog, KeyedList
 
 PARENT_DOES = {
     "pause": "pauses until the fork has ended",
-    "turns": "takes turns with it, a minute each",
     "train": "trains on beside it",
 }
 """What a parent that is training does meanwhile."""

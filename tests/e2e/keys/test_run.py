@@ -157,13 +157,13 @@ def fork(walk):
     for digit, name in reversed([*enumerate(ORDER[:9], 1)]):
         walk("fork.profile", str(digit), f"switched to {name}")
     walk("fork.same", "0", "as they are")
-    walk("fork.parent", "p", "takes turns with it")
+    walk("fork.parent", "p", "trains on beside it")
     walk("fork.next", "tab", walk.recoloured(40, next(n for n, line in lines(program) if "last" in line)))
     program.press("training.lr")
     program.shows("training.lr")
-    walk("fork.cancel", "escape", walk.gone("takes turns with it"))
+    walk("fork.cancel", "escape", walk.gone("trains on beside it"))
     program.send(
-        "f", "p", "p", "tab", *"training.lr=0.001"
+        "f", "p", "tab", *"training.lr=0.001"
     )  # the dialog is not there yet when the second key comes
     program.shows("training.lr=0.001")
     program.shows("trains on beside it")
