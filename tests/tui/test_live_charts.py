@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from textual.events import MouseScrollUp
 
 from mptui.events import PresetSwitched, Validated
@@ -69,6 +70,18 @@ async def test_the_grid_of_rows_and_columns_its_pages_and_its_names_are_there_at
         assert len(titles(app)) == 1
         await pilot.press("right_square_bracket")
         assert await seen(app, pilot, "no room for more charts")
+
+
+async def test_a_chart_that_has_just_become_narrower_covers_no_neighbour(stage, monkeypatch):
+    async with stage.live(demo_source(), (120, 36)) as (app, pilot):
+        chart = app.screen.query_one("#chart-0", Chart)
+        before = chart.outer_size
+        monkeypatch.setattr(Chart, "on_resize", lambda self: None)  # which draws anew, after a frame
+        await pilot.press("right_square_bracket")
+        await pilot.pause()
+        now = chart.outer_size
+        assert now.width < before.width
+        assert {cell_len(line.text) for line in chart.render_lines(now.region)} == {now.width}
 
 
 async def test_the_chart_of_the_loss_says_what_is_in_it(stage):

@@ -249,7 +249,7 @@ class Chart(Widget, can_focus=True):
         strip = self._strips.get(y)
         if strip is None:
             segments = [Segment(text, style_on(self, _STYLES[part])) for text, part in self._rows[y]]
-            strip = self._strips[y] = Strip(segments, self.size.width)
+            strip = self._strips[y] = Strip(segments)  # as wide as it was laid out, so that it is cut to fit
         return strip
 
     def notify_style_update(self) -> None:
