@@ -28,8 +28,13 @@ class HeadedCommand(TyperCommand):
             panel = getattr(param, "rich_help_panel", None) if len(params) > _FEW else None
             of_kind = "Arguments" if param.param_type_name == "argument" else "Options"
             if (row := param.get_help_record(ctx)) is not None:
-                headed.setdefault(panel or of_kind, []).append(row)
+                name = row[0] if of_kind == "Options" else row[0].partition(" <")[0]  # without Python's type
+                headed.setdefault(panel or of_kind, []).append((name, row[1]))
         _write(formatter, headed)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own
+        """Return what follows the name in the usage: `RUN`, where typer has `{RUN}`."""
+        return [piece.removesuffix("...").strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 class HeadedGroup(TyperGroup):

@@ -44,6 +44,16 @@ def test_a_command_of_few_options_has_no_further_headings():
     assert [*headed("stop")] == [*headed("report")] == ["Arguments", "Options"]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_arguments_are_named_in_one_way_and_explained(command):
+    told = call(*command.split(), "--help", environ=COLUMNS).stdout
+    usage = told.splitlines()[0].removesuffix(" COMMAND [ARGS]...")
+    arguments = told.partition("\nArguments:\n")[2].partition("\n\n")[0]
+    assert not re.search(r"[{}<>]|\.\.\.", usage + arguments)
+    for line in filter(_ROW.match, arguments.splitlines()):
+        assert re.fullmatch(r"  [A-Z|…]+ +\w.*", line), line
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_fits_80_columns(command):
     told = call(*command.split(), "--help", environ=COLUMNS).stdout

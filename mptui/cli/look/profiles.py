@@ -9,6 +9,7 @@ import typer
 
 from mptui.cli import completion
 from mptui.cli import options as o
+from mptui.cli.help import HeadedCommand
 from mptui.cli.output import print_json, print_next
 from mptui.errors import ConfigError
 from mptui.text import clean, shell_word
@@ -19,21 +20,26 @@ _WIDEST = 110
 class ProfileOptions(o.Options):
     """A profile."""
 
-    name: str = o.argument("NAME|FILE", "", show_default=False, autocompletion=completion.profiles)
+    name: str = o.argument(
+        "NAME|FILE",
+        "Name of a profile, or a file of yours.",
+        show_default=False,
+        autocompletion=completion.profiles,
+    )
 
 
 class KeysOptions(o.Options):
     """The settings to explain."""
 
     word: str = o.argument(
-        "[WORD]", "A word of the name or the help of a setting; without, all.", default="", show_default=False
+        "WORD", "A word of the name or the help of a setting; without, all.", default="", show_default=False
     )
 
 
 class CopyOptions(o.Options):
     """A profile that is copied."""
 
-    name: str = o.argument("NAME", "", show_default=False)
+    name: str = o.argument("NAME", "Name of the copy.", show_default=False)
     origin: str = o.required_option(
         "NAME|FILE", "The profile to copy.", "--from", show_default=False, autocompletion=completion.profiles
     )
@@ -49,7 +55,7 @@ def without_command(ctx: typer.Context) -> None:
         _print_list(as_json=False)
 
 
-@profiles.command("list")
+@profiles.command("list", cls=HeadedCommand)
 @o.command
 def list_all(output: o.Output) -> None:
     """List the profiles, in the order of their digits on the screens."""
@@ -74,7 +80,7 @@ def _print_list(*, as_json: bool) -> None:
     print_next("mptui profiles show NAME, or mptui run --profile NAME")
 
 
-@profiles.command()
+@profiles.command(cls=HeadedCommand)
 @o.command
 def show(options: ProfileOptions) -> None:
     """Print the file of a profile."""
@@ -88,7 +94,7 @@ def show(options: ProfileOptions) -> None:
     print_next(f"mptui run --profile {name} --dry-run, or mptui profiles new NAME --from {name}")
 
 
-@profiles.command()
+@profiles.command(cls=HeadedCommand)
 @o.command
 def validate(options: ProfileOptions) -> None:
     """Check a profile: print ok, or all its faults."""
@@ -99,7 +105,7 @@ def validate(options: ProfileOptions) -> None:
     print_next(f"mptui run --profile {shell_word(options.name)}")
 
 
-@profiles.command()
+@profiles.command(cls=HeadedCommand)
 @o.command
 def keys(options: KeysOptions, output: o.Output) -> None:
     """Explain the keys of a profile: meaning, values, default, where they act, when they change."""
@@ -129,7 +135,7 @@ def keys(options: KeysOptions, output: o.Output) -> None:
         print_next(f"set one: mptui run --set {found[0]}=VALUE, or in a profile: mptui profiles new NAME")
 
 
-@profiles.command()
+@profiles.command(cls=HeadedCommand)
 @o.command
 def new(options: CopyOptions) -> None:
     """Copy a profile to edit, and print its path."""

@@ -9,6 +9,7 @@ import typer
 from mptui import text as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
+from mptui.cli.help import HeadedCommand
 from mptui.cli.output import TableColumn, fitting, flat_error, lines, print_json, print_next, terminal_width
 from mptui.io.records import as_number
 from mptui.text import clean, some
@@ -107,7 +108,7 @@ def list_all(
     )
 
 
-@runs.command()
+@runs.command(cls=HeadedCommand)
 @o.command
 def compare(
     options: Annotated[ComparedRuns, "run others runs_dir where at"],

@@ -21,7 +21,7 @@ class ReportOptions(UsedRun):
     """The runs, and the file to write."""
 
     runs: list[str] = o.argument(
-        "RUN...",
+        "RUN…",
         "Names of runs, their starts, or their directories: up to eight.",
         autocompletion=completion.runs,
     )
