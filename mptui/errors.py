@@ -1,7 +1,7 @@
 """All errors shown to users, each with a message, a hint and an exit code.
 
 An `MptuiError` is shown as two lines and ends the process with its `exit_code`; any other exception is a bug
-and gets a traceback. The exit codes are a public interface, listed in `EXIT_CODES`.
+and gets a traceback. The exit codes are a public interface; README.md lists them.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ class MptuiError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
-    meaning: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = clean_lines(message)
@@ -36,21 +35,18 @@ class OwnCodeError(MptuiError):
     """A bug in the person's own network, task or data set; the message has their lines of the traceback."""
 
     exit_code = 1
-    meaning = "a bug: in your own code, shown with its file and line, or in mptui"
 
 
 class ConfigError(MptuiError):
     """A flag, a profile or a configuration is wrong."""
 
     exit_code = 2
-    meaning = "a flag, profile or configuration is wrong"
 
 
 class DataError(MptuiError):
     """The data is missing, empty or unreadable."""
 
     exit_code = 3
-    meaning = "the data is missing, empty or unreadable"
 
 
 class TwoReadingsError(DataError):
@@ -71,42 +67,36 @@ class DivergedError(MptuiError):
     """Training diverged and could not recover."""
 
     exit_code = 4
-    meaning = "training diverged and could not recover"
 
 
 class MemoryExhaustedError(MptuiError):
     """The device ran out of memory and could not recover."""
 
     exit_code = 5
-    meaning = "out of memory and could not recover"
 
 
 class RunDirectoryError(MptuiError):
     """A checkpoint or run directory is missing, damaged or not trusted."""
 
     exit_code = 6
-    meaning = "a checkpoint or run directory is missing, damaged or not trusted"
 
 
 class DiskError(MptuiError):
     """The disk is full or not writable."""
 
     exit_code = 7
-    meaning = "the disk is full or not writable"
 
 
 class RankError(MptuiError):
     """Another process of the run's group has failed, or can't be reached."""
 
     exit_code = 8
-    meaning = "another process of the run failed, or can't be reached"
 
 
 class TrackerError(MptuiError):
     """An experiment tracker has failed, or can't be reached."""
 
     exit_code = RankError.exit_code
-    meaning = RankError.meaning
 
 
 _ERRORS: dict[int, type[MptuiError]] = {
@@ -121,14 +111,6 @@ _ERRORS: dict[int, type[MptuiError]] = {
         DiskError,
         RankError,
     )
-}
-
-EXIT_CODES: dict[int, str] = {
-    0: "done",
-    **{code: error.meaning for code, error in _ERRORS.items()},
-    130: "stopped by SIGINT, with a checkpoint saved first",
-    141: "whoever read the output has closed it, as `| head` does",
-    143: "stopped by SIGTERM, with a checkpoint saved first",
 }
 
 

@@ -106,27 +106,12 @@ class Forked(Event):
     dataset: str = ""
 
 
-PHASES = (
-    "starting",
-    "restarting",
-    "scanning",
-    "preparing",
-    "warming_up",
-    "compiling",
-    "training",
-    "validating",
-    "sampling",
-    "saving",
-    "paused",
-    "finished",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChanged(Event):
     """The run enters another phase.
 
-    `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known,
+    `phase` is starting, restarting, scanning, preparing, warming_up, compiling, training, validating,
+    sampling, saving, paused or finished. `total` is the number of units (files, batches) where it is known,
     `expected_s` the seconds that it is expected to take, `known_from` what this is known from, in words.
     `found` is what came of the work before it: the size of the data, a choice with its measurement.
     """

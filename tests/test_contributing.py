@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from mptui.errors import error_of_code
+
 ROOT = Path(__file__).parents[1]
 _LINES = [
     (f"{name}:{number}", line)
@@ -102,3 +104,9 @@ def test_each_name_is_defined():
         return defined.issuperset(name.split("."))
 
     assert not [name for name in sorted(names - _ELSEWHERE - _EXAMPLES) if not is_defined(name)]
+
+
+def test_the_page_has_the_exit_code_of_each_kind_of_error():
+    page = (ROOT / "README.md").read_text().partition("| exit code | meaning |")[2].partition("\n\n")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d)", page, re.MULTILINE)}
+    assert listed == {0} | {error_of_code(code).exit_code for code in range(1, 128)}
