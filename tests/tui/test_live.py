@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
@@ -240,6 +241,18 @@ async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(stage)
                 assert word not in keys
             for word in ("n numerics", "l log", "q leave"):
                 assert word in keys
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_the_log_does_not_say_again_what_the_end_of_the_run_says(stage, size):
+    hint = "what would help most: more epochs"
+    async with stage.live(demo_source(replace(finished(), hint=hint)), size) as (app, pilot):
+        assert frame(app).count("more epochs") == 1
+        assert "completed after" in frame(app)
+        await pilot.resize_terminal(60, 16)
+        await pilot.press("l")
+        await pilot.pause()
+        assert frame(app).count("more epochs") == 1  # in the log, where that has the room of both
 
 
 async def test_each_fault_of_a_run_has_a_line_of_its_own(stage):

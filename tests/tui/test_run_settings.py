@@ -1,6 +1,7 @@
 """The settings of a running run: listed, searched, changed by a command; greyed out where they can't be."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -164,11 +165,16 @@ async def test_the_settings_of_an_ended_run_are_found_and_not_changed(stage, sou
 async def test_who_chose_a_setting_stands_beside_it_until_it_is_changed(stage, source, tmp_path, size):
     few = {"value": 8, "source": "chosen: 160 training images"}
     rate = {"value": 0.5, "source": "--lr"}
-    kept = {"version": 1, "settings": {"training.batch_size": few, "training.lr": rate}}
+    mode = {"used": "bf16", "reason": "native here, without loss scaling"}
+    kept = {"version": 1, "precision": mode, "settings": {"training.batch_size": few, "training.lr": rate}}
     (tmp_path / "choices.json").write_text(json.dumps(kept), encoding="utf-8")
     save(tmp_path, training__batch_size=8, training__lr=0.25)
     async with stage.live(source, size) as (app, pilot):
         screen = await opened(app, pilot)
+        await go_to(pilot, screen, "precision.mode")
+        assert await seen(app, pilot, "precision.mode (chosen: bf16, native here, without loss scaling): ")
+        if size == (80, 24):
+            assert re.search(r" mode +auto +chosen: bf16 ", frame(app))
         await go_to(pilot, screen, "training.batch_size")
         text = frame(app)
     (line,) = (each for each in text.splitlines() if "batch_size  " in each and " 8 " in each)

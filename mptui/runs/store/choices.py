@@ -41,5 +41,5 @@ def read_sources(run: Path, values: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(measured, dict) and values.get("precision.mode") == "auto":
         used, reason = measured.get("used"), measured.get("reason")
         if isinstance(used, str) and isinstance(reason, str):
-            sources["precision.mode"] = f"{used}: {reason}"
+            sources["precision.mode"] = f"chosen: {used}, {reason}"
     return sources

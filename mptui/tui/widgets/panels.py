@@ -318,7 +318,10 @@ class LogPanel(Panel, can_focus=True):
         height = self.content_size.height
         rows: list[Content] = []
         oldest: Lines = []
+        told = self._told_above(view)
         for line in reversed(view.log):
+            if line.text in told:
+                continue
             oldest = _laid_out(line.time, line.text, line.tone, width)
             rows[:0] = oldest
             if len(rows) >= height + self._back:
@@ -329,6 +332,12 @@ class LogPanel(Panel, can_focus=True):
         if 0 < start < len(oldest) and not self._back:
             return [rows[0].append_text(" …"), *rows[start + 1 : end]]
         return rows[start:end]
+
+    def _told_above(self, view: RunView) -> list[str]:
+        """Return the advice of a completed run, which its end has, too, while that is shown."""
+        ended = view.finished
+        is_shown = any(panel.display for panel in self.screen.query(ClosingPanel))
+        return [] if ended is None or ended.status != "completed" or not is_shown else [ended.hint]
 
     def on_mouse_scroll_up(self) -> None:
         """Show earlier lines."""

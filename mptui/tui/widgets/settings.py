@@ -132,6 +132,7 @@ _SHORT_WORDS = {
     r" training images$": " images",
     r"a U-Net of width": "width",
     r"^chosen for ": "for ",
+    r"^chosen: (bf16|fp16|fp32), .*": r"chosen: \1",
 }
 
 
