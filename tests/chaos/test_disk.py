@@ -16,7 +16,8 @@ from mptui.events import Paused, Recovered, Step, Warned
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.chaos.killer import outcome_of
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.made.waiting import wait_until
 from tests.program import Program, run_to_end
 
 pytestmark = pytest.mark.program
@@ -109,11 +110,8 @@ def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, t
     child = started(fork_server, case, run.parent, "run", output=tmp_path / "said")
     wait_for(child, run, stepped(3))
     run.rename(away)
-    until = time.monotonic() + LIMIT_S
-    while "the run waits" not in child.output():
-        assert child.poll() is None, child.output()
-        assert time.monotonic() < until, child.output()
-        time.sleep(LOOK_S)
+    wait_until(lambda: "the run waits" in child.output() or child.poll() is not None, child.output)
+    assert child.poll() is None, child.output()
     assert list(run.parent.iterdir()) == []
     away.rename(run)
     wait_for(child, run, lambda events: any(isinstance(event, Recovered) for event in events))
@@ -152,11 +150,8 @@ def test_a_real_disk_that_is_full_for_a_while(fork_server, tmp_path, small_disk)
     child = started(fork_server, case, runs, "run", output=tmp_path / "said")
     wait_for(child, runs / "run", lambda events: len(events) > 20)
     fill(small_disk)
-    until = time.monotonic() + LIMIT_S
-    while "the run waits" not in child.output():
-        assert child.poll() is None, child.output()
-        assert time.monotonic() < until, child.output()
-        time.sleep(LOOK_S)
+    wait_until(lambda: "the run waits" in child.output() or child.poll() is not None, child.output)
+    assert child.poll() is None, child.output()
     for filler in small_disk.glob("filler*"):
         filler.unlink()
     assert child.wait(LIMIT_S) == 0, child.output()

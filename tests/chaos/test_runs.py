@@ -17,6 +17,7 @@ from tests.chaos.killer import outcome_of
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, trained, wait_for
 from tests.cli.calls import call
 from tests.data.images import pairs, stripes
+from tests.made.waiting import wait_until
 
 
 @pytest.mark.program
@@ -102,10 +103,7 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
     worker.suspend()  # and a stop request is handled while it hangs
     child.send(signal.SIGTERM)
     assert child.wait(LIMIT_S) == 143, child.output()
-    until = time.monotonic() + LIMIT_S
-    while not gone(worker):
-        assert time.monotonic() < until
-        time.sleep(LOOK_S)
+    wait_until(lambda: gone(worker))
 
 
 def workers_of(child):

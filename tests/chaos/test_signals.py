@@ -29,8 +29,8 @@ from tests.chaos.runs import (
 )
 from tests.data.images import class_folders
 from tests.forks import FORKING, rank_pids
+from tests.made.waiting import wait_until
 from tests.program import Program
-from tests.ranks.cluster import wait_until
 from tests.ranks.test_chains import steps
 
 FOLDER = ("--model", "resnet18", "--batch-size", "4", "--seed", "3")

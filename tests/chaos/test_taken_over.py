@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.lock import PRIVATE
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, started, stepped, trained, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, started, stepped, trained, wait_for
+from tests.made.waiting import wait_until
 from tests.tools.faulty_disk import run_on_disk
 
 pytestmark = pytest.mark.program
@@ -42,10 +42,8 @@ def can_be_taken(run):
 
 
 def stands_still(child):
-    until = time.monotonic() + LIMIT_S
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < until
-        time.sleep(LOOK_S)
+    state = Path(f"/proc/{child.pid}/stat")
+    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def seems_gone(run):

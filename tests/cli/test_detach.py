@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -16,6 +15,7 @@ from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY
 from tests.made.json_documents import checked, failed
+from tests.made.waiting import wait_until
 from tests.program import DEADLINE_S, Program, run_to_end
 
 pytestmark = pytest.mark.slow
@@ -43,13 +43,6 @@ def folder(tmp_path):
             os.kill(owner, signal.SIGKILL)
 
 
-def look_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def steps(run):
     return [event for event in read_journal(run) if isinstance(event, Step)]
 
@@ -70,9 +63,9 @@ def test_a_detached_run_gives_the_shell_back_and_is_stopped_with_a_checkpoint(fo
     opened = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)]  # noqa: PTH115
     assert opened == [os.devnull, str(run / "console.log"), str(run / "console.log")]
     os.kill(process.pid, signal.SIGHUP)
-    look_until(lambda: steps(run))
+    wait_until(lambda: steps(run))
     taken = len(steps(run))
-    look_until(lambda: len(steps(run)) > taken)
+    wait_until(lambda: len(steps(run)) > taken)
 
     again = mptui(folder, "resume", "away", "--detach")
     assert again.returncode == 6
@@ -95,7 +88,7 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
     assert mptui(folder, "run", "--detach", "--name", "mute", environ=ENDLESS).returncode == 0
     run = folder / "mute"
     (run / "control.sock").unlink()
-    look_until(lambda: steps(run))
+    wait_until(lambda: steps(run))
     owner = owner_of(run)
     assert owner is not None
     os.kill(owner, signal.SIGSTOP)
@@ -108,7 +101,7 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
         in told[0]
     )
     assert f"mptui attach {run}" in told[1]
-    look_until(lambda: owner_of(run) is None)  # it executes the request as soon as it can
+    wait_until(lambda: owner_of(run) is None)  # it executes the request as soon as it can
     assert "stopped after step" in mptui(folder, "stop", "mute").stdout
     assert summary(run)["exit_code"] == 143
 
@@ -116,7 +109,7 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folder, number):
     process = Program("run", "--detach", "--name", "away", "--runs-dir", folder, environ=ENDLESS)
-    look_until(lambda: psutil.Process(process.pid).children())
+    wait_until(lambda: psutil.Process(process.pid).children())
     (run_process,) = psutil.Process(process.pid).children()
     run_process.suspend()  # or it might be ready, and the first process end, before the signal
     if number == signal.SIGHUP:
@@ -126,7 +119,7 @@ def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folde
     assert process.wait(DEADLINE_S) == -number
     run_process.resume()
     run = folder / "away"
-    look_until(lambda: len(steps(run)) > 3)
+    wait_until(lambda: len(steps(run)) > 3)
     assert mptui(folder, "stop", "away").returncode == 0
     assert summary(run)["status"] == "stopped"
 
@@ -160,7 +153,7 @@ def test_a_detached_run_or_resume_that_fails_as_it_begins_is_told_with_its_exit_
     document = failed(json.loads(begun.stdout))
     assert (document["run"], document["exit_code"]) == ("junk", 3)
     assert "3 of 3 samples can't be used" in document["error"]
-    look_until(lambda: owner_of(folder / "junk") is None)
+    wait_until(lambda: owner_of(folder / "junk") is None)
     again = run_to_end("resume", "junk", "--detach", "--runs-dir", folder, environ=TINY)
     assert again.returncode == 3
     assert "mptui: 3 of 3 samples can't be used" in again.stderr
@@ -182,7 +175,7 @@ def isolated(folder, *arguments):
     words = ("run", "--isolate", "--name", "apart", "--runs-dir", folder, *arguments)
     process = Program(*words, environ=ENDLESS)
     run = folder / "apart"
-    look_until(lambda: len(steps(run)) > 3)
+    wait_until(lambda: len(steps(run)) > 3)
     owner = owner_of(run)
     assert owner is not None
     assert owner != process.pid
@@ -200,7 +193,7 @@ def test_an_isolated_run_stops_for_this_console_and_its_exit_code_is_ours(folder
 
 def test_an_isolated_run_is_shown_here_and_its_death_is_told(folder):
     process, owner = isolated(folder)
-    look_until(lambda: "Epoch 1/" in (folder / "apart" / "console.log").read_text())
+    wait_until(lambda: "Epoch 1/" in (folder / "apart" / "console.log").read_text())
     os.kill(owner, signal.SIGKILL)
     _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGKILL

@@ -13,9 +13,9 @@ import pytest
 from mptui.cli.look.monitor import line_of, table_lines
 from mptui.events import DeviceProcess, DeviceSample
 from mptui.hardware.host import program_words, user_and_command
-from tests.cli.test_detach import look_until
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200
+from tests.made.waiting import wait_until
 from tests.program import Program
 
 __all__ = ["driver"]
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_it_and_a_second_one_appends(tmp_path):
     path = tmp_path / "load.csv"
     for rows in (2, 4):
         program = Program("monitor", "--interval", "0.1", "--csv", path)
-        look_until(lambda rows=rows: path.is_file() and path.read_text().count("\n") > rows)
+        wait_until(lambda rows=rows: path.is_file() and path.read_text().count("\n") > rows)
         program.send_signal(signal.SIGINT)
         out, err = program.communicate()
 

@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tests import small_cnn
 from tests.cli.calls import call
 from tests.data.images import class_folders
 from tests.made.json_documents import checked, failed
+from tests.made.waiting import wait_until
 from tests.program import DEADLINE_S, Program
 
 TINY = {
@@ -250,11 +250,8 @@ def final(run):
 
 def wait_for(condition, process):
     """Poll until it holds; fails if the process has ended, or after five minutes."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: condition() or process.poll() is not None)
+    assert process.poll() is None, process.stderr.read()
 
 
 def test_a_run_whose_data_has_moved_goes_on_with_the_folder_that_is_named(tmp_path):

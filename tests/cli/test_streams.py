@@ -21,7 +21,8 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.calls import call
-from tests.cli.test_detach import ENDLESS, SMALL, look_until
+from tests.cli.test_detach import ENDLESS, SMALL
+from tests.made.waiting import wait_until
 from tests.program import DEADLINE_S, run_to_end, server
 
 pytestmark = pytest.mark.program
@@ -68,7 +69,7 @@ def test_a_run_outlives_the_reader_of_its_pipe(tmp_path, reader, number, code):
     process = started(tmp_path, ENDLESS, streams=(None, write, write))
     os.close(read)
     os.close(write)
-    look_until(lambda: epochs(run) or process.poll() is not None)
+    wait_until(lambda: epochs(run) or process.poll() is not None)
     owner = owner_of(run)
     assert owner is not None
     if number is not None:
@@ -76,7 +77,7 @@ def test_a_run_outlives_the_reader_of_its_pipe(tmp_path, reader, number, code):
         taker.send_signal(number)
     if code == 143:
         before = epochs(run)
-        look_until(lambda: epochs(run) >= before + 3 or owner_of(run) is None)
+        wait_until(lambda: epochs(run) >= before + 3 or owner_of(run) is None)
         os.kill(owner, signal.SIGTERM)
     assert process.wait(DEADLINE_S) == code
     taker.wait(DEADLINE_S)
@@ -162,9 +163,9 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
     streams = (None, follower, follower)
     process = started(tmp_path, environ, streams=streams, program="tests.runs.slow_save:run")
     os.close(follower)
-    look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
+    wait_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
     process.send_signal(signal.SIGINT)
-    look_until(lambda: any(map(is_stop, read_journal(tmp_path / "run"))))
+    wait_until(lambda: any(map(is_stop, read_journal(tmp_path / "run"))))
     time.sleep(INSIST_S)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130

@@ -12,8 +12,9 @@ from mptui.events import Paused, Resumed, RunFinished, Step, Suspended
 from mptui.runs.listing.rows import summaries
 from mptui.runs.store.lock import owner_of
 from tests.e2e.terminal import busy_share, threads_of
-from tests.e2e.test_terminal import ENDLESS, count, look_until, start_training
+from tests.e2e.test_terminal import ENDLESS, count, start_training
 from tests.forks import FORKING
+from tests.made.waiting import wait_until
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.program
@@ -35,7 +36,7 @@ def train_detached(folder):
 def goes_on(program, steps=5):
     """Wait for more steps."""
     before = count(program, Step)
-    look_until(lambda: count(program, Step) >= before + steps)
+    wait_until(lambda: count(program, Step) >= before + steps)
 
 
 def standard_streams(pid):
@@ -73,7 +74,7 @@ def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(training, 
     watcher.press("q")
     assert watcher.exit_code() == 0
     assert watcher.is_restored()
-    look_until(lambda: is_gone(owner))
+    wait_until(lambda: is_gone(owner))
     assert json.loads((run_of(program) / "summary.json").read_text())["exit_code"] == 0
     assert (run_of(program) / "checkpoints" / "last").exists()
     assert not (run_of(program) / "control.sock").exists()
@@ -87,14 +88,14 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     owner = program.child.pid
     (log,) = (program.folder / "runs").glob("*/console.log")
     program.close()
-    look_until(lambda: standard_streams(owner) == [os.devnull, str(log), str(log)])
-    look_until(program.ended)
+    wait_until(lambda: standard_streams(owner) == [os.devnull, str(log), str(log)])
+    wait_until(program.ended)
     goes_on(program)
-    look_until(lambda: busy_share(owner, screen) < 0.01)
+    wait_until(lambda: busy_share(owner, screen) < 0.01)
     assert busy_share(owner) > 0.05  # that of the thread that trains, as that of one that spins
     goes_on(program)
     os.kill(owner, signal.SIGTERM)
-    look_until(lambda: count(program, RunFinished))
+    wait_until(lambda: count(program, RunFinished))
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", 143)

@@ -8,8 +8,9 @@ import pytest
 
 from mptui.events import CheckpointSaved, PresetSwitched, RunFinished
 from mptui.runs.store.directory import RANKS
-from tests.e2e.test_terminal import ENDLESS, count, look_until
+from tests.e2e.test_terminal import ENDLESS, count
 from tests.forks import FORKING, rank_pids
+from tests.made.waiting import wait_until
 from tests.program import run_to_end
 
 pytestmark = [pytest.mark.program, pytest.mark.slow]
@@ -55,7 +56,7 @@ def test_keys_of_two_screens_act_on_all_ranks_and_a_loss_is_told(terminal, folde
     for screen in (program, watcher):
         screen.shows("● training   2 ranks")
     program.close()  # the run goes on
-    look_until(program.ended)
+    wait_until(program.ended)
     watcher.press("xx")
     watcher.shows("■ stopped")
     watcher.press("q")

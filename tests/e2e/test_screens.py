@@ -14,7 +14,8 @@ from mptui.tui.terminal.background import PATIENCE_S
 from mptui.tui.themes import DARK, LIGHT
 from tests import hostile
 from tests.cli.test_run import SMALLEST
-from tests.e2e.test_terminal import ENDLESS, SHORT, count, look_until, start_training
+from tests.e2e.test_terminal import ENDLESS, SHORT, count, start_training
+from tests.made.waiting import wait_until
 
 pytestmark = pytest.mark.program
 
@@ -26,9 +27,9 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(training):
     # many full frames: more than the terminal's buffer holds, so that the screen has to wait
     program.press(*["\x14"] * 6)
     steps, samples = count(program, Step), count(program, DeviceSample)
-    look_until(lambda: count(program, DeviceSample) > samples)
+    wait_until(lambda: count(program, DeviceSample) > samples)
     memory = program.child.memory_info().rss
-    look_until(lambda: count(program, DeviceSample) >= samples + 2 and count(program, Step) >= steps + 20)
+    wait_until(lambda: count(program, DeviceSample) >= samples + 2 and count(program, Step) >= steps + 20)
     assert program.child.memory_info().rss < memory + 100 * MIB
     program.press("xx")
     program.shows("■ stopped")
@@ -44,7 +45,7 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
     child = program.child
     for pid in (program.pid, child.pid):
         os.kill(pid, number)
-    look_until(lambda: child.status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: child.status() == psutil.STATUS_STOPPED)
     before = len(program.output)
     for pid in (program.pid, child.pid):
         os.kill(pid, signal.SIGCONT)
@@ -62,12 +63,12 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
 def test_the_time_that_ctrl_z_took_a_run_is_told_when_it_goes_on(training):
     program = training(size=(140, 45))
     program.press("\x1a")
-    look_until(lambda: program.child.status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: program.child.status() == psutil.STATUS_STOPPED)
     stopped = time.monotonic()
-    look_until(lambda: time.monotonic() > stopped + 12)
+    wait_until(lambda: time.monotonic() > stopped + 12)
     for pid in (program.pid, program.child.pid):
         os.kill(pid, signal.SIGCONT)
-    look_until(lambda: count(program, Suspended) == 1)
+    wait_until(lambda: count(program, Suspended) == 1)
     program.shows("suspended for")
     assert "no sign" not in program.text
     program.press("xx")
@@ -83,7 +84,7 @@ def test_a_light_terminal_that_says_so_in_time_is_met_by_the_light_theme(termina
     program.shows("q leave")
     if not in_time:
         since = time.monotonic()
-        look_until(lambda: time.monotonic() > since + PATIENCE_S + 1)
+        wait_until(lambda: time.monotonic() > since + PATIENCE_S + 1)
         program.tell_ground(ground)
     program.press("?")
     program.shows("detect the devices again")  # the answer was no key
@@ -188,7 +189,7 @@ def test_a_stopped_run_is_resumed_where_it_stopped(terminal):
     before = count(program, Step)
     program.press("r")
     program.shows("● training")
-    look_until(lambda: count(program, Step) > before)
+    wait_until(lambda: count(program, Step) > before)
     program.press("xx")
     program.shows("■ stopped")
     program.press("q")

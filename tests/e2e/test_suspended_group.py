@@ -10,8 +10,9 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Step, Warned
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.lock import owner_of
-from tests.e2e.test_terminal import ENDLESS, count, is_stopped, look_until
+from tests.e2e.test_terminal import ENDLESS, count, is_stopped
 from tests.forks import FORKING, rank_pids
+from tests.made.waiting import wait_until
 
 pytestmark = pytest.mark.program
 
@@ -66,10 +67,10 @@ def test_a_suspended_group_whose_terminal_is_closed_goes_on(program):
     steps = count(program, Step)
     for number in (signal.SIGHUP, signal.SIGCONT):  # as a shell and the kernel do
         os.kill(program.pid, number)
-    look_until(program.ended)
-    look_until(lambda: count(program, Step) >= steps + 3)
+    wait_until(program.ended)
+    wait_until(lambda: count(program, Step) >= steps + 3)
     launcher.send_signal(signal.SIGTERM)
-    look_until(lambda: not any(process.is_running() for process in (launcher, *ranks)))
+    wait_until(lambda: not any(process.is_running() for process in (launcher, *ranks)))
     assert not [event for event in program.journal() if isinstance(event, Warned)]
 
 

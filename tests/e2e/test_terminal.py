@@ -2,8 +2,6 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +21,8 @@ from mptui.events import (
 )
 from tests.e2e.conftest import TINY
 from tests.e2e.native_exit import ENDS
-from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal, busy_share
+from tests.e2e.terminal import Terminal, busy_share
+from tests.made.waiting import wait_until
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.program
@@ -287,14 +286,6 @@ def test_ctrl_z_in_a_headless_run_shows_the_cursor_until_it_goes_on(terminal):
     assert program.modes()["25"] == b"h"
 
 
-def look_until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that no terminal shows any more."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
-
-
 def test_a_hang_up_alone_gives_the_terminal_back(terminal):
     program = terminal()
     program.shows("q leave")
@@ -315,9 +306,9 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
 
     steps = count(program, Step)
     program.close()
-    look_until(lambda: opened() == [os.devnull, str(log), str(log)])
-    look_until(lambda: count(program, RunFinished))
-    look_until(program.ended)
+    wait_until(lambda: opened() == [os.devnull, str(log), str(log)])
+    wait_until(lambda: count(program, RunFinished))
+    wait_until(program.ended)
     assert count(program, Step) > steps + 20
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
@@ -332,10 +323,10 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
     program.shows("■ paused")
     child = program.child
     program.close()
-    look_until(lambda: str(Path(f"/proc/{child.pid}/fd/0").readlink()) == os.devnull)
-    look_until(lambda: busy_share(child.pid) < 0.15)  # the end of the screen takes a while
+    wait_until(lambda: str(Path(f"/proc/{child.pid}/fd/0").readlink()) == os.devnull)
+    wait_until(lambda: busy_share(child.pid) < 0.15)  # the end of the screen takes a while
     child.terminate()
-    look_until(lambda: count(program, RunFinished))
+    wait_until(lambda: count(program, RunFinished))
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", 143)

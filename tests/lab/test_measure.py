@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import time
 
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from mptui.lab.measure.core import (
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.store.directory import create_run
 from tests.made.events import step_of
+from tests.made.waiting import wait_until
 from tests.program import Program
 
 pytestmark = pytest.mark.slow
@@ -215,11 +215,9 @@ def test_a_run_ends_with_the_process_that_asked_for_it():
         f"core.Measurer(os.environ).measure(request, {{}}, core.Effort({DEADLINE_S}))"
     )
     parent = Program(code, call="tests.program:execute")
-    deadline = time.monotonic() + DEADLINE_S
-    while len(family := psutil.Process(parent.pid).children(recursive=True)) < 2:
-        assert parent.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = psutil.Process(parent.pid)
+    wait_until(lambda: len(process.children(recursive=True)) >= 2 or parent.poll() is not None)
+    family = process.children(recursive=True)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
 

@@ -5,12 +5,12 @@ import os
 import pty
 import signal
 import subprocess
-import time
 
 import psutil
 import pytest
 
 from mptui.processes.start import ForkServer, exit_code_name, shell_exit_code, start
+from tests.made.waiting import wait_until
 from tests.program import Program, execute
 
 LIMIT_S = 30
@@ -57,10 +57,7 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path, program):
 
 def wait_for_ends(processes):
     """Wait until they have ended; who takes their exit codes may take a second."""
-    until = time.monotonic() + LIMIT_S
-    while any(map(runs, processes)):
-        assert time.monotonic() < until, processes
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(runs, processes)), processes)
 
 
 def runs(process):

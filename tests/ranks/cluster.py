@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import psutil
 
 from mptui.processes.start import shell_exit_code
 from tests.forks import FORKING, words
+from tests.made.waiting import wait_until
 from tests.program import run_to_end, server
 
 JOB_ID = "4711"
@@ -152,11 +152,3 @@ def _caught(pid: int) -> int:
     """Return the mask of the signals that a process has handlers for."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-
-
-def wait_until(condition, limit_s: float = 300.0) -> None:
-    """Wait for a condition."""
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, "never came"
-        time.sleep(0.02)

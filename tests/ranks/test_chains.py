@@ -11,8 +11,9 @@ from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.chaos.killer import outcome_of
 from tests.forks import FORKING
+from tests.made.waiting import wait_until
 from tests.program import run_to_end
-from tests.ranks.cluster import Cluster, wait_until
+from tests.ranks.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
 from tests.chaos.killer import outcome_of
 from tests.forks import FORKING, rank_pids
+from tests.made.waiting import wait_until
 from tests.program import Program
-from tests.ranks.cluster import wait_until
 from tests.ranks.test_chains import flags, steps, undisturbed
 
 pytestmark = pytest.mark.slow

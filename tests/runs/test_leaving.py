@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 import psutil
@@ -19,6 +18,7 @@ from mptui.runs.session.shutdown import worker_left
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import LIMIT_S, UNET, ended, session_of
+from tests.made.waiting import wait_until
 from tests.program import Program
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
@@ -61,14 +61,7 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **how: stand_in.compile(model, **how))
     yield stand_in
     stand_in.may_go_on.set()
-    until(lambda: not worker_left())
-
-
-def until(seen):
-    limit = time.monotonic() + LIMIT_S
-    while not seen():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: not worker_left())
 
 
 def session(runs, name, *, resume=False, **changed):
@@ -112,7 +105,7 @@ def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_
     assert not (stopped.run / "lock.json").exists()
 
     compiler.may_go_on.set()  # state that the worker finds when it returns
-    until(lambda: not worker_left())
+    wait_until(lambda: not worker_left())
     assert list(read_journal(stopped.run)) == written
     assert read_newest(stopped.run / "checkpoints")[0].step == (0 if phase == "training" else 4)
 
@@ -144,7 +137,7 @@ def test_a_compile_that_ends_before_the_stop_is_seen_goes_on_in_order(tmp_path, 
     one = session(tmp_path, "one", **{"training.epochs": 100_000})
     heard = one.listen()
     one.start()
-    until(lambda: any(isinstance(event, EpochFinished) for event in heard.drain()))  # both are compiled
+    wait_until(lambda: any(isinstance(event, EpochFinished) for event in heard.drain()))  # both are compiled
     one.mailbox.stop(signal.SIGTERM)
     assert one.wait(LIMIT_S)
     assert one.result.exit_code == 143
@@ -164,7 +157,7 @@ def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
     environ = {"SLOW_COMPILE": str(waits), "PATH": f"{program.parent}:{os.environ['PATH']}"}
     child = Program(*asked, environ=environ, call="tests.runs.slow_compile:run")
     compiles = lambda e: isinstance(e, PhaseChanged) and e.phase == "compiling"  # noqa: E731
-    until(lambda: child.poll() is not None or any(map(compiles, read_journal(tmp_path / "run"))))
+    wait_until(lambda: child.poll() is not None or any(map(compiles, read_journal(tmp_path / "run"))))
     child.send_signal(signal.SIGTERM)
     told, complaint = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 143, complaint
@@ -192,7 +185,7 @@ def test_the_end_takes_the_compilers_and_what_they_started_along():
     assert ended.returncode == 3
     compilers = [int(pid) for pid in ended.stdout.split()]
     assert len(compilers) == 2
-    until(lambda: not any(map(runs, compilers)))
+    wait_until(lambda: not any(map(runs, compilers)))
 
 
 def runs(pid):

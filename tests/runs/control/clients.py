@@ -2,7 +2,6 @@
 
 import json
 import stat
-import time
 
 from mptui.errors import ConfigError
 from mptui.events import Warned
@@ -73,13 +72,6 @@ class Client:
     def close(self):
         self.file.close()
         self.socket.close()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def mode(path):

@@ -9,7 +9,8 @@ import pytest
 from mptui.events import CommandAnswered
 from mptui.runs.remote import control
 from mptui.runs.remote.control import COMMANDS_A_SECOND
-from tests.runs.control.clients import DEADLINE_S, wait_for
+from tests.made.waiting import wait_until
+from tests.runs.control.clients import DEADLINE_S
 
 
 def test_commands_go_to_the_session(run, connect):
@@ -18,7 +19,7 @@ def test_commands_go_to_the_session(run, connect):
     client.say({"command": "pause"})
     client.say(b'{"command":"preset","argument":"stable"}\n{"command":"stop","argument":7}\n')
     client.say({"command": "undo"})
-    wait_for(lambda: len(run.sent) == 4)
+    wait_until(lambda: len(run.sent) == 4)
     assert run.sent == [("pause", None), ("preset", "stable"), ("stop", None), ("undo", None)]
 
 
@@ -27,7 +28,7 @@ def test_who_asks_is_a_script_unless_it_is_a_key_of_a_screen(run, connect, said,
     client = connect(run)
     client.line()
     client.say({"command": "pause", **said})
-    wait_for(lambda: run.sent)
+    wait_until(lambda: run.sent)
     assert run.asked_by == [by]
 
 
@@ -56,7 +57,7 @@ def test_what_is_no_command_is_answered_and_harms_nothing(run, connect, line):
     client.say(line + b"\n")
     assert set(client.line()) == {"error"}
     client.say({"command": "pause"})
-    wait_for(lambda: run.sent)
+    wait_until(lambda: run.sent)
     assert run.sent == [("pause", None)]
 
 
@@ -86,7 +87,7 @@ def test_a_stop_and_a_save_reach_the_run_under_a_flood_and_are_answered_by_their
     flood.line()
     client.line()
     flood.say(b'{"command":"pause"}\n' * COMMANDS_A_SECOND)
-    wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
+    wait_until(lambda: len(run.sent) == COMMANDS_A_SECOND)
     for number, command in enumerate(("pause", "stop", "checkpoint")):
         client.say({"command": command, "id": str(number)})
     refused, *answers = (client.line() for _ in range(3))
@@ -102,7 +103,7 @@ def test_a_held_key_does_not_end_its_connection(run, connect):
         run.now = float(second)
         for _ in range(2 * COMMANDS_A_SECOND):
             client.say({"command": "pause"})
-        wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND * (second + 1))  # noqa: B023 - called at once
+        wait_until(lambda: len(run.sent) == COMMANDS_A_SECOND * (second + 1))  # noqa: B023 - called at once
         for _ in range(COMMANDS_A_SECOND):
             assert "too many commands" in client.line()["error"]
     run.now = 9.0
@@ -123,10 +124,10 @@ def test_a_save_that_is_asked_for_while_another_is_under_way_follows_it(run, con
     client = connect(run)
     client.line()
     client.say(b'{"command":"pause"}\n' * COMMANDS_A_SECOND + b'{"command":"checkpoint"}\n' * 5)
-    wait_for(lambda: ("checkpoint", None) in run.sent)
+    wait_until(lambda: ("checkpoint", None) in run.sent)
     run.server.handle(CommandAnswered(command="checkpoint", state="taken"))
     client.say({"command": "checkpoint"})
-    wait_for(lambda: run.sent.count(("checkpoint", None)) == 2)
+    wait_until(lambda: run.sent.count(("checkpoint", None)) == 2)
 
 
 def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_that_second(run, connect):
@@ -134,7 +135,7 @@ def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_t
     for client in (first, second):
         client.line()
         client.say(b'{"command":"pause"}\n' * (COMMANDS_A_SECOND // 2))
-    wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
+    wait_until(lambda: len(run.sent) == COMMANDS_A_SECOND)
     for client in (first, second, connect(run)):
         client.say({"command": "pause"})
         told = client.line()
@@ -142,7 +143,7 @@ def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_t
     assert len(run.sent) == COMMANDS_A_SECOND
     run.now = 1.0
     first.say(b'{"command":"resume"}\n' * COMMANDS_A_SECOND)
-    wait_for(lambda: len(run.sent) == 2 * COMMANDS_A_SECOND)
+    wait_until(lambda: len(run.sent) == 2 * COMMANDS_A_SECOND)
     second.say({"command": "resume"})
     assert "too many commands" in second.line()["error"]
 
@@ -152,7 +153,7 @@ def test_a_setting_reaches_the_session_as_it_was_written(run, connect):
     client.line()
     client.say({"command": "set", "argument": "training.lr=1e-3"})
     client.say({"command": "set", "argument": "data.name=a b=c"})
-    wait_for(lambda: len(run.sent) == 2)
+    wait_until(lambda: len(run.sent) == 2)
     assert run.sent == [("set", "training.lr=1e-3"), ("set", "data.name=a b=c")]
 
 
@@ -178,7 +179,7 @@ def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
         assert client.line() == {}
     clients[0].close()
     run.tell(2)
-    wait_for(lambda: len(run.server._clients) == 39)
+    wait_until(lambda: len(run.server._clients) == 39)
     assert connect(run).line()["protocol"]
 
 
@@ -224,5 +225,5 @@ def test_a_command_of_a_client_that_has_left_is_obeyed(run, connect):
     leaver.say({"command": "stop"})
     leaver.close()
     over.set()
-    wait_for(lambda: ("stop", None) in run.sent)
-    wait_for(lambda: len(run.server._clients) == 1)
+    wait_until(lambda: ("stop", None) in run.sent)
+    wait_until(lambda: len(run.server._clients) == 1)

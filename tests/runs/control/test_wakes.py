@@ -8,7 +8,7 @@ from mptui.events import Warned
 from mptui.runs.remote import control
 from mptui.runs.store import journal
 from mptui.runs.store.journal import read_events
-from tests.runs.control.clients import wait_for
+from tests.made.waiting import wait_until
 
 
 def last_step(run):
@@ -62,7 +62,7 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting_and_is_not_sent_more_t
         run.tell(step)
         assert quick.line() == {}
     slow.say({"command": "pause", "id": "last"})
-    wait_for(lambda: run.sent)
+    wait_until(lambda: run.sent)
     lines = list(iter(slow.line, {"answer": "last", "state": "asked"}))
     assert len(lines) < 900
     assert all(line == {} for line in lines)

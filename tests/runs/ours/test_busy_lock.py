@@ -14,7 +14,8 @@ from mptui.runs.store import lock
 from mptui.runs.store.directory import CHECKPOINTS
 from mptui.runs.store.journal import read_journal
 from tests.made.runs import UNET, session_of
-from tests.runs.control.clients import DEADLINE_S, wait_for
+from tests.made.waiting import wait_until
+from tests.runs.control.clients import DEADLINE_S
 
 STEPS = 6
 SETTINGS = {
@@ -67,7 +68,7 @@ def hold_up(tmp_path, monkeypatch):
 
         monkeypatch.setattr(session.listen(), "handle", watch)
         session.start()
-        wait_for(lambda: warnings(seen))
+        wait_until(lambda: warnings(seen))
         return session, seen, holders[0]
 
     yield begin
@@ -85,7 +86,7 @@ def warnings(events):
 def test_the_last_save_waits_for_who_keeps_the_run_locked(hold_up, stopped):
     session, seen, holder = hold_up(stopped)
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 5 * lock.DIRECTORY_WAIT_S)
+    wait_until(lambda: time.monotonic() > began + 5 * lock.DIRECTORY_WAIT_S)
     assert not any(isinstance(each, CheckpointSaved) and each.step >= 2 for each in seen)
     holder.end()
     assert session.wait(DEADLINE_S)

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from mptui.registry.trackers import TRACKERS
 from mptui.runs.trackers import feeder
 from mptui.runs.trackers.feeder import RunTrackers, send_missing
 from mptui.testing.tracker import course, scalars_in, write
+from tests.made.waiting import wait_until
 from tests.runs.trackers import toys
 from tests.runs.trackers.journals import config, end
 
@@ -39,13 +39,6 @@ def server(monkeypatch):
         yield server
 
 
-def until(seen):
-    limit = time.monotonic() + LIMIT_S
-    while not seen():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 def pid_of(trackers):
     assert trackers._process is not None
     return trackers._process.pid
@@ -56,7 +49,7 @@ def until_warned(trackers, warned):
         trackers.beat()
         return warned
 
-    until(told)
+    wait_until(told)
 
 
 def is_alive(pid):
@@ -72,7 +65,7 @@ def test_blocked_and_failing_trackers_stop_no_other_and_lose_nothing(tmp_path, m
     connection, _ = server.accept()
     with connection:
         write(tmp_path, *course(10, 12), end(12))
-        until(lambda: toys.lines_of(tmp_path, "lines") == scalars_in(tmp_path))
+        wait_until(lambda: toys.lines_of(tmp_path, "lines") == scalars_in(tmp_path))
         until_warned(trackers, warned)
         pid = pid_of(trackers)
         trackers.finish()
@@ -107,8 +100,8 @@ def test_a_killed_process_is_told_once_and_a_resume_goes_on_exactly(tmp_path):
     trackers = RunTrackers(tmp_path, lambda *warning: warned.append(warning))
     write(tmp_path, *course(1, 9))
     trackers.start(config(trackers=["lines"]))
-    until(lambda: toys.lines_of(tmp_path, "lines") == scalars_in(tmp_path))
-    until(lambda: (tmp_path / "trackers.json").exists())
+    wait_until(lambda: toys.lines_of(tmp_path, "lines") == scalars_in(tmp_path))
+    wait_until(lambda: (tmp_path / "trackers.json").exists())
     os.kill(pid_of(trackers), signal.SIGKILL)
     until_warned(trackers, warned)
     trackers.beat()
@@ -136,7 +129,7 @@ def test_no_process_stays_when_the_run_is_killed(tmp_path, server):
         assert is_alive(pid)
         run.kill()
         run.wait()
-        until(lambda: not is_alive(pid))
+        wait_until(lambda: not is_alive(pid))
     run.stdout.close()
 
 
