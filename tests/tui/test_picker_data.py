@@ -222,6 +222,7 @@ async def test_what_the_data_chooses_is_shown_with_its_reason(picker, environ, t
         lines = [" ".join(line.replace("│", " ").split()) for line in frame(app).splitlines()]
         assert any("training.batch_size 8 chosen: 160 training images (64)" in line for line in lines)
         assert any("data.image_size 32 chosen" in line for line in lines)
+        assert any("training.lr 0.001 default of classification (0.1)" in line for line in lines)
         await edit(pilot, screen, "training.batch_size", "32")
         while "chosen: 160" in frame(app):
             await pilot.pause(0.03)

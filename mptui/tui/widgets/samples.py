@@ -534,10 +534,17 @@ def _parts_named(parts: Sequence[str], across: int) -> Content:
     """Return the names of the parts of a picture that is so many cells wide."""
     ends = [across * number // len(parts) for number in range(len(parts) + 1)]
     names = (
-        part[: max(0, end - start - 1)].ljust(end - start)
+        _part_name(part, max(0, end - start - 1)).ljust(end - start)
         for part, start, end in zip(parts, ends, ends[1:], strict=False)
     )
     return Content.styled("".join(names), "$quiet")
+
+
+_SHORTER = {"prediction": "predicted"}
+
+
+def _part_name(part: str, room: int) -> str:
+    return (part if len(part) <= room else _SHORTER.get(part, part))[:room]
 
 
 def _class_colours(record: PictureRecord) -> list[Colour]:

@@ -1,7 +1,7 @@
 """Settings on screens: lists of profiles and settings, the outline, text fields."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -109,23 +109,24 @@ def _line(value: Value, called: str, names: int, room: int) -> Content:
 
 
 def _origin(value: Value, room: int) -> str:
-    """Format the source of a value, with its default if that fits."""
-    source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
-    short = _shorter(source)
-    forms = [source, short, short.removeprefix("chosen: ")]
+    """Format the source of a value, with its default if that fits; in fewer words in a narrow column."""
+    source = "" if value.default is None and value.source == "default" else clean(value.source, 80)
+    long, short = (_in_words(source, words) for words in (_WORDS, _FEWER_WORDS))
+    forms = [long, short, short.removeprefix("chosen: ")]
     if value.default is not None:
-        forms.insert(0, clean(f"{source} ({value.default})".lstrip(), 80))
+        forms.insert(0, clean(f"{long} ({value.default})".lstrip(), 120))
     return next((words for words in forms if len(words) <= room), forms[-1])
 
 
-def _shorter(source: str) -> str:
-    """Return a source in fewer words, for a narrow column."""
-    for long, short in _SHORT_WORDS.items():
-        source = re.sub(long, short, source)
+def _in_words(source: str, words: Mapping[str, str]) -> str:
+    for pattern, said in words.items():
+        source = re.sub(pattern, said, source)
     return source
 
 
-_SHORT_WORDS = {
+_WORDS = {r"^default \[(\w+)\..*\]$": r"default of \1"}
+"""Patterns in the sources of settings -> what a screen says, where there is room."""
+_FEWER_WORDS = {
     r"^default \[.*\]$": "task's default",
     r"^default of weights that .*": "weights' default",
     r"^default of .*": "network's default",
