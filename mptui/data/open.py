@@ -106,8 +106,9 @@ def few_samples(data: DataConfig, most: int) -> int | None:
     """Return the number of training images of a set in class folders, by the names of its files.
 
     Returns:
-        None: there are more than `most`, or they can't be counted before a scan. Files that turn out to be
-        unusable are counted, and a list of splits beside the folders is not read.
+        None: there are more than `most`, they can't be counted before a scan, or the set has a name: those of
+        torchvision are large, and the built-in one is learnt in few steps (docs/recipes.md). Files that turn
+        out to be unusable are counted, and a list of splits beside the folders is not read.
     """
     if data.name is not None or data.path is None:
         return None

@@ -188,11 +188,39 @@ def test_few_images_get_a_batch_of_which_an_epoch_has_steps_and_its_rate(tmp_pat
     assert is_chosen == (expected[0] not in {4, 64})
 
 
+def test_the_built_in_images_are_learnt_in_few_steps():
+    plan = plan_run(Request(flags={"hardware.device": ("--device", "cpu")}))
+    assert plan.config.data.samples == 128
+    assert batch_of(plan) == pytest.approx((64, 1e-3))
+
+
 def test_a_set_has_the_batch_of_the_files_that_it_was_prepared_from(tmp_path):
     class_folders(tmp_path / "files", {"a": 500, "b": 138}, size=(8, 8))
     prepared(tmp_path / "files", tmp_path / "set")
     for name in ("files", "set"):
         assert batch_of(planned_on(tmp_path / name)) == pytest.approx((32, 1e-3 / 2**0.5))
+
+
+@pytest.mark.parametrize(
+    ("profile", "count", "sets", "is_told"),
+    [
+        ("production", 40, (), True),
+        ("max-batch", 40, (), True),
+        ("aggressive", 40, (), True),
+        ("aggressive", 40, ("training.optimizer=adamw",), False),
+        ("aggressive", 5200, (), False),
+        ("fast", 40, (), False),
+        (None, 40, (), False),
+    ],
+)
+def test_a_profile_for_large_sets_tells_which_one_suits_few_images(tmp_path, profile, count, sets, is_told):
+    named_images(tmp_path, {"train/a": count - 2, "train/b": 2, "val/a": 1, "val/b": 1})
+    flags = {"data.path": ("--data", str(tmp_path)), "hardware.device": ("--device", "cpu")}
+    notes = plan_run(Request(profile, flags, sets, {})).notes
+    told = [note for note in notes if note.startswith(f"{profile} is for large sets: sgd at")]
+    assert [note.rpartition("; ")[2] for note in told] == (
+        [f"{count:,} training images are learnt better by --profile fast"] if is_told else []
+    )
 
 
 def planned_on(folder, *sets):

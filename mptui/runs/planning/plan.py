@@ -9,6 +9,7 @@ from typing import Any
 import tomli
 
 from mptui.config.keys import SETTINGS, training_of, value_of, with_values
+from mptui.config.profiles import is_built_in
 from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import DataConfig, RunConfig, TrainingConfig
 from mptui.data.open import few_samples, kind_of, small_side
@@ -358,6 +359,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
             f"{config.training.optimizer}, for which a rate of {config.training.lr:g} is ({sources[rate]}); "
             f"{recipe[optimizer]}, the default, takes about {recipe[rate]:g} (training.optimizer)"
         )
+    notes += filter(None, [_for_large_sets(resolved, config.data, TASKS[task])])
     filled = with_code_folder(config.model_copy(update={"model": model, "data": data}))
     filled = with_values(filled, {key: value for key, (value, _) in (training | network).items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
@@ -369,6 +371,20 @@ def _network(config: RunConfig, task: TaskSpec, device: Device, why: str) -> tup
     if task.few not in {"", usual} and (count := few_samples(config.data, FEW_IMAGES)) is not None:
         return task.few, _of_few(count)
     return usual, why
+
+
+def _for_large_sets(resolved: Resolved, data: DataConfig, task: TaskSpec) -> str:
+    """Say which profile suits, where a built-in one has another optimizer than the recipe, for large sets."""
+    training, optimizer = resolved.config.training, "training.optimizer"
+    is_of_profile = is_built_in(resolved.profile) and resolved.sources[optimizer].startswith("profile ")
+    if not is_of_profile or training.optimizer == task.recipe.get(optimizer, training.optimizer):
+        return ""
+    if (count := few_samples(data, FEW_IMAGES)) is None:
+        return ""
+    return (
+        f"{resolved.profile} is for large sets: {training.optimizer} at {training.lr:g} with a batch of "
+        f"{training.batch_size}; {count:,} training images are learnt better by --profile fast"
+    )
 
 
 def _of_few(count: int) -> str:
