@@ -47,5 +47,11 @@ def test_settings_have_words_and_where_there_is_room_what_is_typed(width, typed)
     assert ("training.lr_batch_size" in lines["training.lr_batch_size"].plain) == typed
 
 
+def test_a_folder_is_whole_where_there_is_room():
+    folders = ["/work/shared/data/fashion-mini", "/work/shared/data/nuclei-of-cells-2018"]
+    found = {"figures": {}, "settings": {"data.path": folders}, "environment": {}}
+    assert all(each in dict(difference_lines(found, 193))["data.path"].plain for each in folders)
+
+
 def test_runs_without_a_column_are_counted():
     assert difference_heading(RUNS, 53).plain.split() == ["3", "runs", "hidden", "1", "2", "3", "4", "5"]

@@ -228,8 +228,8 @@ _FIRST = ("status", "best_metric", "best_value", "samples_per_second", "total_s"
 _KEY, _LEAST_KEY, _TYPED_KEY = 30, 14, 52
 """Cells of the words of a line: at most, at least, and with the key of a setting beside them."""
 
-_LEAST, _MOST = 7, 30
-"""Cells of a column of values: of a figure, and at most; runs without room for a column have none."""
+_LEAST, _MOST, _WIDEST = 7, 30, 44
+"""Cells of a column of values: of a figure, of most values, and at most; runs without room have none."""
 _WITH_NAME = 12
 """Cells of a column from which its heading has the name of the run besides its number."""
 
@@ -252,7 +252,7 @@ def _widths(runs: int, width: int) -> tuple[int, int]:
     """Return the cells of the keys and of a column."""
     key = max(_LEAST_KEY, min(_KEY, width - (_WITH_NAME + 1) * runs))
     key = max(key, min(_TYPED_KEY, width - _MOST * runs))
-    return key, max(_LEAST, min(_MOST, (width - key) // runs))
+    return key, max(_LEAST, min(_WIDEST, (width - key) // runs))
 
 
 def difference_heading(runs: Sequence[Path], width: int) -> Content:
