@@ -644,7 +644,7 @@ def compile_in_place(model: torch.nn.Module, mode: str) -> None:
     """Compile `model` in its next call, as `model.compile(mode=mode)` does; one of its own is left to it.
 
     torch before 2.14 does not trace the calls of its own classes: a network that is an `nn.Sequential` would
-    run eagerly, or in as many graphs as it has parts, without a word.
+    run eagerly, or in as many graphs as it has parts, without a warning.
     """
     _quiet()
     named = None if mode == "default" else mode

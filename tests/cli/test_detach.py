@@ -198,7 +198,7 @@ def test_an_isolated_run_is_shown_here_and_its_death_is_told(folder):
     _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGKILL
     assert "Epoch 1/" in told
-    assert "the training process ended without a word" in told
+    assert "the training process recorded no end" in told
     assert "mptui resume" in told
 
 

@@ -87,7 +87,7 @@ def test_a_lost_rank_is_told_and_all_start_again(run, number):
     assert said.startswith("rank 1 (process ")
     how = "suspended (SIGSTOP)" if number == signal.SIGSTOP else f"killed by {number.name}"
     assert how in said
-    assert "its last words: rank 1 at start 0 (ranks/1.log); restart 1 of 2" in said
+    assert "its last output: rank 1 at start 0 (ranks/1.log); restart 1 of 2" in said
     assert "rank 0 at start 1" in (run / "ranks" / "0.log").read_text()
     assert [w["code"] for w in read_summary(run)["warnings"]] == ["rank_lost"]
     assert [event.phase for event in read_journal(run) if isinstance(event, PhaseChanged)] == ["restarting"]
@@ -107,7 +107,7 @@ def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(r
     message, hint = json.loads(out.splitlines()[-1])
     assert group.returncode == 1
     assert "ended after 1 restart: rank 1" in message
-    assert "ended with exit code 1; its last words: RuntimeError: no port at 1" in message
+    assert "ended with exit code 1; its last output: RuntimeError: no port at 1" in message
     assert f"mptui resume {run}" in hint
     *_, end = read_journal(run)
     assert isinstance(end, RunFinished)
@@ -209,7 +209,7 @@ def test_each_rank_that_is_killed_is_told_though_its_group_has_been_ending(run):
     assert first.startswith("rank 1 (process")
     assert first.endswith("restart 1 of 2 from the last save")
     assert second.startswith("rank 0 (process")
-    assert second.endswith("was killed by SIGKILL; its last words: ready (ranks/0.log)")
+    assert second.endswith("was killed by SIGKILL; its last output: ready (ranks/0.log)")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class LostRank:
             how = f"was killed by {exit_code_name(self.code)}"
         else:
             how = f"ended with exit {exit_code_name(self.code)}"
-        said = f"its last words: {self.words}" if self.words else "it wrote nothing"
+        said = f"its last output: {self.words}" if self.words else "it wrote nothing"
         return f"rank {self.rank} (process {self.pid} on {self.host}) {how}; {said} ({self.log})"
 
 

@@ -491,10 +491,10 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
 
 def _what_is_known(run: Path, step: int) -> str:
     """Say what a run left that has no recorded end."""
-    words = "the training process ended without a word: killed (also for memory), or the machine went down"
+    words = "the training process recorded no end: it was killed (also for memory), or the machine went down"
     if not step:
         return f"{words}; it had taken no step"
-    known = f"{words}; its last word is of step {step:,}"
+    known = f"{words}; its last record is of step {step:,}"
     return "; ".join(part for part in (known, lost_words(steps_lost(run / CHECKPOINTS, step))) if part)
 
 
