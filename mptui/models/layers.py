@@ -156,14 +156,15 @@ def adapted_filters(weight: torch.Tensor, bands: int) -> torch.Tensor:
 
 # Convolves tiny images on a CPU by matrix products
 # --------------------------------------------------
-# In place of oneDNN's convolutions of images of up to 2x2, such as the last maps of a ResNet at 32 pixels,
+# In place of oneDNN's convolutions with outputs of up to 2x2, such as the last maps of a ResNet at 32 pixels,
 # and of those with kernel taps that see padding alone. A training step of ResNet-18 at 32 pixels, batch 64,
-# takes 0.6 of the time in bf16, 0.8 in float32 (`python -m benchmarks.tiny_images`). And oneDNN's gradient in
-# bf16 (AVX-512 and later) doesn't write the weights of such taps, which should be zero: what the memory had
-# before, even NaN, reaches the weights (torch 2.13 to 2.15, strides above 1, kernels above 3).
+# takes half the time in bf16, two thirds in float32 (`python -m benchmarks.tiny_images`). And oneDNN's
+# gradient in bf16 (AVX-512 and later) doesn't write the weights of such taps, which should be zero: what the
+# memory had before, even NaN, reaches the weights (torch 2.13 to 2.15, strides above 1, kernels above 3).
 
 _TINY = 2
-"""Height and width in pixels up to which a product is faster, with any kernel; at 4 it is slower."""
+"""Height and width of outputs up to which a product is faster with any kernel; at 4 it is not. The images are
+at most twice as large: others have kernels of many taps, as those that cut patches for a transformer."""
 
 
 def multiply_tiny_images(model: nn.Module) -> None:
@@ -188,7 +189,8 @@ def _convolve(
     if not is_here or isinstance(conv.padding, str) or torch.compiler.is_exporting():
         return plain(images_BCHW, weight, bias)
     sides = images_BCHW.shape[-2:]
-    is_tiny = max(sides) <= _TINY and conv.groups == 1
+    outputs = max(_outputs(conv, sides, axis) for axis in (0, 1))
+    is_tiny = conv.groups == 1 and outputs <= _TINY and max(sides) <= 2 * _TINY
     if not is_tiny and not has_idle_taps(conv, sides):
         return plain(images_BCHW, weight, bias)
     return _product(conv, [_reach(conv, sides, axis) for axis in (0, 1)], images_BCHW, weight, bias)
@@ -200,24 +202,22 @@ class _Reach:
 
     Attributes:
         taps: From the first to the last of them.
-        pixels: What they see, in the padded image.
-        outputs: Height or width of the output.
+        pixels: What each of them sees, in the padded image.
     """
 
     taps: slice
-    pixels: slice
-    outputs: int
+    pixels: tuple[slice, ...]
 
 
 def _reach(conv: nn.Conv2d, sides: Sequence[int], axis: int) -> _Reach:
     assert isinstance(conv.padding, tuple), "chosen so"
-    side, pad = sides[axis], conv.padding[axis]
+    side, pad, outputs = sides[axis], conv.padding[axis], _outputs(conv, sides, axis)
     kernel, stride, dilation = conv.kernel_size[axis], conv.stride[axis], conv.dilation[axis]
-    outputs = _outputs(side, kernel, stride, pad, dilation=dilation)
     live = [tap for tap in range(kernel) if _sees(side, stride, tap * dilation - pad, outputs)] or [0]
-    first, last = live[0], live[-1]
-    pixels = slice(first * dilation, (outputs - 1) * stride + last * dilation + 1)
-    return _Reach(slice(first, last + 1), pixels, outputs)
+    taps = range(live[0], live[-1] + 1)
+    length = (outputs - 1) * stride + 1
+    pixels = tuple(slice(tap * dilation, tap * dilation + length, stride) for tap in taps)
+    return _Reach(slice(taps.start, taps.stop), pixels)
 
 
 def _product(
@@ -230,41 +230,45 @@ def _product(
     rows, columns = reaches
     assert isinstance(conv.padding, tuple), "chosen so"
     high, wide = conv.padding
-    seen = F.pad(images_BCHW, (wide, wide, high, high))[:, :, rows.pixels, columns.pixels]
-    kernel = weight[:, :, rows.taps, columns.taps]
-    patches = F.unfold(seen, kernel.shape[-2:], dilation=conv.dilation, stride=conv.stride)
-    patches_MK = patches.transpose(1, 2).flatten(0, 1)
+    padded_BHWC = F.pad(images_BCHW, (wide, wide, high, high)).permute(0, 2, 3, 1)
+    kernel_OHWC = weight.permute(0, 2, 3, 1)[:, rows.taps, columns.taps]
+    patches = torch.cat([padded_BHWC[:, y, x] for y in rows.pixels for x in columns.pixels], dim=-1)
     if conv.groups == 1:
-        outputs = F.linear(patches_MK, kernel.flatten(1), bias)
+        outputs_BHWC = F.linear(patches, kernel_OHWC.flatten(1), bias)
     else:
-        outputs = _grouped(patches_MK, kernel, conv.groups)
-        outputs = outputs if bias is None else outputs + bias.to(outputs.dtype)
-    return outputs.view(len(images_BCHW), rows.outputs, columns.outputs, -1).permute(0, 3, 1, 2)
+        outputs_BHWC = _grouped(patches, kernel_OHWC, conv.groups)
+        outputs_BHWC = outputs_BHWC if bias is None else outputs_BHWC + bias.to(outputs_BHWC.dtype)
+    return outputs_BHWC.permute(0, 3, 1, 2)
 
 
-def _grouped(patches_MK: torch.Tensor, kernel: torch.Tensor, groups: int) -> torch.Tensor:
-    numbers = kernel[0].numel()
-    patches_GMK = patches_MK.view(-1, groups, numbers).transpose(0, 1)
-    kernel_GKO = kernel.reshape(groups, -1, numbers).transpose(1, 2)
-    return torch.matmul(patches_GMK, kernel_GKO).transpose(0, 1).flatten(1)
+def _grouped(patches: torch.Tensor, kernel_OHWC: torch.Tensor, groups: int) -> torch.Tensor:
+    taps, channels = kernel_OHWC.shape[1:3].numel(), kernel_OHWC.shape[3]
+    patches_GMK = patches.reshape(-1, taps, groups, channels).permute(2, 0, 1, 3).flatten(2)
+    kernel_GKO = kernel_OHWC.reshape(groups, -1, taps * channels).transpose(1, 2)
+    outputs_MO = torch.matmul(patches_GMK, kernel_GKO).transpose(0, 1).flatten(1)
+    return outputs_MO.view(*patches.shape[:3], -1)
 
 
 def has_idle_taps(conv: nn.Conv2d, sides: Sequence[int]) -> bool:
     """Whether a row or column of the kernel only sees padding, for images of `sides` (H, W)."""
+    return any(_is_idle(conv, sides, axis) for axis in (0, 1))
+
+
+def _is_idle(conv: nn.Conv2d, sides: Sequence[int], axis: int) -> bool:
     assert isinstance(conv.padding, tuple), "chosen so"
-    dimensions = zip(sides, conv.kernel_size, conv.stride, conv.padding, conv.dilation, strict=True)
-    return any(_idle(*others, dilation=dilation) for *others, dilation in dimensions)
-
-
-def _idle(side: int, kernel: int, stride: int, pad: int, *, dilation: int) -> bool:
+    side, pad, stride = sides[axis], conv.padding[axis], conv.stride[axis]
+    kernel, dilation = conv.kernel_size[axis], conv.dilation[axis]
     if side >= kernel * dilation + stride + pad:
         return False
-    outputs = _outputs(side, kernel, stride, pad, dilation=dilation)
+    outputs = _outputs(conv, sides, axis)
     return not all(_sees(side, stride, tap * dilation - pad, outputs) for tap in range(kernel))
 
 
-def _outputs(side: int, kernel: int, stride: int, pad: int, *, dilation: int) -> int:
-    return (side + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+def _outputs(conv: nn.Conv2d, sides: Sequence[int], axis: int) -> int:
+    """Height (`axis` 0) or width (1) of the output."""
+    assert isinstance(conv.padding, tuple), "chosen so"
+    reach = conv.dilation[axis] * (conv.kernel_size[axis] - 1) + 1
+    return (sides[axis] + 2 * conv.padding[axis] - reach) // conv.stride[axis] + 1
 
 
 def _sees(side: int, stride: int, shift: int, outputs: int) -> bool:
