@@ -376,9 +376,6 @@ class ModelConfig(Table):
     """unet: upsampling in the decoder."""
     norm: Annotated[Literal["batch", "group"], of_network("norm"), _OF_WEIGHTS] = "batch"
     """unet: normalisation after each convolution."""
-    stem_pool: Annotated[bool | Literal["auto"], of_network("stem_pool"), _OF_WEIGHTS] = True
-    """resnet, resnext, wide_resnet: max pooling after the first convolution; without it, the maps of small
-    images are twice as high and wide, as in He et al. (2016) for 32 pixels; auto: not below 64 pixels."""
 
     def reads(self, task: str) -> SampleKind:
         """Return what the data must hold for a task: with classes, a diffusion model needs their labels."""

@@ -166,20 +166,17 @@ class Pretrained:
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 
 
-def build_classifier(name: str, num_classes: int, side: int, *, stem_pool: bool = True) -> nn.Module:
+def build_classifier(name: str, num_classes: int, side: int) -> nn.Module:
     """Build a classifier of torchvision, called `name` there, with random weights.
 
     Args:
         name: One of `torchvision.models.list_models(module=torchvision.models)`.
         num_classes: Outputs of the network.
         side: Height and width of the images in pixels.
-        stem_pool: Whether a ResNet's max pooling after the first convolution stays.
     """
     model: nn.Module = torchvision.models.get_model(
         name, weights=None, num_classes=num_classes, **_special_arguments(name, side)
     )
-    if not stem_pool:
-        model.maxpool = nn.Identity()
     return model
 
 

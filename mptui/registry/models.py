@@ -109,13 +109,13 @@ def _vae(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
     return Autoencoder(VaeLayout.of_width(width, depth))
 
 
-def _classifier(name: str, *, num_classes: int, side: int, stem_pool: bool = True) -> "nn.Module":
+def _classifier(name: str, *, num_classes: int, side: int) -> "nn.Module":
     from mptui.models.classifiers import build_classifier
 
-    return build_classifier(name, num_classes, side, stem_pool=stem_pool)
+    return build_classifier(name, num_classes, side)
 
 
-def _pretrained_classifier(name: str, **settings: object) -> "Pretrained":
+def _pretrained_classifier(name: str) -> "Pretrained":
     from mptui.models.classifiers import pretrained_classifier
 
     return pretrained_classifier(name)
@@ -196,9 +196,6 @@ _CLASSIFIERS = (
     ("inception", "_v3", 75, 1),
 )
 
-_WITH_STEM_POOL = frozenset({"resnet", "wide_resnet", "resnext"})
-"""The starts of the names of networks whose stem ends with max pooling, called `maxpool` in torchvision."""
-
 
 def _classifiers() -> dict[str, ModelSpec]:
     return {
@@ -208,7 +205,6 @@ def _classifiers() -> dict[str, ModelSpec]:
             pretrained=partial(_pretrained_classifier, start + end),
             smallest_side=smallest,
             side_multiple=multiple,
-            settings=("stem_pool",) if start in _WITH_STEM_POOL else (),
             training=_training_of(start),
         )
         for start, ends, smallest, multiple in _CLASSIFIERS

@@ -23,7 +23,6 @@ REFUSED = {
     "model.vae_sha256": ("3a7b", "90cf"),
     "model.up": ("transposed", "bilinear"),
     "model.norm": ("batch", "group"),
-    "model.stem_pool": (True, False),
     "training.noise_schedule": ("cosine", "linear"),
     "training.prediction": ("epsilon", "v"),
     "training.primary_metric": (None, "macro_f1"),

@@ -138,22 +138,6 @@ def test_a_unet_too_deep_for_the_images_is_refused():
     assert "data.image_size=32" in error.value.hint
 
 
-@pytest.mark.parametrize("name", ["resnet18", slow("resnext50_32x4d"), slow("wide_resnet50_2")])
-def test_a_stem_without_pooling_keeps_the_weights_and_has_larger_maps(name):
-    pooled, unpooled = (
-        build(ModelConfig(name=name, stem_pool=pools), num_classes=4, task="classification", side=32)
-        for pools in (True, False)
-    )
-    unpooled.load_state_dict(pooled.state_dict())
-    sides = []
-    for network in (pooled, unpooled):
-        network.get_submodule("layer4").register_forward_hook(
-            lambda _module, _given, maps: sides.append(maps.shape[-1])
-        )
-        network.eval()(torch.zeros(1, 3, 32, 32))
-    assert sides == [1, 2]
-
-
 def test_an_unknown_name_is_answered_with_near_ones():
     with pytest.raises(ConfigError) as error:
         classifier("ResNet-50")

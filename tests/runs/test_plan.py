@@ -32,27 +32,6 @@ def test_a_diffusion_unet_is_as_wide_as_the_device_can_train(kind, width, side):
     assert (config.model.width, config.model.depth, config.data.image_size) == (width, 3, side)
 
 
-@pytest.mark.parametrize(("side", "pools"), [(32, False), (63, False), (64, True), (224, True)])
-def test_an_automatic_stem_pools_images_whose_last_map_has_more_than_a_pixel(side, pools):
-    resolved = chosen("cpu", f"data.image_size={side}", "model.stem_pool=auto", model="resnet18")
-    assert resolved.config.model.stem_pool is pools
-    assert resolved.sources["model.stem_pool"] == f"chosen: images of {side} px"
-    assert chosen("cpu", f"data.image_size={side}", model="resnet18").config.model.stem_pool is True
-
-
-def test_weights_of_a_run_keep_the_stem_that_they_were_trained_with(tmp_path):
-    weights = tmp_path / "run" / "checkpoints" / "last" / "model.safetensors"
-    weights.parent.mkdir(parents=True)
-    weights.touch()
-    (tmp_path / "run" / "run.toml").write_text("[model]\nstem_pool = false\n[data]\n")
-    begun = "data.image_size=32", f"model.weights={weights}"
-    kept = chosen("cpu", *begun, model="resnet18")
-    assert kept.config.model.stem_pool is False
-    assert kept.sources["model.stem_pool"] == "the run run"
-    assert chosen("cpu", *begun, "model.stem_pool=auto", model="resnet18").config.model.stem_pool is False
-    assert chosen("cpu", *begun, "model.stem_pool=true", model="resnet18").config.model.stem_pool is True
-
-
 def test_a_width_and_a_depth_that_were_asked_for_stay():
     resolved = chosen("cuda", "model.width=64", "model.depth=2")
     assert (resolved.config.model.width, resolved.config.model.depth) == (64, 2)

@@ -94,14 +94,11 @@ def _sentence(facts: dict[str, Any]) -> str:
     run, count = facts["run"], len(facts["classes"])
     classes = f" with {count:,} classes" if count else ""
     weights = "the moving average of its weights" if run["ema"] else "its weights"
-    text = (
+    return (
         f"`{clean(facts['model']['name'])}` for {facts['task']}{classes}, trained on"
         f" {markdown(clean(str(run['data'])))}:"
         f" {weights} at step {run['step']:,} ({run['checkpoint']} checkpoint). It computes in float32."
     )
-    if facts["model"].get("stem_pool", True):
-        return text
-    return f"{text} Its stem does not pool: in torchvision's network, `model.maxpool = torch.nn.Identity()`."
 
 
 def _code(facts: dict[str, Any]) -> str:

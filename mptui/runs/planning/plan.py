@@ -345,8 +345,6 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if data.path is not None:
         changes["path"] = absolute(data.path)  # the run may be resumed from another folder
     data = data.model_copy(update=changes)
-    network = stem_choices(config.model_copy(update={"model": model, "data": data}), sources)
-    sources |= {key: source for key, (_, source) in network.items()}
     notes = []
     if config.model.name is None or "name" in changes:
         notes.append(
@@ -361,7 +359,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         )
     notes += filter(None, [_for_large_sets(resolved, config.data, TASKS[task])])
     filled = with_code_folder(config.model_copy(update={"model": model, "data": data}))
-    filled = with_values(filled, {key: value for key, (value, _) in (training | network).items()})
+    filled = with_values(filled, {key: value for key, (value, _) in training.items()})
     return replace(resolved, config=filled, sources=sources), tuple(notes)
 
 
@@ -494,31 +492,21 @@ def _weights(config: RunConfig) -> WeightsImages | None:
     )
 
 
-def _table_of_run(file: Path, name: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the name and a table of run.toml of the run whose checkpoint has the file; None if none has."""
+def _of_run(file: Path) -> WeightsImages | None:
+    """Return the images of a run whose checkpoint has the file; None if it is of no run."""
     if len(file.parents) < 3:
         return None
     run = file.parents[2]
     try:
-        return run.name, tomli.loads((run / CONFIG).read_text())[name]
+        data = DataConfig.model_validate(tomli.loads((run / CONFIG).read_text())["data"])
     except (OSError, ValueError, KeyError):
-        return None
-
-
-def _of_run(file: Path) -> WeightsImages | None:
-    """Return the images of a run whose checkpoint has the file; None if it is of no run."""
-    found = _table_of_run(file, "data")
-    if found is None:
-        return None
-    run, table = found
-    try:
-        data = DataConfig.model_validate(table)
-    except ValueError:
         return None
     if data.mean is None or data.std is None or data.interpolation is None:
         return None
     crop = CROP_PCT if data.crop_pct is None else data.crop_pct
-    return WeightsImages(f"the run {run}", data.mean, data.std, data.image_size, data.interpolation, crop)
+    return WeightsImages(
+        f"the run {run.name}", data.mean, data.std, data.image_size, data.interpolation, crop
+    )
 
 
 def _views(data: DataConfig, kind: SampleKind, side: int, small: int | None) -> Choices:
@@ -594,37 +582,6 @@ def _normalization(data: DataConfig, kind: SampleKind, weights: WeightsImages | 
                 hint=f"give data.{key} one value for each channel, or leave it out",
             )
     return {key: (list(known[key]), source) for key, values in given.items() if values is None}
-
-
-# Chooses the stem of a ResNet: of the weights that it begins with, else by the size of the images
-# -------------------------------------------------------------------------------------------------
-
-_POOLED_SIDE, _STEM_POOL = 64, "model.stem_pool"
-"""From this side on, the last of the five halvings leaves more than one pixel."""
-
-
-def stem_choices(config: RunConfig, sources: Mapping[str, str]) -> Choices:
-    """Return whether the stem pools, where that is left open, by `table.key`.
-
-    Args:
-        config: The configuration, with the network and the size of the images.
-        sources: Where each value came from.
-    """
-    model = config.model
-    spec = find_model(model.name)
-    is_open = model.stem_pool == "auto" or sources[_STEM_POOL] == "default"
-    if spec is None or "stem_pool" not in spec.settings or not is_open:
-        return {}
-    if model.weights not in {None, PRETRAINED}:
-        found = _table_of_run(Path(str(model.weights)), "model")
-        if found is not None and found[1].get("stem_pool") is False:
-            return {_STEM_POOL: (False, f"the run {found[0]}")}
-    if model.stem_pool != "auto":
-        return {}
-    side = int(config.data.image_size or 0)
-    if model.weights is not None:
-        return {_STEM_POOL: (True, "chosen: as the weights were trained")}
-    return {_STEM_POOL: (side >= _POOLED_SIDE, f"chosen: images of {side} px")}
 
 
 # Chooses the batch for a set of few images, and its rate, where nobody has set either

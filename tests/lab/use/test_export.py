@@ -7,8 +7,6 @@ import onnxruntime
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
-from torchvision.models import get_model
 
 from mptui.cli.main import app
 from mptui.errors import ConfigError, DiskError, MptuiError
@@ -20,7 +18,6 @@ from mptui.models.vae import read_layout, read_vae
 from mptui.models.vae_layout import CONFIG, WEIGHTS
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build
-from tests.lab.use.runs import train
 
 
 def ask(format_, folder, **more):
@@ -78,19 +75,6 @@ def test_exported_weights_begin_another_run(classifier, tmp_path):
     for name, tensor in trained.model.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             assert torch.equal(model.state_dict()[name], tensor), name
-
-
-@pytest.mark.slow
-def test_the_card_tells_how_torchvision_computes_a_network_whose_stem_does_not_pool(pictures, tmp_path):
-    chosen = {"model.name": "resnet18", "model.stem_pool": False, "data.image_size": 32}
-    run = train(tmp_path / "run", {**chosen, "data.name": "none", "data.path": str(pictures)})
-    trained, done = exported(run, ask("safetensors", tmp_path / "out"))
-    theirs = get_model("resnet18", num_classes=3)
-    theirs.load_state_dict(load_file(done.file))
-    theirs.maxpool = torch.nn.Identity()
-    assert "`model.maxpool = torch.nn.Identity()`" in done.card.read_text()
-    images = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(theirs.eval()(images), trained.model.eval()(images), rtol=1e-3, atol=1e-4)
 
 
 def test_a_vae_is_exported_in_the_layout_of_diffusers(vae, classifier, tmp_path):
