@@ -1,15 +1,15 @@
-"""Time to an accuracy: mptui without a setting and by `fast`, beside an expert's loop and others' recipes.
+"""Time to an accuracy: mptui without a setting, by `fast` and `speedrun`, beside an expert's loop and others.
 
     python -m benchmarks.time_to_accuracy DATA            # train/ and val/; results/accuracy-NAME.json
     python -m benchmarks.time_to_accuracy DATA --width 16 # of masks: a U-Net of this width in place of 64
 
 DATA has class folders, or `images` and `masks`, in train/ and val/. Each side trains the same network from
-random weights on the same images, in turns, for the same number of epochs, and validates after each: of
-classes a ResNet-18, of masks a U-Net (smp has its own). Time counts from the start of the process, with
-validations. The reference is the expert's accuracy after its last epoch, the median of the seeds: the figure
-of a side is the time to its first validation at or above, and its accuracy after the last epoch; of masks the
-accuracy is the foreground's IoU. `benchmarks.learners` and `benchmarks.mask_learners` have the recipes of
-others, `benchmarks.accuracy_picture` draws the curves.
+random weights on the same images, in turns, and validates after each epoch: of classes a ResNet-18, of
+masks a U-Net (smp has its own). `speedrun` has epochs of its own number, all others `--epochs`. Time counts
+from the start of the process, with validations. The reference is the expert's accuracy after its last
+epoch, the median of the seeds: the figure of a side is the time to its first validation at or above, and
+its accuracy after the last epoch; of masks the accuracy is the foreground's IoU. `benchmarks.learners` and
+`benchmarks.mask_learners` have the recipes of others, `benchmarks.accuracy_picture` draws the curves.
 """
 
 import argparse
@@ -25,7 +25,12 @@ from typing import Any
 
 from benchmarks.common import machine, parser_of, rotate, save, spread
 
-OURS = {"mptui": (), "mptui fast": ("--profile", "fast")}
+SPEEDRUN = "mptui speedrun"
+OURS = {
+    "mptui": (),
+    "mptui fast": ("--profile", "fast"),
+    SPEEDRUN: ("--profile", "speedrun"),
+}
 REFERENCE = "expert"
 
 Curve = list[tuple[float, float]]
@@ -70,7 +75,8 @@ def shared_words(kind: Kind, given: argparse.Namespace) -> list[str]:
 def ours(side: str, kind: Kind, given: argparse.Namespace, seed: int, *, folder: Path) -> Curve:
     """Trains by `mptui run`, and returns its validations."""
     name = f"{side.replace(' ', '-')}-{seed}"
-    words = [*OURS[side], "--data", str(given.data), "--model", kind.model, "--epochs", str(given.epochs)]
+    words = [*OURS[side], "--data", str(given.data), "--model", kind.model]
+    words += [] if side == SPEEDRUN else ["--epochs", str(given.epochs)]
     words += ["--set", f"data.image_size={given.side or kind.side}", "--seed", str(seed)]
     words += ["--set", f"model.width={given.width}"] if kind is MASKS else []
     place = ["--runs-dir", str(folder), "--name", name]

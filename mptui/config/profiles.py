@@ -26,6 +26,7 @@ ORDER = (
     "aggressive",
     "ultra-stable",
     "finetune",
+    "speedrun",
     "radiodiff",
 )
 """Profiles in the order of the screens, the first nine by their digits; all others follow by name."""
