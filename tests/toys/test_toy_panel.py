@@ -9,7 +9,9 @@ from mptui.runs.planning.plan import Request
 from mptui.tui.sources import SessionSource
 from mptui.tui.widgets.basics import Panel
 from mptui.tui.widgets.panels import PANELS, PanelSpec
-from tests.tui.frames import frame, live
+from tests.made.events import step_of
+from tests.tui.events import MemorySource, beginning
+from tests.tui.frames import frame, live, put
 
 DEADLINE_S = 300
 TINY = (
@@ -59,6 +61,16 @@ async def test_it_stands_in_the_column_of_a_wide_screen(source):
         text = await shown(app, pilot, "8 samples seen")
     assert "╭─ samples ─" in text
     assert text.index("time per step") < text.index("╭─ samples ─")
+
+
+async def test_it_is_absent_until_the_run_has_what_it_needs(monkeypatch):
+    spec = PanelSpec(build=lambda _: SamplesPanel(), folded=None, needs=lambda view: view.latest is not None)
+    monkeypatch.setitem(PANELS, "samples", spec)
+    async with live(MemorySource(beginning()), (120, 40)) as (app, pilot):
+        assert "╭─ samples ─" not in frame(app)
+        await put(app, pilot, step_of(samples_seen=8))
+        await shown(app, pilot, "╭─ samples ─")
+        assert "8 samples seen" in frame(app)
 
 
 async def test_it_is_a_line_on_a_narrow_screen_and_whole_on_its_page(source):

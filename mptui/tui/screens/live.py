@@ -43,7 +43,7 @@ from mptui.tui.widgets.basics import Column, Failure, KeyBar, Panel
 from mptui.tui.widgets.chart import Chart, ChartSet, charts_of, named_charts
 from mptui.tui.widgets.grid import LEFT, RIGHT, Arrangement, ChartGrid, GridChoice, Room, arranged
 from mptui.tui.widgets.header import OFFERS, AlertBar, Header
-from mptui.tui.widgets.panels import ClosingPanel, Folded, LogPanel, build_panels
+from mptui.tui.widgets.panels import PANELS, ClosingPanel, Folded, LogPanel, build_panels
 from mptui.tui.widgets.plot import ABANDONED, PARENT, Mode
 from mptui.tui.widgets.preparing import Preparing
 from mptui.tui.widgets.ribbon import Ribbon
@@ -404,6 +404,9 @@ class LiveScreen(RunPage):
     def show_panels(self) -> None:
         """Show the end of the run in place of what it does, once it has ended."""
         self.update_classes(self._state_classes())
+        for name, spec in PANELS.items():
+            if spec.needs is not None:
+                self.query_one(f"#{name}").set_class(not spec.needs(self.view), "-absent")
         super().show_panels()
 
     def _close_questions(self) -> None:

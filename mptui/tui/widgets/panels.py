@@ -674,18 +674,20 @@ class PanelSpec:
         folded: Returns the parts of its line on a narrow screen, given the view and `ascii_only`; the last
             parts are omitted if they don't fit. None: the panel has no such line.
         page: Its page on a screen of fewer than 24 rows.
+        needs: Whether a run has what it shows, given the view; it is absent until then. None: any run has.
     """
 
     build: Callable[[bool], Panel]
     folded: Callable[[RunView, bool], list[Content]] | None
     page: Literal[2, 3] = 3
+    needs: Callable[[RunView], bool] | None = None
 
 
 PANELS: dict[str, PanelSpec] = {
     "precision": PanelSpec(build=PrecisionPanel, folded=None, page=2),  # it stands in the header
     "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
     "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
-    "images": PanelSpec(build=ImagesPanel, folded=None),
+    "images": PanelSpec(build=ImagesPanel, folded=None, needs=lambda view: view.images is not None),
 }
 """Name (also the widget's id) -> panel."""
 
@@ -696,6 +698,6 @@ def build_panels(ascii_only: bool) -> list[Panel]:
     for name, spec in PANELS.items():
         panel = spec.build(ascii_only)
         panel.id = name
-        panel.add_class(f"-of-page-{spec.page}", update=False)
+        panel.add_class(f"-of-page-{spec.page}", *(["-absent"] if spec.needs else []), update=False)
         panels.append(panel)
     return panels
