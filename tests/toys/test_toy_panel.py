@@ -10,7 +10,7 @@ from mptui.tui.sources import SessionSource
 from mptui.tui.widgets.basics import Panel
 from mptui.tui.widgets.panels import PANELS, PanelSpec
 from tests.made.events import step_of
-from tests.tui.events import MemorySource, beginning
+from tests.tui.events import START, demo_source
 from tests.tui.frames import frame, live, put
 
 DEADLINE_S = 300
@@ -64,13 +64,13 @@ async def test_it_stands_in_the_column_of_a_wide_screen(source):
 
 
 async def test_it_is_absent_until_the_run_has_what_it_needs(monkeypatch):
-    spec = PanelSpec(build=lambda _: SamplesPanel(), folded=None, needs=lambda view: view.latest is not None)
+    spec = PanelSpec(build=lambda _: SamplesPanel(), folded=None, needs=lambda view: view.step >= 20_000)
     monkeypatch.setitem(PANELS, "samples", spec)
-    async with live(MemorySource(beginning()), (120, 40)) as (app, pilot):
+    async with live(demo_source(), (120, 40)) as (app, pilot):
+        await shown(app, pilot, "╭─ time per step")
         assert "╭─ samples ─" not in frame(app)
-        await put(app, pilot, step_of(samples_seen=8))
-        await shown(app, pilot, "╭─ samples ─")
-        assert "8 samples seen" in frame(app)
+        await put(app, pilot, step_of(20_000, time=START + 4000))
+        await shown(app, pilot, "20000 samples seen")
 
 
 async def test_it_is_a_line_on_a_narrow_screen_and_whole_on_its_page(source):
