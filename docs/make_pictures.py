@@ -8,8 +8,8 @@ the nuclei of the 2018 Data Science Bowl (BBBC038v1, Caicedo et al. 2019, CC0).
 For the picture of the picker, a short run trains first, which tells the time. For the tour, two do, so that
 the list of runs has some. Then the program goes from the devices to the profiles, trains a small U-Net on the
 CPU in fp16, is switched to another profile, takes the switch back, and shows numerics and runs: that takes a
-CPU whose fp16 is not much slower. For the picture of a fork, an fp32 run trains, and is forked in bf16 from an
-early checkpoint. Keys are pressed once the screen shows what they are for. The cast is played by
+CPU whose fp16 is not much slower. For the picture of a fork, an fp32 run trains, and is forked in bf16 from
+an early checkpoint. Keys are pressed once the screen shows what they are for. The cast is played by
 `asciinema play docs/mptui.cast`.
 """
 
