@@ -27,6 +27,7 @@ COLOURS = {
     "expert": "#a8437b",
     "timm": "#7d7500",
     "torchvision": "#b04500",
+    "fastai": "#6f6f6f",
     "smp": "#5b4bc4",
 }
 """The colour of a side, the same in all pictures; legible on light and on dark ground."""

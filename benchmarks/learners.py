@@ -4,6 +4,8 @@
 
 expert: what a person who knows the field writes in 40 lines, all images in memory. timm: the parts and the
 defaults of its train script. torchvision: those of its reference for classification, but for as many workers.
+fastai: `fit_one_cycle` with its defaults; its package brings spaCy and many others, so that it has an
+environment of its own (it runs beside torch 2.14, with fastprogress below 1.1).
 """
 
 import argparse
@@ -134,6 +136,38 @@ def torchvision_reference(given: argparse.Namespace) -> None:
         told(epoch + 1, model, held)
 
 
+def fastai_one_cycle(given: argparse.Namespace) -> None:
+    """`fit_one_cycle` of fastai: a batch of 64, Adam with decoupled decay, one cycle to 0.001, its views."""
+    from fastai.vision.all import (
+        Callback,
+        ImageDataLoaders,
+        Learner,
+        Normalize,
+        Resize,
+        accuracy,
+        aug_transforms,
+    )
+
+    class Tells(Callback):  # type: ignore[misc] # it has no types
+        order = 60  # after the recorder
+
+        def after_epoch(self) -> None:
+            print(json.dumps({"epoch": self.epoch + 1, "acc1": self.recorder.values[-1][-1]}), flush=True)
+
+    loaders = ImageDataLoaders.from_folder(
+        given.data,
+        train="train",
+        valid="val",
+        item_tfms=Resize(given.side),
+        batch_tfms=[*aug_transforms(), Normalize.from_stats(MEAN, STD)],
+        num_workers=given.workers,
+        device=DEVICE,
+    )
+    learner = Learner(loaders, models.resnet18(num_classes=loaders.c), metrics=accuracy, cbs=Tells())
+    with learner.no_bar(), learner.no_logging():
+        learner.fit_one_cycle(given.epochs)
+
+
 def _an_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loss: nn.Module, batches: Batches) -> None:
     model.train()
     for images, labels in batches:
@@ -147,7 +181,12 @@ def _tensors(folder: Path, transform: Callable[..., Any]) -> tuple[Tensor, Tenso
     return torch.stack([image for image, _ in found]), torch.tensor(found.targets)
 
 
-LEARNERS = {"expert": expert, "timm": timm_script, "torchvision": torchvision_reference}
+LEARNERS = {
+    "expert": expert,
+    "timm": timm_script,
+    "torchvision": torchvision_reference,
+    "fastai": fastai_one_cycle,
+}
 
 
 def main() -> None:

@@ -8,8 +8,10 @@ random weights on the same images, in turns, and validates after each epoch: of 
 masks a U-Net (smp has its own). `speedrun` has epochs of its own number, all others `--epochs`. Time counts
 from the start of the process, with validations. The reference is the expert's accuracy after its last
 epoch, the median of the seeds: the figure of a side is the time to its first validation at or above, and
-its accuracy after the last epoch; of masks the accuracy is the foreground's IoU. `benchmarks.learners` and
-`benchmarks.mask_learners` have the recipes of others, `benchmarks.accuracy_picture` draws the curves.
+its accuracy after the last epoch; of masks the accuracy is the foreground's IoU. Sides whose package is not
+installed are left out: fastai's brings spaCy and more, so it needs an environment of its own, with mptui.
+`benchmarks.learners` and `benchmarks.mask_learners` have the recipes of others,
+`benchmarks.accuracy_picture` draws the curves.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +59,10 @@ class Kind:
     others: tuple[str, ...]
 
 
-CLASSES = Kind("acc1", "resnet18", 32, "benchmarks.learners", (REFERENCE, "timm", "torchvision"))
+CLASSES = Kind("acc1", "resnet18", 32, "benchmarks.learners", (REFERENCE, "timm", "torchvision", "fastai"))
 MASKS = Kind("iou", "unet", 128, "benchmarks.mask_learners", (REFERENCE, "smp"))
+PACKAGES = {"timm": "timm", "fastai": "fastai", "smp": "segmentation_models_pytorch"}
+"""Side -> the package that it needs."""
 SIDES = tuple(dict.fromkeys((*OURS, *CLASSES.others, *MASKS.others)))
 
 
@@ -139,7 +144,8 @@ def main() -> None:
     given = parser.parse_args()
     kind = kind_of(given.data)
     known = (*OURS, *kind.others)
-    sides = list(dict.fromkeys([REFERENCE, *(given.sides or known)]))
+    there = [side for side in known if side not in PACKAGES or find_spec(PACKAGES[side]) is not None]
+    sides = list(dict.fromkeys([REFERENCE, *(given.sides or there)]))
     if foreign := [side for side in sides if side not in known]:
         parser.error(f"{', '.join(foreign)}: not for {given.data}; of {', '.join(known)}")
     curves: dict[str, list[Curve]] = {side: [] for side in sides}
