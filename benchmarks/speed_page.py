@@ -58,6 +58,7 @@ def figures() -> Iterator[Figure]:
     """Yields all figures, in the order of the page."""
     yield from _peers()
     yield from _loop()
+    yield from _tiny_images()
     yield from _data()
     yield from _settings()
     yield from _diffusion()
@@ -96,6 +97,17 @@ def _loop() -> Iterator[Figure]:
         for size in ("80x24", "200x60"):
             what = f"From a key to the screen's answer at {size}, {words}: 90 % of all keys within"
             yield Figure(what, "keys", f"{state}/{size}/p90", "benchmarks.keys", targets.KEY_MS, True, " ms")
+
+
+def _tiny_images() -> Iterator[Figure]:
+    for network, precision, word in (
+        ("resnet18", "bfloat16", "bf16"),
+        ("resnet18", "float32", "fp32"),
+        ("resnet50", "bfloat16", "bf16"),
+    ):
+        what = f"{NETWORKS[network]}, 32 px, {word}: a step with products over one with oneDNN's convolutions"
+        path = f"cases/{network}-32-{precision}/ratio"
+        yield Figure(what, "tiny_images", path, "benchmarks.tiny_images")
 
 
 def _data() -> Iterator[Figure]:

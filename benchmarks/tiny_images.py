@@ -59,10 +59,8 @@ def measure(model: str, side: int, batch: int, precision: torch.dtype) -> dict[s
         take()  # warm-up
     seconds = alternate(sides, ROUNDS)
     return {
-        "model": model,
-        "side": side,
+        "name": f"{model}-{side}-{str(precision).removeprefix('torch.')}",
         "batch": batch,
-        "precision": str(precision).removeprefix("torch."),
         "seconds": {name: spread(values) for name, values in seconds.items()},
         "ratio": ratios(seconds["products"], seconds["convolutions"]),
     }
@@ -73,7 +71,7 @@ def main() -> None:
     parser_of(__doc__).parse_args()
     found = [measure(*case, dtype) for case in CASES for dtype in (torch.bfloat16, torch.float32)]
     for each in found:
-        print(f"{each['model']} {each['side']} px {each['precision']}: {each['ratio']['median']:.2f}")
+        print(f"{each['name']}: {each['ratio']['median']:.2f}")
     save("tiny_images", {"rounds": ROUNDS, "steps": STEPS, "cases": found})
 
 
