@@ -5,9 +5,10 @@
 DATA has train/ and val/ with a folder for each class. In each round `--images` training images, equally many
 of each class, are the target. A ResNet-18 is pretrained on the other training images of all classes but the
 first `--unseen`, so that no image is in both sets, some classes are new, and the head is for another number
-of classes. The target is then learnt from random weights, with the pretrained backbone frozen, and by the
-profile `finetune`, for the same number of epochs. Sides other than `finetune` take the learning rate of
-`--rates` that is the best for them. The figure is the accuracy on val/, all classes, after the last epoch.
+of classes. The target is then learnt from random weights, with the pretrained backbone frozen, by the profile
+`finetune`, and by the rates of others (`OTHERS`), for the same number of epochs. The first two take the
+learning rate of `--rates` that is the best for them. The figure is the accuracy on val/, all classes, after
+the last epoch.
 """
 
 import argparse
@@ -32,6 +33,32 @@ FIXED: dict[str, Any] = {
     "checkpoint.keep": 1,
     "guards.numerics": "off",
 }
+_EACH = {"training.clip_grad_norm": 1.0, "training.warmup_epochs": 1.0, "training.lr_scaling": "sqrt"}
+OTHERS: dict[str, dict[str, Any]] = {
+    "LightlyTrain": {
+        **_EACH,
+        "training.optimizer": "adamw",
+        "lr": 3e-4,
+        "training.lr_batch_size": 16,
+        "training.weight_decay": 1e-4,
+        "training.clip_grad_norm": 3.0,
+    },
+    "AutoGluon": {
+        **_EACH,
+        "training.optimizer": "adamw",
+        "lr": 1e-4,
+        "training.lr_batch_size": 128,
+        "training.layer_decay": 0.9,
+        "training.weight_decay": 1e-3,
+    },
+    "BiT": {
+        "training.optimizer": "sgd",
+        "lr": 0.003,
+        "training.weight_decay": 0.0,
+        "training.warmup_epochs": 1.0,
+    },
+}
+"""The recipes by their documentation, with a cosine and their rate at our batch; BiT's is not scaled."""
 
 
 def main() -> None:
@@ -76,6 +103,10 @@ def _sides(pretrained: Path, rates: list[float]) -> dict[str, list[dict[str, Any
         "scratch": [{"lr": rate} for rate in rates],
         "frozen backbone": [{"lr": rate, **weights, "training.freeze": "backbone"} for rate in rates],
         "finetune": [{"profile": "finetune", **weights}],
+        "a third of its rate": [
+            {"profile": "finetune", "lr": 1e-3 / 3, "training.lr_batch_size": 64, **weights}
+        ],
+        **{name: [{**recipe, **weights}] for name, recipe in OTHERS.items()},
     }
 
 
