@@ -19,12 +19,15 @@ _LARGEST = 1 << 16
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the last choices by name, or what a variable of the environment names; none is empty."""
+    """Return the last choices by name, or what a variable of the environment names; none is empty.
+
+    A name that no field can show as it is stays in the environment, where it acts beside an empty field.
+    """
     data = [environ[name] for name in _OF_DATA if environ.get(name)]
     named = {"data": data[0]} if len(data) == 1 else {}  # both are a set and where it is: no field has that
     if model := environ.get("MPTUI_MODEL_NAME"):
         named["model"] = model
-    return _saved(environ) | {name: _text(value) for name, value in named.items()}
+    return _saved(environ) | {name: value if _text(value) == value else "" for name, value in named.items()}
 
 
 def load_list(name: str, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -118,7 +118,7 @@ def test_each_built_in_profile_resolves_for_each_task(places, name, task):
         ("ultra-stable", "classification", 100, 64, "bf16", 5e-4),
         ("finetune", "classification", 30, 64, "auto", 1e-3),
         ("finetune", "segmentation", 30, 8, "auto", 5e-4),
-        ("speedrun", "classification", 8, 64, "auto", 1e-3),
+        ("speedrun", "classification", 10, 64, "auto", 1e-3),
         ("speedrun", "diffusion", 50, 64, "auto", 2e-4),
         ("radiodiff", "diffusion", 100, 16, "bf16", 1e-5),
         ("fast", "diffusion", 50, 64, "auto", 2e-4),

@@ -128,7 +128,7 @@ def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_pat
     }
     program = terminal(environ=environ, size=(120, 36))
     start_training(program)
-    program.shows("✓ completed")
+    program.shows("completed after")  # with a mark of doubt: two steps learn nothing
     program.press("l")
     program.shows("\\x1b[31mred")  # its line depends on the length of the paths
     program.press("q")
