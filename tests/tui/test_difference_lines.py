@@ -48,7 +48,7 @@ def test_settings_have_words_and_where_there_is_room_what_is_typed(width, typed)
 
 
 def test_a_folder_is_whole_where_there_is_room():
-    folders = ["/work/shared/data/fashion-mini", "/work/shared/data/nuclei-of-cells-2018"]
+    folders = ["/data/of/the/lab/fashion-mini", "/data/of/the/lab/nuclei-of-cells-2018"]
     found = {"figures": {}, "settings": {"data.path": folders}, "environment": {}}
     assert all(each in dict(difference_lines(found, 193))["data.path"].plain for each in folders)
 
