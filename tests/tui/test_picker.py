@@ -347,5 +347,7 @@ def test_the_fields_begin_with_what_a_variable_names(tmp_path):
     assert (found["data"], found["model"]) == ("photos", "unet")
     save_last({"epochs": "3"}, places | named)
     assert load_last(places)["data"] == "before"
+    # no field can show a control character, and its escaped text is another folder
+    assert load_last(places | {"MPTUI_DATA_PATH": "photos\x1b[31m"})["data"] == ""
     # a set and its folder: no field can name both
     assert load_last(places | named | {"MPTUI_DATA_NAME": "cifar10"})["data"] == "before"

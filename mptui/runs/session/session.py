@@ -245,14 +245,14 @@ class Session(RankTraining):
         if not goes_on:  # a resume saves its settings once they are in force
             self._changes.take(plan)
             write_environment(self.run, plan.device, plan.driver, guard)
-        before = directory.read_summary(self.run) if self._resume else {}
-        spent = seconds_before(self.run, before) if self._resume else 0.0
-        # also of a process that ended before the first checkpoint: `training.time` is a person's
-        self._clock.before = max(0.0, spent - paused_before(self.run)) if self._resume else 0.0
-        if goes_on:
-            if words := left_open(self._before, plan, self.run):
-                self._warn("left_open", words)
-            self._records.summary.go_on_from(before, spent)
+        if self._resume:  # also after a process that saved nothing: `training.time` is that of all
+            before = directory.read_summary(self.run)
+            spent = seconds_before(self.run, before)
+            self._clock.before = max(0.0, spent - paused_before(self.run))
+            if goes_on:
+                if words := left_open(self._before, plan, self.run):
+                    self._warn("left_open", words)
+                self._records.summary.go_on_from(before, spent)
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         self.trackers.start(plan.config)
