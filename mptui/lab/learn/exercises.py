@@ -1,5 +1,6 @@
 """The exercises of `mptui learn` by name. Imports no torch until one of them needs it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -20,14 +21,12 @@ class Exercise:
         title: In a few words.
         explanation: What to see, in a sentence or two.
         uses_model: Whether it has a network.
-        moves: Whether the lesson has something to move by the arrow keys.
         charts: The titles of its charts.
     """
 
     title: str
     explanation: str
     uses_model: bool = True
-    moves: bool = False
     charts: tuple[str, ...] = ()
 
 
@@ -69,9 +68,10 @@ def run_exercise(name: str, choices: LearnChoices, report: Report = lambda _: No
     """
     if not EXERCISES[name].uses_model:
         return formats_lesson(choices.number)
-    from mptui.lab.learn.runs import ON_RUNS
+    from mptui.lab.learn import runs
 
-    return ON_RUNS[name](choices, report)
+    run: Callable[[LearnChoices, Report], Lesson] = getattr(runs, name)  # the function of its name
+    return run(choices, report)
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -79,12 +79,10 @@ EXERCISES: dict[str, Exercise] = {
         "number formats",
         "Range is in the exponent, digits are in the mantissa: fp16 has few exponents, bf16 few digits.",
         uses_model=False,
-        moves=True,
     ),
     "scaling": Exercise(
         "loss scaling",
         "Small gradients vanish in fp16. A loss scale of 2^k moves all of them up by k exponents.",
-        moves=True,
     ),
     "overflow": Exercise(
         "an overflow",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import count, islice, pairwise
 from pathlib import Path
 from statistics import median
@@ -53,6 +54,7 @@ _SMALL: dict[str, object] = {
 """Settings that the person may replace."""
 _UNET: dict[str, object] = {"model.width": 4, "model.depth": 2}
 _SHAPES: dict[str, object] = {"data.name": "shapes", "data.samples": STEPS * _BATCH}
+FP16 = {"precision.mode": "fp16"}
 _FORCED: dict[str, object] = {
     "training.max_steps": STEPS,
     "training.epochs": STEPS,
@@ -348,7 +350,15 @@ def scaling(choices: LearnChoices, _report: Report) -> Lesson:
         "zeros": spectrum.zeros / max(spectrum.values, 1),
         "first_exponent": first,
         "exponents_per_mille": bars,
-        "scales": [_scale_document(*each) for each in scales.items()],
+        "scales": [
+            {
+                "scale": 2.0**doublings,
+                "to_zero": shares.zeroed,
+                "subnormal": shares.subnormal,
+                "overflow": shares.overflow,
+            }
+            for doublings, shares in scales.items()
+        ],
         "best_scale": 2.0**best,
     }
     at = DOUBLINGS.index(best)
@@ -367,15 +377,6 @@ def _gradients(run: SmallRun) -> Spectrum:
     rows = probe.rows.cpu()
     kept = torch.tensor([seen.part != "forward" for seen in probe.seen(rows)])
     return Spectrum(rows[kept].sum(dim=0).numpy())
-
-
-def _scale_document(doublings: int, shares: Shares) -> dict[str, float]:
-    return {
-        "scale": 2.0**doublings,
-        "to_zero": shares.zeroed,
-        "subnormal": shares.subnormal,
-        "overflow": shares.overflow,
-    }
 
 
 def _scale_line(doublings: int, shares: Shares, *, chosen: bool, best: bool) -> Line:
@@ -418,9 +419,6 @@ def _tone(exponent: int) -> Tone:
 # -------------------------------------------------------------------
 
 AT_STEP = 12
-TOO_HIGH = 40
-"""Exponent of 2 of the loss scale that is set before `AT_STEP`."""
-FACTOR = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,32 +435,34 @@ class LoopFault:
     factor: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlainStep:
-    """A step of the plain loop; the names are those of `StepRow`."""
+@dataclass(slots=True)
+class Loop:
+    """A loop and its steps so far: their losses and loss scales, and the numbers of those skipped."""
 
-    loss: float
-    refused: bool
+    model: torch.nn.Module
+    losses: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    evaluation_loss: float | None = None
+    """Loss in evaluation mode after the last step; None before it."""
+
+    def add(self, loss: float, scale: float, *, skipped: bool) -> None:
+        """Add a step."""
+        self.losses.append(loss)
+        self.scales.append(scale)
+        if skipped:
+            self.skipped.append(len(self.losses))
 
 
 def _train_both(
-    run: SmallRun,
-    batches: Sequence[Batch],
-    fault: LoopFault,
-    on_step: Callable[[StepRow, PlainStep, torch.nn.Module], None],
-) -> torch.nn.Module:
-    """Train with mptui's trainer and with a plain loop; return the network of the plain one.
-
-    Args:
-        run: Its network is mptui's.
-        batches: One for each step of the plain loop.
-        fault: What both meet.
-        on_step: Called after each step with its figures in both loops, and the plain one's network.
-    """
+    run: SmallRun, fault: LoopFault, lesson: Callable[[Loop, Loop], Lesson], report: Report
+) -> Lesson:
+    """Train with mptui's trainer and with a plain loop; report the lesson of both after each step."""
+    ours, plain_loop = Loop(run.job.model), Loop(deepcopy(run.job.model))
+    batches = run.batches(STEPS)
     broken = batches[AT_STEP - 1]
     broken.images_BCHW = broken.images_BCHW * fault.factor
-    plain_model = deepcopy(run.job.model)
-    plain_steps = _plain_steps(run, plain_model, batches, fault)
+    plain_steps = _plain_steps(run, plain_loop, batches, fault)
     now = 0
 
     def on_begin(trainer: Trainer, step: int) -> None:
@@ -475,19 +475,24 @@ def _train_both(
         is_broken = now == AT_STEP and model.training
         return (inputs[0] * fault.factor, *inputs[1:]) if is_broken else inputs
 
-    handle = run.job.model.register_forward_pre_hook(scaled)
-    run.train(on_begin, lambda row: on_step(row, next(plain_steps), plain_model))
+    def on_row(row: StepRow) -> None:
+        ours.add(row.loss, row.loss_scale, skipped=row.refused)
+        next(plain_steps)
+        report(lesson(ours, plain_loop))
+
+    handle = ours.model.register_forward_pre_hook(scaled)
+    run.train(on_begin, on_row)
     handle.remove()
-    return plain_model
+    for loop in (ours, plain_loop):
+        loop.evaluation_loss = run.evaluate(loop.model, batches[-1])
+    return lesson(ours, plain_loop)
 
 
-def _plain_steps(
-    run: SmallRun, model: torch.nn.Module, batches: Sequence[Batch], fault: LoopFault
-) -> Iterator[PlainStep]:
+def _plain_steps(run: SmallRun, loop: Loop, batches: Sequence[Batch], fault: LoopFault) -> Iterator[None]:
     """Train by a plain loop with torch.amp: with GradScaler, or with a constant scale."""
     device, config, guarded = run.job.device.type, run.job.config, fault.loss_scale is None
     first_scale, momentum = config.precision.grad_scaler.init_scale, config.training.momentum or 0.9
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.training.lr, momentum=momentum)
+    optimizer = torch.optim.SGD(loop.model.parameters(), lr=config.training.lr, momentum=momentum)
     scaler = torch.amp.GradScaler(device, init_scale=first_scale, enabled=guarded)
     constant = 1.0 if guarded else first_scale
     for step, batch in enumerate(batches, 1):
@@ -495,15 +500,16 @@ def _plain_steps(
             constant = fault.loss_scale
         optimizer.zero_grad()
         with torch.autocast(device, dtype=torch.float16):
-            loss = run.loss(model.train(), batch)
+            loss = run.loss(loop.model.train(), batch)
         torch.autograd.backward(scaler.scale(loss * constant))
-        for parameter in model.parameters():
+        for parameter in loop.model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= constant
         scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        yield PlainStep(float(loss.detach()), scaler.get_scale() < scale)
+        loop.add(float(loss.detach()), scale, skipped=scaler.get_scale() < scale)
+        yield
 
 
 # An overflow made on purpose in fp16, and its repair
@@ -512,56 +518,47 @@ def _plain_steps(
 # steps and halves the scale until they fit; the plain loop takes the step, and its weights are NaN from then
 # on.
 
-
-@dataclass(frozen=True, slots=True)
-class ScaledStep:
-    """A step of mptui's trainer, and the loss of the plain loop's."""
-
-    loss: float
-    loss_scale: float
-    skipped: bool
-    plain_loss: float
+TOO_HIGH = 40
+"""Exponent of 2 of the loss scale that is set."""
 
 
 def overflow(choices: LearnChoices, report: Report) -> Lesson:
     """Run the exercise; `report` gets the lesson after each step."""
-    with SmallRun(choices.request, {"precision.mode": "fp16"}) as run:
-        steps: list[ScaledStep] = []
-
-        def on_step(row: StepRow, other: PlainStep, _model: torch.nn.Module) -> None:
-            steps.append(ScaledStep(row.loss, row.loss_scale, row.refused, other.loss))
-            report(_overflow_lesson(run, steps))
-
-        _train_both(run, run.batches(STEPS), LoopFault(loss_scale=2.0**TOO_HIGH), on_step)
-        return _overflow_lesson(run, steps)
+    with SmallRun(choices.request, FP16) as run:
+        return _train_both(run, LoopFault(loss_scale=2.0**TOO_HIGH), partial(_overflow_lesson, run), report)
 
 
-def _overflow_lesson(run: SmallRun, steps: Sequence[ScaledStep]) -> Lesson:
-    skipped = [number for number, step in enumerate(steps, 1) if step.skipped]
+def _overflow_lesson(run: SmallRun, ours: Loop, other: Loop) -> Lesson:
+    steps = enumerate(zip(ours.losses, ours.scales, other.losses, strict=True), 1)
     document = {
         **run.names,
         "overflow_before_step": AT_STEP,
         "set_loss_scale": 2.0**TOO_HIGH,
-        "skipped_steps": skipped,
-        "steps": [asdict(step) for step in steps],
+        "skipped_steps": ours.skipped[:],
+        "steps": [
+            {"loss": loss, "loss_scale": scale, "skipped": step in ours.skipped, "plain_loss": plain_loss}
+            for step, (loss, scale, plain_loss) in steps
+        ],
     }
-    losses = {"mptui": [step.loss for step in steps], "plain loop": [step.plain_loss for step in steps]}
-    scales = {"mptui": [math.log2(step.loss_scale) for step in steps]}
+    losses = {"mptui": ours.losses[:], "plain loop": other.losses[:]}
+    scales = {"mptui": [math.log2(scale) for scale in ours.scales]}
     lines = [
-        plain(f"{run.title} in fp16: step {len(steps)} of {STEPS}"),
+        plain(f"{run.title} in fp16: step {len(ours.losses)} of {STEPS}"),
         quiet(f"before step {AT_STEP} the loss scale is set to {power(TOO_HIGH)}: gradients overflow"),
-        *(_repair_lines(skipped, steps[-1]) if len(steps) >= AT_STEP else ()),
+        *(_repair_lines(ours, other) if len(ours.losses) >= AT_STEP else ()),
     ]
     return Lesson(document, lambda *_: lines, {"loss": losses, "loss scale, log2": scales})
 
 
-def _repair_lines(skipped: Sequence[int], last: ScaledStep) -> Iterator[Line]:
-    words = f"mptui: {len(skipped)} steps skipped, each halves the scale"
-    yield [(words, "warn" if last.skipped else "")]
-    if not last.skipped:
-        after = f"scale {last.loss_scale:,.0f}, loss {fmt.figure(last.loss)}"
-        yield [(f"repaired at step {max(skipped, default=0) + 1}: ", "good"), (after, "")]
-    if not math.isfinite(last.plain_loss):
+def _repair_lines(ours: Loop, other: Loop) -> Iterator[Line]:
+    last = max(ours.skipped, default=0)
+    is_repaired = last < len(ours.losses)
+    words = f"mptui: {len(ours.skipped)} steps skipped, each halves the scale"
+    yield [(words, "" if is_repaired else "warn")]
+    if is_repaired:
+        after = f"scale {ours.scales[-1]:,.0f}, loss {fmt.figure(ours.losses[-1])}"
+        yield [(f"repaired at step {last + 1}: ", "good"), (after, "")]
+    if not math.isfinite(other.losses[-1]):
         yield [("plain loop, constant scale: weights and loss are NaN from then on", "bad")]
 
 
@@ -572,54 +569,7 @@ def _repair_lines(skipped: Sequence[int], last: ScaledStep) -> Iterator[Line]:
 # BatchNorm's running statistics already, which are NaN from then on, and so is every later validation.
 # mptui's step changes weights and statistics together, or neither.
 
-
-@dataclass(slots=True)
-class LoopState:
-    """What a loop has after its steps so far."""
-
-    steps: int = 0
-    skipped: int = 0
-    loss: float = math.nan
-    finite_weights: bool = True
-    norms: int = 0
-    poisoned: int = 0
-    """BatchNorm layers whose running statistics aren't finite."""
-    evaluation_loss: float | None = None
-    """Loss in evaluation mode after the last step; None before it."""
-
-    def add(self, step: StepRow | PlainStep, model: torch.nn.Module) -> None:
-        """Add a step, after which `model` is as it is."""
-        means = _running_means(model)
-        self.steps += 1
-        self.skipped += step.refused
-        self.loss = step.loss
-        self.finite_weights = all(bool(p.isfinite().all()) for p in model.parameters())
-        self.norms = len(means)
-        self.poisoned = sum(not bool(mean.isfinite().all()) for mean in means)
-
-
-def _running_means(model: torch.nn.Module) -> list[torch.Tensor]:
-    norms = (m for m in model.modules() if isinstance(m, NormBase))
-    return [norm.running_mean for norm in norms if norm.running_mean is not None]
-
-
-_LoopRow = tuple[str, Callable[[LoopState], str], Callable[[LoopState], bool] | None]
-_LOOP_ROWS: tuple[_LoopRow, ...] = (
-    ("steps skipped", lambda loop: f"{loop.skipped}", None),
-    ("weights", lambda loop: "finite" if loop.finite_weights else "NaN", lambda loop: loop.finite_weights),
-    (
-        "BatchNorm layers with NaN",
-        lambda loop: f"{loop.poisoned} of {loop.norms}",
-        lambda loop: not loop.poisoned,
-    ),
-    ("training loss", lambda loop: fmt.figure(loop.loss), None),
-    (
-        "loss in evaluation",
-        lambda loop: fmt.figure(loop.evaluation_loss).replace("nan", "NaN"),
-        lambda loop: math.isfinite(loop.evaluation_loss or 0.0),
-    ),
-)
-"""What is told of both loops: its label, its text, and whether it is good."""
+FACTOR = 1e6
 
 
 def batchnorm(choices: LearnChoices, report: Report) -> Lesson:
@@ -628,41 +578,31 @@ def batchnorm(choices: LearnChoices, report: Report) -> Lesson:
     Raises:
         ConfigError: The model has no BatchNorm, does not exist, or not for this data.
     """
-    with SmallRun(choices.request, {"precision.mode": "fp16"}) as run:
+    with SmallRun(choices.request, FP16) as run:
         if not _running_means(run.job.model):
             raise ConfigError(
                 f"{run.names['model']} has no BatchNorm", hint="choose another, such as --model unet"
             )
-        ours, other = LoopState(), LoopState()
-
-        def on_step(row: StepRow, step: PlainStep, plain_model: torch.nn.Module) -> None:
-            ours.add(row, run.job.model)
-            other.add(step, plain_model)
-            report(_batchnorm_lesson(run, ours, other))
-
-        batches = run.batches(STEPS)
-        plain_model = _train_both(run, batches, LoopFault(factor=FACTOR), on_step)
-        ours.evaluation_loss = run.evaluate(run.job.model, batches[-1])
-        other.evaluation_loss = run.evaluate(plain_model, batches[-1])
-        return _batchnorm_lesson(run, ours, other)
+        return _train_both(run, LoopFault(factor=FACTOR), partial(_batchnorm_lesson, run), report)
 
 
-def _batchnorm_lesson(run: SmallRun, ours: LoopState, other: LoopState) -> Lesson:
-    document = {
-        **run.names,
-        "broken_step": AT_STEP,
-        "factor": FACTOR,
-        "mptui": asdict(ours),
-        "plain": asdict(other),
-    }
+def _running_means(model: torch.nn.Module) -> list[torch.Tensor]:
+    norms = (m for m in model.modules() if isinstance(m, NormBase))
+    return [norm.running_mean for norm in norms if norm.running_mean is not None]
+
+
+def _batchnorm_lesson(run: SmallRun, ours: Loop, other: Loop) -> Lesson:
+    states = {"mptui": _state(ours), "plain": _state(other)}
+    document = {**run.names, "broken_step": AT_STEP, "factor": FACTOR, **states}
+    rows = zip(_state_cells(states["plain"]), _state_cells(states["mptui"]), _STATE_LABELS, strict=True)
     lines = [
-        plain(f"{run.title} in fp16: step {ours.steps} of {STEPS}"),
+        plain(f"{run.title} in fp16: step {len(ours.losses)} of {STEPS}"),
         quiet(f"at step {AT_STEP} the images are {FACTOR:,.0f} times too large: the products overflow"),
         plain(),
         quiet(f"{'':<30}{'plain loop':>14}{'mptui':>14}"),
-        *(_loop_line(row, other, ours) for row in _LOOP_ROWS),
+        *([(f"{label:<30}", "quiet"), theirs, own] for theirs, own, label in rows),
     ]
-    if other.poisoned:
+    if states["plain"]["poisoned"]:
         lines += [
             plain(),
             plain("Both loops skip the step. The plain one has changed the running statistics"),
@@ -671,11 +611,39 @@ def _batchnorm_lesson(run: SmallRun, ours: LoopState, other: LoopState) -> Lesso
     return Lesson(document, lambda *_: lines)
 
 
-def _loop_line(row: _LoopRow, *loops: LoopState) -> Line:
-    label, text, is_good = row
-    tones: list[Tone] = ["" if is_good is None else "good" if is_good(loop) else "bad" for loop in loops]
-    cells = [(f"{text(loop):>14}", tone) for loop, tone in zip(loops, tones, strict=True)]
-    return [(f"{label:<30}", "quiet"), *cells]
+def _state(loop: Loop) -> dict[str, Any]:
+    """Return what a loop has after its steps so far; poisoned: BatchNorm layers with NaN in statistics."""
+    means = _running_means(loop.model)
+    return {
+        "steps": len(loop.losses),
+        "skipped": len(loop.skipped),
+        "loss": loop.losses[-1],
+        "finite_weights": all(map(_is_finite, loop.model.parameters())),
+        "norms": len(means),
+        "poisoned": sum(not _is_finite(mean) for mean in means),
+        "evaluation_loss": loop.evaluation_loss,
+    }
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all())
+
+
+_STATE_LABELS = "steps skipped", "weights", "BatchNorm layers with NaN", "training loss", "loss in evaluation"
+
+
+def _state_cells(state: Mapping[str, Any]) -> list[tuple[str, Tone]]:
+    """Return a cell for each label, in the tone of its verdict."""
+    weights, evaluation = state["finite_weights"], state["evaluation_loss"]
+    cells: list[tuple[object, bool | None]] = [
+        (state["skipped"], None),
+        ("finite" if weights else "NaN", weights),
+        (f"{state['poisoned']} of {state['norms']}", not state["poisoned"]),
+        (fmt.figure(state["loss"]), None),
+        (fmt.figure(evaluation).replace("nan", "NaN"), math.isfinite(evaluation or 0.0)),
+    ]
+    tones: dict[bool | None, Tone] = {None: "", True: "good", False: "bad"}
+    return [(f"{text:>14}", tones[is_good]) for text, is_good in cells]
 
 
 # The same training in fp32, fp16 and bf16: from one seed, with the same batches
@@ -767,13 +735,3 @@ def _format_line(name: str, found: FormatRun) -> Line:
     memory = fmt.UNKNOWN if found.activations is None else f"{found.activations / 2**20:.2f} MiB"
     figures = f"{fmt.figure(found.evaluation_loss):>12}{found.skipped:>9}{step:>16}{memory:>14}"
     return plain(f"{name:<6}{loss:>10}{figures}")
-
-
-ON_RUNS = {
-    "scaling": scaling,
-    "overflow": overflow,
-    "autocast": autocast,
-    "batchnorm": batchnorm,
-    "training": training,
-}
-"""The exercises by name."""

@@ -207,11 +207,12 @@ class LearnScreen(Page):
     def action_move(self, by: int) -> None:
         """Move what the exercise has to be moved: the number, the loss scale, or the lines."""
         attempt = self._attempts.get(self._current)
-        if not EXERCISES[self._current].moves:
-            self.query_one("#lesson").scroll_relative(y=-by, animate=False)
-        elif attempt is not None and attempt.lesson is not None:
-            attempt.focus = attempt.lesson.limited(attempt.focus + by)
+        lesson = None if attempt is None else attempt.lesson
+        if attempt is not None and lesson is not None and len(lesson.focuses) > 1:
+            attempt.focus = lesson.limited(attempt.focus + by)
             self.show()
+        else:
+            self.query_one("#lesson").scroll_relative(y=-by, animate=False)
 
     def action_scroll(self, by: int) -> None:
         """Scroll the lesson by half a screen."""
