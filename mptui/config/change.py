@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from mptui.config.keys import SETTINGS, said, value_of
-from mptui.config.resolve import values_of
+from mptui.config.keys import SETTINGS, said, value_of, with_values
+from mptui.config.resolve import Resolved, values_of
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 from mptui.registry.optimizers import OPTIMIZERS
@@ -33,6 +33,33 @@ class Switched:
     config: RunConfig
     changes: dict[str, list[str]]
     kept: dict[str, str]
+
+
+CHOSEN_BATCH = ("training.batch_size", "training.lr_batch_size", "training.lr_scaling")
+"""What is chosen together for few images."""
+RECIPE_OF_BATCH = (*CHOSEN_BATCH, "training.lr", "training.accumulate")
+"""What has a batch of its own where a profile names any of it."""
+
+
+def with_chosen(profile: Resolved, chosen: Mapping[str, tuple[Any, str]]) -> Resolved:
+    """Return a profile to switch to, with what was chosen for the run as it began.
+
+    Its data, network and weights stay, so what the profile leaves open takes what they need.
+
+    Args:
+        profile: The profile with what the person has set.
+        chosen: `table.key` -> value and source.
+    """
+    has_batch = any(profile.sources[key].startswith("profile ") for key in RECIPE_OF_BATCH)
+    kept = {
+        key: choice
+        for key, choice in chosen.items()
+        if SETTINGS[key].live and profile.sources[key].startswith("default")
+        if not (has_batch and key in CHOSEN_BATCH)
+    }
+    config = with_values(profile.config, {key: value for key, (value, _) in kept.items()})
+    sources = profile.sources | {key: source for key, (_, source) in kept.items()}
+    return replace(profile, config=config, sources=sources)
 
 
 def switched(current: RunConfig, profile: RunConfig) -> Switched:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tomllib
 import torch
+from PIL import Image
 
 from mptui.config.keys import with_values
 from mptui.config.profiles import list_profiles
@@ -30,6 +31,7 @@ from mptui.events import (
     Warned,
 )
 from mptui.hardware.devices import USABLE
+from mptui.runs.listing.forks import fork_run, kept_checkpoints
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.change import build_switch
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
@@ -39,6 +41,7 @@ from mptui.runs.store.index import read_run
 from mptui.runs.store.journal import read_journal
 from tests.made import one_layer
 from tests.made.runs import UNET, ended, plan_of, request_of
+from tests.small_cnn import NAME
 
 SETTINGS = {**UNET, "model.width": 4, "training.epochs": 3}
 del SETTINGS["training.warmup_epochs"], SETTINGS["speed.compile"]
@@ -49,9 +52,9 @@ def asked(tmp_path, monkeypatch):
     """Run to the end, with commands after the first step, where the run waits for them; return events."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
-    def go(*commands, profile="stable", **settings):
+    def go(*commands, profile="stable", base=SETTINGS, **settings):
         run = create_run(tmp_path, "test", "unet", None)
-        session = Session(plan_of(SETTINGS | settings, profile), run)
+        session = Session(plan_of(base | settings, profile), run)
         session.mailbox.post(Command("pause"))
         heard = session.listen()
         session.start()
@@ -103,6 +106,45 @@ def test_one_setting_can_be_changed_as_it_was_told_and_the_run_goes_on_from_ther
     assert list(prediction.rate.batch) == switch.batch == [8, 2]
     assert prediction.rate.ramp_steps == switch.ramp_steps > 0
     assert after.lr < switch.lr[1]  # at the start of the ramp
+
+
+@pytest.fixture
+def few_images(tmp_path):
+    """Settings of a run on 24 images, which leaves its batch to their number."""
+    for number in range(24):
+        file = tmp_path / "photos" / ("frog", "ship")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number * 10, 0, 0)).save(file)
+    open_keys = ("data.name", "data.samples", "training.batch_size", "model.width", "model.depth")
+    settings = {key: value for key, value in SETTINGS.items() if key not in open_keys}
+    return settings | {"model.name": NAME, "data.path": str(tmp_path / "photos")}
+
+
+def test_a_switch_keeps_the_batch_that_was_chosen_for_few_images_as_it_tells_before(
+    asked, few_images, tmp_path
+):
+    profiles = tmp_path / "config" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "mine.toml").write_text('description = "d"\n[training]\nbatch_size = 4\n')
+    commands = [("preset", "fast"), ("preset", "mine"), ("preset", "speedrun")]
+    events, run = asked(*commands, profile=None, base=few_images, **{"training.epochs": 2})
+
+    recipe = {f"training.{key}" for key in ("batch_size", "lr", "lr_batch_size", "lr_scaling")}
+    first, mine, last = (e.changes for e in events if isinstance(e, PresetSwitched))
+    assert not recipe & first.keys()
+    assert mine["training.batch_size"] == ["8", "4"]
+    assert last["training.batch_size"] == ["4", "8"]
+    settings = tomllib.loads((run / "run.toml").read_text())["training"]
+    assert (settings["batch_size"], settings["lr_batch_size"]) == (8, 64)
+
+    asks = request_of(few_images | {"training.epochs": 2}, None)
+    assert not recipe & predict_switch(run, "fast", asks).changes.keys()
+    assert predict_switch(run, "mine", asks).changes["training.batch_size"] == ["8", "4"]
+    assert predict_switch(run, "mine").changes["training.batch_size"] == ["8", "4"]
+    person = replace(asks, sets=("training.batch_size=16",))
+    assert predict_switch(run, "fast", person).changes["training.batch_size"] == ["8", "16"]
+    fork = fork_run(run, kept_checkpoints(run)[0], profile="fast")
+    assert tomllib.loads((fork / "run.toml").read_text())["training"]["batch_size"] == 8
 
 
 def test_what_can_not_be_changed_is_refused_with_the_reason_and_changes_nothing_of_torch(asked, tmp_path):

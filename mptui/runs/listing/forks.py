@@ -158,14 +158,16 @@ def fork_run(
 
 def _switched(parent: Path, profile: str) -> tuple[str, str]:
     """Return the settings of a run after a switch to a profile, as TOML, and the profile's name."""
-    from mptui.config.change import switched
+    from mptui.config.change import switched, with_chosen
     from mptui.config.keys import read_profile
     from mptui.config.resolve import resolve, to_toml
     from mptui.registry.models import task_of_model
+    from mptui.runs.store.choices import chosen_at_start
 
     now = resolve(str(parent / CONFIG), task=None, flags={}, sets=(), environ={}).config
     task = task_of_model(str(now.model.name)) or read_summary(parent).get("task")
     wanted = resolve(profile, task=task, flags={}, sets=(), environ=os.environ)
+    wanted = with_chosen(wanted, chosen_at_start(parent))
     meant = read_profile(parent / CONFIG)[0].meant
     return to_toml(switched(now, wanted.config).config, meant), wanted.profile
 

@@ -46,7 +46,8 @@ from mptui.registry.own_code import allowed, fault_of, is_own
 from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.registry.transforms import find_transform
 from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
-from mptui.runs.planning.plan import BY_BUDGET, Plan, import_own_code, suited_transforms, within_budget
+from mptui.runs.planning.plan import Plan, import_own_code, suited_transforms, within_budget
+from mptui.runs.store.choices import BY_BUDGET
 from mptui.runs.store.files import learned_by_weights
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task

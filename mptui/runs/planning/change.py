@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mptui.config.change import switched
+from mptui.config.change import switched, with_chosen
 from mptui.config.keys import SETTINGS, said, value_of, with_values
 from mptui.config.resolve import Resolved, resolve
 from mptui.config.schema import RunConfig
@@ -28,6 +28,7 @@ from mptui.runs.planning.plan import (
     with_code_folder,
     within_budget,
 )
+from mptui.runs.store.choices import chosen_at_start
 
 
 def build_switch(
@@ -63,6 +64,8 @@ def build_switch(
         environ=request.environ,
         now=now,
     )
+    if command.name == "preset":
+        preset = with_chosen(preset, chosen_at_start(folder.parent))
     wanted = preset.config
     if command.name == "set":  # it alone: what is chosen by it where a run begins, was chosen there
         wanted = with_values(plan.config, {key: value_of(wanted, key) for key in now})

@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli
 
+from mptui.config.change import CHOSEN_BATCH, RECIPE_OF_BATCH
 from mptui.config.keys import SETTINGS, training_of, value_of, with_values
 from mptui.config.profiles import is_built_in
 from mptui.config.resolve import Resolved, resolve
@@ -43,6 +44,7 @@ from mptui.registry.tasks import (
     task_for,
 )
 from mptui.registry.transforms import TRANSFORMS, Augment, find_transform, transforms_of
+from mptui.runs.store.choices import BY_BUDGET
 from mptui.runs.store.directory import CONFIG
 
 # Plans a run from a request: chooses the device, the precision, and all unset values
@@ -50,9 +52,6 @@ from mptui.runs.store.directory import CONFIG
 # `mptui run --dry-run` prints a plan, and `run.toml` stores it.
 
 _SCALER = "precision.grad_scaler."
-BY_BUDGET = "chosen: memory.budget_gib"
-"""Source of a setting that a limit on memory decides."""
-
 NO_DATA = "chosen: no data given"
 """Source of the built-in images, where none are named."""
 
@@ -593,9 +592,6 @@ epoch takes longer (docs/recipes.md)."""
 SMALLEST_BATCH = 8
 """BatchNorm's statistics of fewer samples are noise (Wu & He 2018, figure 1)."""
 
-_BATCH, _RATE_BATCH, _SCALING = (f"training.{key}" for key in ("batch_size", "lr_batch_size", "lr_scaling"))
-_OPEN = (_BATCH, _RATE_BATCH, _SCALING, "training.lr", "training.accumulate")
-
 
 def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> Choices:
     """Return batch and rate for few images with classes, by `table.key`; empty for other data.
@@ -604,7 +600,7 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
     root (Krizhevsky 2014).
     """
     usual = config.training.batch_size
-    if task != CLASSIFICATION or not all(sources[key].startswith("default") for key in _OPEN):
+    if task != CLASSIFICATION or not all(sources[key].startswith("default") for key in RECIPE_OF_BATCH):
         return {}
     count = few_samples(config.data, ENOUGH_STEPS * usual)
     if count is None:
@@ -614,7 +610,7 @@ def batch_choices(config: RunConfig, sources: Mapping[str, str], task: str) -> C
         return {}
     source = _of_few(count)
     scaling = "linear" if config.training.optimizer == "sgd" else "sqrt"
-    chosen = {_BATCH: batch, _RATE_BATCH: usual, _SCALING: scaling}
+    chosen = dict(zip(CHOSEN_BATCH, (batch, usual, scaling), strict=True))
     return {key: (value, source) for key, value in chosen.items()}
 
 

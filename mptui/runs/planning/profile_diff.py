@@ -69,22 +69,24 @@ def predict_switch(
     Raises:
         ConfigError: The profile doesn't exist, or the run can't switch to it.
     """
-    from mptui.config.change import switched
+    from mptui.config.change import switched, with_chosen
     from mptui.config.keys import SETTINGS, said, value_of, with_values
     from mptui.config.resolve import resolve
     from mptui.registry.models import task_of_model
     from mptui.runs.planning.plan import Request
+    from mptui.runs.store.choices import chosen_at_start
 
     now = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     request = request or Request(environ=os.environ)
-    preset = resolve(
+    resolved = resolve(
         profile,
         task=task_of_model(str(now.model.name)) or read_summary(run).get("task"),
         flags=request.flags,
         sets=request.sets,
         environ=request.environ,
         now=frozenset(),
-    ).config
+    )
+    preset = with_chosen(resolved, chosen_at_start(run)).config
     preset = with_values(preset, {key: value_of(now, key) for key in given if key in SETTINGS})
     switch = switched(now, preset)
     kept = {key: [said(value_of(now, key)), said(value_of(preset, key))] for key in switch.kept}

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mptui.config.keys import SETTINGS, check_value
 from mptui.config.resolve import Resolved, values_of
 from mptui.runs.store.directory import CHOICES, read_json
 
 _SETTINGS = "settings"
+BY_BUDGET = "chosen: memory.budget_gib"
+"""Source of a setting that a limit on memory decides, which is chosen anew under other settings."""
+_CHOSEN = ("chosen", "default of ")
+"""Beginnings of the sources of values that were chosen for this very run."""
 
 
 def sources_document(resolved: Resolved) -> dict[str, Any]:
@@ -21,6 +26,26 @@ def kept_sources(run: Path) -> dict[str, Any]:
     """Return what `sources_document` has returned as the run began; empty if it is missing or damaged."""
     found = read_json(run / CHOICES).get(_SETTINGS)
     return {_SETTINGS: found} if isinstance(found, dict) else {}
+
+
+def chosen_at_start(run: Path) -> dict[str, tuple[Any, str]]:
+    """Return value and source, by `table.key`, of what its data, network or weights chose as a run began.
+
+    Args:
+        run: The run directory.
+    """
+    chosen = {}
+    for key, kept in kept_sources(run).get(_SETTINGS, {}).items():
+        source = kept.get("source") if isinstance(kept, dict) else None
+        if key in SETTINGS and isinstance(source, str) and _is_choice(source):
+            value, wrong = check_value(SETTINGS[key], kept.get("value"))
+            if not wrong:
+                chosen[key] = value, source
+    return chosen
+
+
+def _is_choice(source: str) -> bool:
+    return source.startswith(_CHOSEN) and source != BY_BUDGET
 
 
 def read_sources(run: Path, values: Mapping[str, Any]) -> dict[str, str]:
