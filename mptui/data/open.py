@@ -103,13 +103,16 @@ def small_side(data: DataConfig) -> int | None:
 
 
 def few_samples(data: DataConfig, most: int) -> int | None:
-    """Return the number of training images of a set in class folders, by the names of its files.
+    """Return the number of training images of a set, by its name or by the names of files in class folders.
 
     Returns:
-        None: there are more than `most`, they can't be counted before a scan, or the set has a name: those of
-        torchvision are large, and the built-in one is learnt in few steps (docs/recipes.md). Files that turn
-        out to be unusable are counted, and a list of splits beside the folders is not read.
+        None: there are more than `most`, they can't be counted before a scan, or they are the built-in ones,
+        which are learnt in few steps (docs/recipes.md). Files that turn out to be unusable are counted, and a
+        list of splits beside the folders is not read.
     """
+    if data.name in NAMED:
+        count = NAMED[data.name].train_samples
+        return count if count <= most else None
     if data.name is not None or data.path is None:
         return None
     folder = str(expanded(data.path))
@@ -528,6 +531,8 @@ class NamedSet:
     factory: str
     train: Mapping[str, Any]
     val: Mapping[str, Any]
+    train_samples: int
+    """Number of training images, which is known without its files."""
     files: Callable[[Any], Sequence[tuple[Any, int]]] | None = None
     """Returns the image files with their classes; None: the set is one array."""
     masks: Callable[[Any], Sequence[Any]] | None = None
@@ -538,26 +543,31 @@ class NamedSet:
 
 
 NAMED: dict[str, NamedSet] = {
-    "cifar10": NamedSet("CIFAR10", {"train": True}, {"train": False}, side=32),
-    "cifar100": NamedSet("CIFAR100", {"train": True}, {"train": False}, side=32),
-    "mnist": NamedSet("MNIST", {"train": True}, {"train": False}, side=28),
-    "fashionmnist": NamedSet("FashionMNIST", {"train": True}, {"train": False}, side=28),
+    "cifar10": NamedSet("CIFAR10", {"train": True}, {"train": False}, train_samples=50_000, side=32),
+    "cifar100": NamedSet("CIFAR100", {"train": True}, {"train": False}, train_samples=50_000, side=32),
+    "mnist": NamedSet("MNIST", {"train": True}, {"train": False}, train_samples=60_000, side=28),
+    "fashionmnist": NamedSet(
+        "FashionMNIST", {"train": True}, {"train": False}, train_samples=60_000, side=28
+    ),
     "imagenette": NamedSet(
         "Imagenette",
         {"split": "train", "size": "160px"},
         {"split": "val", "size": "160px"},
+        train_samples=9_469,
         files=lambda half: half._samples,
     ),
     "food101": NamedSet(
         "Food101",
         {"split": "train"},
         {"split": "test"},
+        train_samples=75_750,
         files=lambda half: list(zip(half._image_files, half._labels, strict=True)),
     ),
     "oxford-pets": NamedSet(
         "OxfordIIITPet",
         {"split": "trainval"},
         {"split": "test"},
+        train_samples=3_680,
         files=lambda half: list(zip(half._images, half._labels, strict=True)),
         masks=lambda half: half._segs,
         coding=_TRIMAP,

@@ -266,3 +266,15 @@ def test_few_images_are_learnt_by_a_small_network_on_a_gpu_too(tmp_path, kind, c
     resolved, _ = filled(given, device(kind))
     assert resolved.config.model.name == name
     assert resolved.sources["model.name"].endswith("training images") == (kind == "cuda" and count == 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("oxford-pets", "resnet18"), ("imagenette", "resnet50"), ("shapes", "resnet50")]
+)
+def test_a_set_by_its_name_has_the_network_that_a_folder_of_as_many_images_has(name, network):
+    given = resolve(None, task="classification", flags={"data.name": ("--data", name)}, sets=(), environ={})
+    resolved, _ = filled(given, device("cuda"))
+    assert resolved.config.model.name == network
+    assert resolved.sources["model.name"] == (
+        "chosen: 3,680 training images" if name == "oxford-pets" else "chosen for one"
+    )
