@@ -1,8 +1,10 @@
 """One mechanism decides by alternated steps: precision, layout, fused, compile."""
 
 import copy
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -30,7 +32,9 @@ ROUNDS = (3, 7)
 """Timed steps per candidate after a warm-up step: the minimum, and the maximum if candidates are close."""
 
 SHARE = 0.05
-"""Maximum share of a run's steps that measuring may take; later runs reuse the result."""
+"""Maximum share of a run's steps, or of its time, that measuring may take; later runs reuse the result."""
+OUT_OF_TIME = f"not measured, as that takes over {SHARE:.0%} of training.time here"
+"""Reason of a choice for which there was no time."""
 
 _HOPELESS = 1.5
 """A candidate whose fastest step takes this many times the best median is timed no further."""
@@ -52,6 +56,29 @@ class Candidates:
     words: Mapping[str, str]
     margins: Mapping[str, float]
     first: str
+
+
+class MeasuringTime:
+    """The time that the measurements of a run may take together: once it is short, there are no more.
+
+    Args:
+        most_s: The time.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, most_s: float = inf, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = clock() + most_s
+        self.is_short = False
+
+    def suffices_for(self, seconds: float = 0.0) -> bool:
+        """Whether so many more seconds can be measured; once they can't, no others can."""
+        self.is_short |= self._clock() + seconds > self._end
+        return not self.is_short
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._clock()
 
 
 _MARGINS = {"fp32": 1.0, "bf16": 1.05, "fp16": 1.10}
@@ -93,6 +120,7 @@ def choose(
     timers: Callable[[str], Timer],
     *,
     steps: int,
+    limit: MeasuringTime,
     check_stop: Callable[[], None],
 ) -> Selection:
     """Choose by the cached result, or by a measurement if the run is long enough for one.
@@ -102,6 +130,7 @@ def choose(
         cached: The cache's entry for this measurement.
         timers: Creates the timer of a candidate.
         steps: Micro-batches of the run.
+        limit: The time for this measurement and the others of the run.
         check_stop: Called before each step; may raise Stopped.
 
     Raises:
@@ -111,7 +140,9 @@ def choose(
         return Selection(candidates.first)
     seconds, full = _known(candidates, cached.load()), frozenset[str]()
     if not seconds and steps * SHARE >= len(candidates.words) * (ROUNDS[1] + 1):
-        seconds, full = _timed(candidates, timers, check_stop)
+        seconds, full = _timed(candidates, timers, limit, check_stop)
+        if limit.is_short and not seconds:
+            return Selection(candidates.first, OUT_OF_TIME)
         if not full:  # memory that others hold now may be free in the next run
             cached.save({"seconds": seconds})
     if candidates.first in full:  # those that are left are not better: they were tried at another moment
@@ -128,12 +159,16 @@ def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float
 
 
 def _timed(
-    candidates: Candidates, timers: Callable[[str], Timer], check_stop: Callable[[], None]
+    candidates: Candidates,
+    timers: Callable[[str], Timer],
+    limit: MeasuringTime,
+    check_stop: Callable[[], None],
 ) -> tuple[dict[str, float], frozenset[str]]:
     """Measure the median seconds per step, by name, of the candidates that work.
 
     Returns:
-        The seconds, and the names of those that ran out of memory.
+        The seconds, none if there was no time for `ROUNDS[0]` steps of each, and the names of those that ran
+        out of memory.
     """
     # no `Contest` of lab.measure: these are steps in this process, and of one that fails no figure counts
     ready: dict[str, Timer] = {}
@@ -141,8 +176,11 @@ def _timed(
     figures: dict[str, list[float]] = {}
     for number in range(ROUNDS[1] + 1):
         names = [name for name in candidates.words if number == 0 or name in ready]
+        began = limit.now()
         for name in names if number % 2 else reversed(names):
             check_stop()
+            if not limit.suffices_for():
+                break
             try:
                 timer = ready[name] if name in ready else timers(name)
                 seconds = timer()
@@ -160,6 +198,10 @@ def _timed(
                 ready.pop(name, None)
         if number >= ROUNDS[0] and _told_apart([figures[name] for name in ready]):
             break
+        if not limit.suffices_for(max(1, ROUNDS[0] - number) * (limit.now() - began)):
+            break
+    if any(len(figures.get(name, ())) < ROUNDS[0] for name in ready):
+        return {}, frozenset(full)
     return {name: median(times) for name, times in figures.items()}, frozenset(full)
 
 

@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.choose import ROUNDS, Selection, StepTimer, choose, layouts, precisions, updates
+from mptui.engine.choose import (
+    OUT_OF_TIME,
+    ROUNDS,
+    MeasuringTime,
+    Selection,
+    StepTimer,
+    choose,
+    layouts,
+    precisions,
+    updates,
+)
 from mptui.engine.compile import CachedResult
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.tasks.build_task import build_task
@@ -24,10 +34,10 @@ def kept(**facts):
 
 
 class Card:
-    """A device with given step times, which counts the steps."""
+    """A device with given step times, which counts the steps, and a clock that they move."""
 
     def __init__(self, **seconds):
-        self.seconds, self.taken = seconds, []
+        self.seconds, self.taken, self.now = seconds, [], 0.0
 
     def timers(self, name):
         def step():
@@ -35,14 +45,50 @@ class Card:
             seconds = self.seconds[name]
             if isinstance(seconds, BaseException):
                 raise seconds
-            return seconds if isinstance(seconds, float) else next(seconds)
+            seconds = seconds if isinstance(seconds, float) else next(seconds)
+            self.now += seconds
+            return seconds
 
         return step
 
 
-def decided(card, candidates=None, *, steps=LONG, place=None, check_stop=lambda: None):
+def decided(card, candidates=None, *, steps=LONG, place=None, check_stop=lambda: None, limit=None):
     candidates = candidates or precisions(list(card.seconds), "fp32")
-    return choose(candidates, place or kept(), card.timers, steps=steps, check_stop=check_stop)
+    limit = limit or MeasuringTime()
+    return choose(candidates, place or kept(), card.timers, steps=steps, limit=limit, check_stop=check_stop)
+
+
+def lasting(card, seconds):
+    """Return the time for the measurements on a card."""
+    return MeasuringTime(seconds, lambda: card.now)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "limit_s", "taken"),
+    [
+        (5.0, 14.0, 2),  # the first step of each shows that three more would take too long
+        (8.0, 15.0, 2),
+        (20.0, 15.0, 1),  # there is no time for the other one
+        (1.0, 15.0, 8),
+    ],
+)
+def test_a_measurement_ends_where_it_would_take_longer_than_there_is_time_for(step_s, limit_s, taken):
+    card = Card(fp32=step_s, bf16=0.8 * step_s)
+    limit = lasting(card, limit_s)
+    choice = decided(card, limit=limit)
+    assert len(card.taken) == taken
+    if taken < 8:
+        assert choice == Selection("fp32", OUT_OF_TIME)
+        assert decided(card, layouts("true"), limit=limit) == Selection("true", OUT_OF_TIME)
+        assert len(card.taken) == taken
+        assert decided(card, limit=lasting(card, 1000.0)).name == "bf16"  # nothing was kept
+    assert decided(card, limit=lasting(card, 0.0)).name == "bf16"  # as kept
+
+
+def test_what_is_measured_by_the_end_of_the_time_decides_where_it_suffices():
+    close = Card(fp32=iter([1.0, 0.9, 1.1] * 9), bf16=iter([0.9, 0.8, 1.0] * 9))
+    assert decided(close, limit=lasting(close, 9.0)).seconds.keys() == {"fp32", "bf16"}
+    assert len(close.taken) == 2 * (1 + 3)
 
 
 def test_the_fastest_is_taken_and_said_why():

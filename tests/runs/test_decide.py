@@ -45,7 +45,7 @@ class Card:
     def __init__(self, *, bf16=1.0, fp16=1.0, channels_first=1.0, foreach=1.0):
         self.seconds = {"fp32": 1.0, "bf16": bf16, "fp16": fp16}
         self.channels_first, self.foreach = channels_first, foreach
-        self.taken = 0
+        self.taken, self.now = 0, 0.0
 
     def __call__(self, *_):
         return self
@@ -56,6 +56,7 @@ class Card:
     def _takes(self, seconds):
         def step():
             self.taken += 1
+            self.now += seconds
             return seconds
 
         return step
@@ -265,6 +266,30 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
         decider.decide(plan, torch.nn.Identity(), dataset)
     assert not (tmp_path / CHOICES).exists()
     assert list((tmp_path / "cache").rglob("*.json")) == []
+
+
+@pytest.mark.parametrize(("time", "is_measured"), [("1m", False), ("10m", True)])
+def test_measuring_takes_no_more_than_its_share_of_the_time_of_a_run_and_the_run_says_so(
+    tmp_path, monkeypatch, time, is_measured
+):
+    card = Card(bf16=0.5, channels_first=0.8)
+    monkeypatch.setattr(auto, "StepTimer", card)
+    settings = {key: value for key, value in SETTINGS.items() if key != "training.epochs"}
+    plan = plan_of({**settings, "training.time": time})
+    dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16), "class_counts": (8, 8)})()
+    decider = Decider(tmp_path, False, lambda _: None, lambda: None, clock=lambda: card.now)
+    decided = decider.decide(plan, torch.nn.Identity(), dataset)
+    recorded = json.loads((tmp_path / CHOICES).read_text())
+    words = "not measured, as that takes over 5% of training.time here"
+    if is_measured:
+        assert recorded["precision"]["reason"].startswith("2.00x fp32 here")
+        assert not any(words in note for note in decided.notes)
+        return
+    assert card.now <= 3.0
+    used = plan.precision.used
+    assert recorded["precision"] == {"used": used, "reason": words}
+    assert (decided.precision.used, decided.channels_last, decided.fused) == (used, True, True)
+    assert [note for note in decided.notes if words in note] == [f"precision, layout, update: {words}"]
 
 
 def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):

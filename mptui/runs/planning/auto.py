@@ -1,8 +1,10 @@
 """Chooses `auto` settings by measurement before a run starts; choices are recorded and reused on a resume."""
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +13,10 @@ import torch
 from mptui.config.schema import PrecisionMode
 from mptui.data.types import Dataset
 from mptui.engine.choose import (
+    OUT_OF_TIME,
+    SHARE,
     Candidates,
+    MeasuringTime,
     Selection,
     StepTimer,
     Timer,
@@ -33,7 +38,7 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.store.choices import kept_sources, sources_document
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task
-from mptui.text import clean
+from mptui.text import clean, read_duration
 
 BUSY = 0.2
 """Fraction of the time that others may use a GPU on which settings are chosen by measured time."""
@@ -50,6 +55,7 @@ class Decider:
         check_stop: Called before each measured step and before the record is written; may raise Stopped.
         guard: Context around the change of the record.
         measure_costs: Whether to measure the cost of a slow requested precision, to warn about it.
+        clock: Returns the time in seconds.
     """
 
     run: Path
@@ -58,6 +64,7 @@ class Decider:
     check_stop: Callable[[], None]
     guard: Guard = contextlib.nullcontext
     measure_costs: bool = True
+    clock: Callable[[], float] = time.monotonic
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         """Return the plan with all `auto` settings chosen; a deterministic run uses the table of devices.
@@ -105,7 +112,10 @@ class Decider:
         measure = _Measurement(self, plan, dataset)
         plan = _choose_precision(plan, trial, measure, costs=self.measure_costs)
         plan = _choose_layout(plan, trial, measure)
-        return _choose_update(plan, trial, measure)
+        plan = _choose_update(plan, trial, measure)
+        if not measure.unmeasured:
+            return plan
+        return replace(plan, notes=(*plan.notes, f"{', '.join(measure.unmeasured)}: {OUT_OF_TIME}"))
 
 
 def choices_taken(plan: Plan, run: Path) -> Plan | None:
@@ -120,6 +130,9 @@ class _Measurement:
     def __init__(self, decider: Decider, plan: Plan, dataset: Dataset) -> None:
         self._decider = decider
         self._steps = _micro_batches(plan, dataset)
+        limit = plan.config.training.time
+        self._limit = MeasuringTime(inf if limit is None else SHARE * read_duration(limit), decider.clock)
+        self.unmeasured: list[str] = []
         self._facts = {
             **facts_of(plan.config, plan.device.name, len(dataset.classes)),
             "task": plan.task,
@@ -142,8 +155,12 @@ class _Measurement:
 
         cached = CachedResult(kind, {**self._facts, **facts})
         check_stop = self._decider.check_stop
-        choice = choose(candidates, cached, started, steps=self._steps, check_stop=check_stop)
-        if choice.reason and kind != "precision":  # which is told of however it is chosen
+        choice = choose(
+            candidates, cached, started, steps=self._steps, limit=self._limit, check_stop=check_stop
+        )
+        if choice.reason == OUT_OF_TIME:
+            self.unmeasured.append(kind)
+        elif choice.reason and kind != "precision":  # which is told of however it is chosen
             found = f"{kind}: {candidates.words[choice.name]}, {choice.reason}"
             self._decider.emit(PhaseChanged(phase="preparing", found=clean(found)))
         return choice
@@ -195,9 +212,9 @@ def _choose_update(plan: Plan, trial: StepTimer, measure: _Measurement) -> Plan:
 
 
 def _noted(plan: Plan, candidates: Candidates, choice: Selection) -> Plan:
-    """Return the plan with the reason of a choice in its notes; unchanged without a measurement."""
+    """Return the plan with the reason of a choice in its notes, if it was measured."""
     note = f"{candidates.words[choice.name]}: {choice.reason}"
-    return replace(plan, notes=(*plan.notes, note)) if choice.reason else plan
+    return replace(plan, notes=(*plan.notes, note)) if choice.reason not in {"", OUT_OF_TIME} else plan
 
 
 def _word(value: bool) -> str:
