@@ -1,4 +1,4 @@
-"""The commands of docs/guides.md."""
+"""The commands of the README and of docs/: those of the table in docs/guides.md run, too."""
 
 import re
 import shlex
@@ -19,7 +19,8 @@ from tests.data.images import class_folders
 from tests.forks import FORKING
 from tests.program import run_to_end
 
-DOCUMENT = Path(mptui.__file__).parents[1] / "docs" / "guides.md"
+HOME = Path(mptui.__file__).parents[1]
+DOCUMENT = HOME / "docs" / "guides.md"
 ROWS = re.findall(r"^\| [1-5][1-5, ]* \|.*\| `(mptui [^`]+)` \|$", DOCUMENT.read_text(), re.MULTILINE)
 COMMANDS = sorted(set(ROWS))
 ONLY_PARSED = {
@@ -52,6 +53,27 @@ def context_of(command):
         assert inner is not None
         return inner.make_context(words[0], words[1:])
     return found.make_context(name, words)
+
+
+def commands_of(page):
+    """Return the commands that stand alone in an indented line, also after srun, torchrun or a variable."""
+    return re.findall(r"^ {4}(?:(?:srun|torchrun|[A-Z_]+=).* )?(mptui .+)$", page.read_text(), re.MULTILINE)
+
+
+PAGES = [page for page in (HOME / "README.md", *sorted((HOME / "docs").glob("*.md"))) if commands_of(page)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_command_of_a_page_is_one_of_the_program(page):
+    for command in commands_of(page):
+        words = shlex.split(command, comments=True)
+        if len(words) > 1:
+            context_of(shlex.join(words))
+
+
+def test_the_pages_have_their_commands():
+    assert {"README", "diffusion", "memory", "several-gpus"} <= {page.stem for page in PAGES}
+    assert sum(len(commands_of(page)) for page in PAGES) >= 80
 
 
 def test_each_row_has_a_command():

@@ -1,16 +1,13 @@
 """The commands of docs/several-gpus.md."""
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 import mptui
-from mptui.cli.main import app
 from mptui.runs.store.directory import list_runs, read_summary
 from tests.data.images import class_folders
 from tests.ranks.cluster import Cluster
@@ -34,16 +31,6 @@ SMALL = {
     "MPTUI_TRAINING_MAX_STEPS": "2",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def test_each_command_is_one_of_the_program():
-    assert len(COMMANDS) >= 9
-    group = typer.main.get_command(app)
-    for command in COMMANDS:
-        words = shlex.split(command)
-        words = words[words.index("mptui") + 1 :]
-        of = group.get_command(typer.Context(group), words[0])  # type: ignore[attr-defined]
-        of.make_context(words[0], words[1:])
 
 
 @pytest.mark.chaos

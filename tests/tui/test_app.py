@@ -10,21 +10,13 @@ from rich.style import Style
 from textual.color import Color
 from textual.events import Print
 
-from mptui.errors import ConfigError
 from mptui.events import to_record
 from mptui.runs.remote.feed import AttachedRun
 from mptui.tui.app import MptuiApp, TerminalApp
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal.graphics import AsciiFilter, needs_ascii, to_ascii
-from mptui.tui.terminal.process import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import DEADLINE_S, frame, live
-
-
-def test_without_a_terminal_the_headless_command_is_named():
-    with pytest.raises(ConfigError) as caught:
-        check_terminal()
-    assert "mptui run" in caught.value.hint
 
 
 @pytest.mark.parametrize(

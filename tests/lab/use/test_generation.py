@@ -1,16 +1,12 @@
 """Images of a trained diffusion model."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import typer
 from PIL import Image
 
-import mptui
-from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.lab.use.sample import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
@@ -114,16 +110,6 @@ def test_a_class_that_was_not_learnt_is_refused(tmp_path, generator, class_gener
     with pytest.raises(ConfigError, match="no such class") as refused:
         made(open_trained(class_generator, note=pytest.fail), tmp_path, class_name="gren")
     assert "green" in refused.value.hint
-
-
-def test_each_command_of_the_page_is_one_of_the_program():
-    page = (Path(mptui.__file__).parents[1] / "docs" / "diffusion.md").read_text()
-    commands = [line.split() for line in page.splitlines() if line.startswith("    mptui ")]
-    assert {words[1] for words in commands} == {"export", "run", "sample"}
-    group = typer.main.get_command(app)
-    for _, name, *words in commands:
-        of = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]
-        of.make_context(name, words)
 
 
 @pytest.mark.slow
