@@ -363,6 +363,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
     CSS_PATH = sorted(Path(__file__).with_name("screens").glob("*.tcss"))
     CSS = """
     Toast { max-width: 60; }
+    Page.-tiny > *, Page.-flat > * { display: none !important; }
+    Page.-tiny > TooSmall, Page.-flat > TooSmall { display: block !important; }
     /* without colours, a shape tells what has the focus */
     App:nocolor {
         Chart:focus, LogPanel:focus, Page KeyedList:focus, #right:focus Panel { border: heavy $accent; }

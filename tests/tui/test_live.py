@@ -109,10 +109,19 @@ async def test_smallest_screen_keeps_the_figures(stage):
         assert words in text
 
 
-async def test_a_smaller_one_says_what_it_needs(stage):
-    async with stage.live(demo_source(), (50, 10)) as (app, pilot):
-        assert await seen(app, pilot, "mptui needs 60x16 cells")
-        assert "this terminal has 50x10" in frame(app)
+@pytest.mark.parametrize("size", [(50, 10), (50, 40), (120, 12)])
+async def test_a_smaller_one_says_what_it_needs_and_nothing_else(stage, size):
+    async with stage.live(demo_source(), size) as (app, pilot):
+        for where, opens in (("live", ""), ("numerics", "n")):
+            await pilot.press(*opens)
+            assert await seen(app, pilot, "mptui needs 60x16 cells")
+            assert app.screen.where == where
+            assert [line.strip() for line in frame(app).splitlines() if line.strip()] == [
+                "mptui needs 60x16 cells,",
+                f"this terminal has {size[0]}x{size[1]}.",
+                "The run continues.",
+            ]
+        await pilot.press("escape")
         await pilot.resize_terminal(120, 36)
         assert await seen(app, pilot, "╭─ loss")
 

@@ -54,17 +54,9 @@ class CompareScreen(SearchedPage):
         Chart {
             height: 1fr;
             min-height: 8;
-            border: round $frame;
-            border-title-color: $quiet;
-            border-subtitle-color: $quiet;
-            padding: 0 1;
-            &:focus { border: round $accent; border-title-color: $text-accent; }
         }
         #heading { height: 1; padding: 0 2; text-wrap: nowrap; }
         KeyedList { height: 1fr; }
-        &.-tiny, &.-flat {
-            TopLine, Chart, KeyedList, #heading, KeyBar { display: none; }
-        }
     }
     """
 

@@ -93,10 +93,6 @@ class LearnScreen(Page):
             display: none;
             height: 1fr;
             min-height: 5;
-            border: round $frame;
-            border-title-color: $quiet;
-            padding: 0 1;
-            &:focus { border: round $accent; border-title-color: $text-accent; }
         }
         &.-curves {
             Chart { display: block; }
@@ -106,9 +102,6 @@ class LearnScreen(Page):
             #lesson { padding: 0 1; }
             #explanation { display: none; }
             #chart-1 { display: none; }
-        }
-        &.-tiny, &.-flat {
-            TopLine, #exercises, #explanation, #lesson, Chart, KeyBar { display: none; }
         }
     }
     """

@@ -327,12 +327,6 @@ class MemoryScreen(ViewPage):
         MemoryBars { height: 1fr; min-height: 7; }
         #beside { height: 9; }
         LayerMemory, BatchMemory, #course { display: none; }
-        #course {
-            border: round $frame;
-            border-title-color: $quiet;
-            border-subtitle-color: $quiet;
-            padding: 0 1;
-        }
         &.-short #beside { height: 6; }
         &.-high.-wide {
             MemoryBars { height: 10; }
@@ -345,9 +339,6 @@ class MemoryScreen(ViewPage):
         MeasuredMemory { height: 1fr; }
         &.-high.-wide MeasuredMemory { height: 6; }
         &.-high.-wide.-on-cpu MeasuredMemory { height: 5; }
-        &.-tiny, &.-flat {
-            Header, Panel, #beside, KeyBar { display: none; }
-        }
     }
     """
 

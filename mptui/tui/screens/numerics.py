@@ -48,9 +48,6 @@ class NumericsScreen(SearchedPage, ViewPage):
             RiskTable { height: 1fr; }
             NumericsWords { display: block; }
         }
-        &.-tiny, &.-flat {
-            Header, Panel, KeyBar { display: none; }
-        }
     }
     """
 

@@ -233,7 +233,6 @@ class TooSmall(Static):
 
     DEFAULT_CSS = """
     TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
-    Screen.-tiny TooSmall, Screen.-flat TooSmall { display: block; }
     """
 
     def __init__(self, comfort: str = "") -> None:

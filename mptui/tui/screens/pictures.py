@@ -48,9 +48,6 @@ class PicturesScreen(SearchedPage, ViewPage):
     PicturesScreen {
         #tabs { height: 1; padding: 0 2; text-wrap: nowrap; }
         ImagesPanel { height: 1fr; }
-        &.-tiny, &.-flat {
-            Header, #tabs, Panel, KeyBar { display: none; }
-        }
     }
     """
 

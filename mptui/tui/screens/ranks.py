@@ -245,9 +245,6 @@ class RanksScreen(SearchedPage, ViewPage):
         RankTable { height: 1fr; }
         SlowRanks { height: 5; }
         &.-short SlowRanks { height: 4; }
-        &.-tiny, &.-flat {
-            Header, Panel, KeyBar { display: none; }
-        }
     }
     """
 

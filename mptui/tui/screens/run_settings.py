@@ -48,9 +48,6 @@ class RunSettingsScreen(ViewPage):
         #meaning { height: auto; min-height: 3; max-height: 7; padding: 0 2; color: $quiet; }
         &.-short #meaning { max-height: 2; min-height: 2; }
         #answer { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
-        &.-tiny, &.-flat {
-            Header, SettingsPanel, #meaning, #answer, KeyBar { display: none; }
-        }
     }
     """
 

@@ -91,6 +91,15 @@ class Chart(Widget, can_focus=True):
     """
 
     BINDINGS = bindings("chart")
+    DEFAULT_CSS = """
+    Chart {
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+        padding: 0 1;
+        &:focus { border: round $accent; border-title-color: $text-accent; }
+    }
+    """
 
     class Pointed(Message):
         """The user wants to see everything at this step."""

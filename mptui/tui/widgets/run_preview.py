@@ -22,13 +22,7 @@ class RunPreview(Container):
     RunPreview {
         height: 1fr;
         #name { height: 1; padding: 0 1; }
-        Chart {
-            width: 1fr;
-            border: round $frame;
-            border-title-color: $quiet;
-            border-subtitle-color: $quiet;
-            padding: 0 1;
-        }
+        Chart { width: 1fr; }
     }
     """
 
