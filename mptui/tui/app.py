@@ -75,7 +75,7 @@ def open_attached(source: "AttachedRun") -> int:
     process.tell_alone(True)
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
-    screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
+    screen = LiveScreen(source, ascii_only=ascii_only)
     app = TerminalApp(
         screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent, theme=chosen_theme()
     )
@@ -105,7 +105,7 @@ def open_lessons(choices: "LearnChoices", first: str) -> int:
 
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
-    screen = LearnScreen(choices, first, keymap=keymap.keys, ascii_only=ascii_only)
+    screen = LearnScreen(choices, first, ascii_only=ascii_only)
     app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, theme=chosen_theme())
     catch_signals(app, terminal)
     with terminal:
@@ -179,7 +179,7 @@ class RunActions(App[str], inherit_bindings=False):
         if isinstance(self.screen, RunsScreen):
             self.screen.back()
         elif isinstance(self.screen, Page):
-            screen = RunsScreen(self.runs, self.keymap.keys, ascii_only=self.ascii_only)
+            screen = RunsScreen(self.runs, ascii_only=self.ascii_only)
             self.push_screen(screen, self.screen_left)
 
     @work(exclusive=True, group=f"{KEYS_WAIT}: learn")
@@ -190,7 +190,7 @@ class RunActions(App[str], inherit_bindings=False):
         from mptui.tui.screens.learn import LearnScreen
 
         choices = choices_of(Request(environ=os.environ), number="0.1", precision=None, rules="cuda")
-        screen = LearnScreen(choices, "formats", keymap=self.keymap.keys, ascii_only=self.ascii_only)
+        screen = LearnScreen(choices, "formats", ascii_only=self.ascii_only)
         self.push_screen(screen)
 
     def on_runs_screen_opened(self, event: "RunsScreen.Opened") -> None:
@@ -219,8 +219,7 @@ class RunActions(App[str], inherit_bindings=False):
             source.close()
             self.screen_left(how)
 
-        keys = self.keymap.keys
-        live = LiveScreen(source, keymap=keys, ascii_only=self.ascii_only, resumable=self.resumes)
+        live = LiveScreen(source, ascii_only=self.ascii_only, resumable=self.resumes)
         self.push_screen(live, left)
 
     def resume_run(self, run: Path) -> None:
@@ -246,7 +245,7 @@ class RunActions(App[str], inherit_bindings=False):
             self._refuse("this run has no checkpoint yet; c saves one")
             return
         training = await in_background(lambda: is_trained(run))
-        dialog = ForkDialog(run, kept, preset_names(os.environ), self.keymap.keys, training=training)
+        dialog = ForkDialog(run, kept, preset_names(os.environ), training=training)
         self.push_screen(dialog, self._chosen)
 
     @work(group="share")
@@ -296,7 +295,7 @@ class RunActions(App[str], inherit_bindings=False):
                 shown = AttachedRun(choice.run).start()
             self.pause_during(source, shown)
         self.show_source(source)
-        compared = CompareScreen([choice.run, fork], self.keymap.keys, ascii_only=self.ascii_only)
+        compared = CompareScreen([choice.run, fork], ascii_only=self.ascii_only)
         self.push_screen(compared, self.screen_left)
 
     def train_fork(self, fork: Path, sets: Sequence[str]) -> "RunSource":
@@ -311,7 +310,7 @@ class RunActions(App[str], inherit_bindings=False):
         """Show a run that has been started on the live screen."""
         from mptui.tui.screens.live import LiveScreen
 
-        live = LiveScreen(source, keymap=self.keymap.keys, ascii_only=self.ascii_only)
+        live = LiveScreen(source, ascii_only=self.ascii_only)
         self.push_screen(live, self.screen_left)
 
     def pause_during(self, fork: RunSource, parent: RunSource) -> None:
@@ -476,7 +475,7 @@ class MptuiApp(RunActions, inherit_bindings=False):
         where, keys = "app", heard_on("app")
         if isinstance(self.screen, Page):
             where, keys = self.screen.where, self.screen.keys_now()
-        self.push_screen(HelpScreen(where, keys, self.keymap.keys, ascii_only=self.ascii_only))
+        self.push_screen(HelpScreen(where, keys, ascii_only=self.ascii_only))
 
     @on(TerminalBackground)
     def _background_told(self, message: TerminalBackground) -> None:

@@ -91,7 +91,7 @@ class Cockpit(TerminalApp):
         if run is not None:
             from mptui.tui.screens.live import LiveScreen
 
-            live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
+            live = LiveScreen(run, ascii_only=ascii_only)
         keys, listed = keymap.keys, RunList(runs)
         opened = (
             live or first or DetectionScreen(keymap=keys, runs=listed, environ=environ, ascii_only=ascii_only)
@@ -189,7 +189,7 @@ class Cockpit(TerminalApp):
         from mptui.tui.screens.live import LiveScreen
 
         self.run_now = run
-        self._live = LiveScreen(run, keymap=self.keymap.keys, ascii_only=self.ascii_only)
+        self._live = LiveScreen(run, ascii_only=self.ascii_only)
         self.push_screen(self._live, self._run_left)
 
     def resume_run(self, run: Path) -> None:

@@ -487,6 +487,12 @@ class Keymap:
         return entries
 
 
+def keys_of(app: App[Any]) -> Mapping[str, str]:
+    """Return the user's keys in one of our apps."""
+    keymap: Keymap = app.keymap  # type: ignore[attr-defined]
+    return keymap.keys
+
+
 def load_keymap(folder: Path) -> Keymap:
     """Read `keys.toml` in `folder`; without a file the keymap is empty."""
     keymap = Keymap()

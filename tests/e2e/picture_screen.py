@@ -24,5 +24,5 @@ def show() -> int:
     )
     keymap = Keymap()
     source = MemorySource([run_started(directory=str(run)), made])
-    MptuiApp(LiveScreen(source, keymap=keymap.keys), keymap=keymap, ascii_only=False).run()
+    MptuiApp(LiveScreen(source), keymap=keymap, ascii_only=False).run()
     return 0

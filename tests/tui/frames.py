@@ -30,7 +30,7 @@ def shown(app, words: str) -> bool:
 async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
     """Show the live screen of `source` in a terminal of `size`; yields (app, pilot)."""
     keymap = keys or Keymap()
-    screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
+    screen = LiveScreen(source, ascii_only=ascii_only)
     app = MptuiApp(screen, keymap=keymap, ascii_only=ascii_only)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()

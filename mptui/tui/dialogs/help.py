@@ -1,6 +1,6 @@
 """The help: the keys that do something now on a screen, and the signs of the timeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -9,7 +9,7 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widgets import Static
 
-from mptui.tui.keys import PLACES, BoundKey, bindings, display
+from mptui.tui.keys import PLACES, BoundKey, bindings, display, keys_of
 from mptui.tui.widgets.basics import Dialog
 
 _WHOLE = 66
@@ -30,7 +30,6 @@ class HelpScreen(Dialog[None]):
     Args:
         where: The screen.
         keys: Its keys that do something now.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -46,13 +45,10 @@ class HelpScreen(Dialog[None]):
     }
     """
 
-    def __init__(
-        self, where: str, keys: Sequence[BoundKey], keymap: Mapping[str, str], *, ascii_only: bool
-    ) -> None:
+    def __init__(self, where: str, keys: Sequence[BoundKey], *, ascii_only: bool) -> None:
         super().__init__()
         self._where = where
         self._keys = keys
-        self._keymap = keymap
         self._ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
@@ -101,7 +97,7 @@ class HelpScreen(Dialog[None]):
         return [Content(""), Content.styled("signs of the timeline", "$quiet"), *legend]
 
     def _line(self, key: BoundKey, column: int) -> Content:
-        keys = display(key, self._keymap)
+        keys = display(key, keys_of(self.app))
         return Content.assemble((f"{keys:>{column}}", "bold $footer-key-foreground"), f"  {key.help}")
 
     def action_close(self) -> None:

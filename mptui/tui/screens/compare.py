@@ -43,7 +43,6 @@ class CompareScreen(SearchedPage):
 
     Args:
         runs: Their directories.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -60,10 +59,9 @@ class CompareScreen(SearchedPage):
     }
     """
 
-    def __init__(self, runs: Sequence[Path], keymap: Mapping[str, str], *, ascii_only: bool = False) -> None:
+    def __init__(self, runs: Sequence[Path], *, ascii_only: bool = False) -> None:
         super().__init__()
         self._runs = runs
-        self._keymap = keymap
         self._ascii_only = ascii_only
         self._read = RunCurves()
         self._views = dict[Path, RunView]()

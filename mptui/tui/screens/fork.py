@@ -1,6 +1,6 @@
 """The dialog before a fork: the checkpoint, the settings, and what the parent does meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from mptui.runs.listing.forks import KeptCheckpoint
 from mptui.text import clean
-from mptui.tui.keys import KEYS, bindings, display
+from mptui.tui.keys import KEYS, bindings, display, keys_of
 from mptui.tui.widgets.basics import Dialog, KeyedList
 
 PARENT_DOES = {
@@ -48,7 +48,6 @@ class ForkDialog(Dialog[ForkChoice]):
         run: The run to fork.
         checkpoints: Its checkpoints, the newest first.
         profiles: The profiles, in the order of their digits.
-        keymap: The user's keys.
         training: Whether the run is training.
     """
 
@@ -71,7 +70,6 @@ class ForkDialog(Dialog[ForkChoice]):
         run: Path,
         checkpoints: Sequence[KeptCheckpoint],
         profiles: Sequence[str],
-        keymap: Mapping[str, str],
         *,
         training: bool,
     ) -> None:
@@ -79,7 +77,6 @@ class ForkDialog(Dialog[ForkChoice]):
         self._run = run
         self._checkpoints = checkpoints
         self._profiles = profiles
-        self._keymap = keymap
         self._training = training
         self._profile: str | None = None
         self._parent_does = next(iter(PARENT_DOES)) if training else "train"
@@ -113,7 +110,7 @@ class ForkDialog(Dialog[ForkChoice]):
         keys = [key for key in KEYS if key.where == "fork" and key.id not in hidden]
         return Content("  ").join(
             Content.assemble(
-                (display(key, self._keymap), "bold $footer-key-foreground"), (f" {key.footer}", "$quiet")
+                (display(key, keys_of(self.app)), "bold $footer-key-foreground"), (f" {key.footer}", "$quiet")
             )
             for key in keys
         )

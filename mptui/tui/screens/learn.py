@@ -1,7 +1,6 @@
 """The screen of `mptui learn`: six exercises, each run in the background and drawn as it goes."""
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -77,7 +76,6 @@ class LearnScreen(Page):
     Args:
         choices: Model, data and the rest that the person has chosen.
         first: Name of the first exercise.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -111,13 +109,11 @@ class LearnScreen(Page):
         choices: LearnChoices,
         first: str,
         *,
-        keymap: Mapping[str, str] | None = None,
         ascii_only: bool = False,
     ) -> None:
         super().__init__()
         self._choices = choices
         self._current = first
-        self._keymap = keymap or {}
         self._attempts: dict[str, _Attempt] = {}
         self._turn = threading.Lock()  # one at a time: they share torch's random numbers
         self._top = TopLine()

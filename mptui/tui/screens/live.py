@@ -287,7 +287,6 @@ class LiveScreen(RunPage):
 
     Args:
         source: Delivers events and receives commands.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
         resumable: Whether the program can resume a run that another process has trained.
     """
@@ -307,12 +306,10 @@ class LiveScreen(RunPage):
         self,
         source: RunSource,
         *,
-        keymap: dict[str, str] | None = None,
         ascii_only: bool = False,
         resumable: bool = False,
     ) -> None:
         super().__init__(source, ascii_only=ascii_only)
-        self._keymap = keymap or {}
         self._ascii_only = ascii_only
         self._resumable = resumable
         self._page = 0
@@ -325,7 +322,7 @@ class LiveScreen(RunPage):
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
         self._preparing: Preparing | None = None
-        self._alerts = AlertBar(self._keymap)
+        self._alerts = AlertBar()
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
@@ -618,7 +615,7 @@ class LiveScreen(RunPage):
 
     def action_numerics(self) -> None:
         """Open the numerics screen."""
-        self._open(NumericsScreen(self.shown, self.action_command, self._keymap))
+        self._open(NumericsScreen(self.shown, self.action_command))
 
     def _open(self, screen: Page) -> None:
         """Open a screen above; quit with it."""
@@ -631,17 +628,17 @@ class LiveScreen(RunPage):
         if self.source.run is None:
             self.notify("the run has no settings yet", severity="warning", markup=False)
         else:
-            self._open(RunSettingsScreen(self.source, self.view, self._keymap))
+            self._open(RunSettingsScreen(self.source, self.view))
 
     def action_memory(self) -> None:
         """Open the screen of the memory."""
-        screen = MemoryScreen(self.shown, self.source.run, self._keymap, ascii_only=self._ascii_only)
+        screen = MemoryScreen(self.shown, self.source.run, ascii_only=self._ascii_only)
         self._open(screen)
 
     def action_pictures(self) -> None:
         """Open the screen of the pictures."""
         run = self.source.run
-        self._open(PicturesScreen(self.shown, run, self._keymap, ascii_only=self._ascii_only))
+        self._open(PicturesScreen(self.shown, run, ascii_only=self._ascii_only))
 
     def action_ranks(self) -> None:
         """Open the screen of the ranks, if there are several."""
@@ -649,7 +646,7 @@ class LiveScreen(RunPage):
         if is_alone and self.view.ranks is None:
             self.notify("this run trains in one process", markup=False)
         else:
-            self._open(RanksScreen(self.shown, self._keymap))
+            self._open(RanksScreen(self.shown))
 
     def action_next_page(self) -> None:
         """Show the next page of a small screen; move the focus on a large one."""

@@ -1,6 +1,6 @@
 """The screen of the memory: what was predicted, by part, layer and batch, and what is measured over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -316,7 +316,6 @@ class MemoryScreen(ViewPage):
     Args:
         view: The view of the run, updated by the live screen below.
         run: Directory of the run; None: it has none yet.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -342,10 +341,8 @@ class MemoryScreen(ViewPage):
     }
     """
 
-    def __init__(
-        self, view: RunView, run: Path | None, keymap: Mapping[str, str], *, ascii_only: bool = False
-    ) -> None:
-        super().__init__(view, keymap)
+    def __init__(self, view: RunView, run: Path | None, *, ascii_only: bool = False) -> None:
+        super().__init__(view)
         self._run = run
         self._bars, self._measured = MemoryBars(id="predicted"), MeasuredMemory(id="measured")
         self._layers, self._batches = LayerMemory(id="layers"), BatchMemory(id="batches")

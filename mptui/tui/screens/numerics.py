@@ -1,7 +1,7 @@
 """The numerics screen: layers by risk in 16 bits, the exponents of one layer, the best loss scale."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -31,7 +31,6 @@ class NumericsScreen(SearchedPage, ViewPage):
     Args:
         view: The view of the run, updated by the live screen below.
         command: Sends a command to the run.
-        keymap: The user's keys.
     """
 
     where = "numerics"
@@ -55,9 +54,8 @@ class NumericsScreen(SearchedPage, ViewPage):
         self,
         view: RunView,
         command: Callable[[str, str | None], None],
-        keymap: Mapping[str, str],
     ) -> None:
-        super().__init__(view, keymap)
+        super().__init__(view)
         self._command = command
         self._full = False
 

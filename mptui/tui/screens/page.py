@@ -3,6 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -12,7 +13,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from mptui.tui.keys import BoundKey, heard_on, is_letter, works
+from mptui.tui.keys import BoundKey, heard_on, is_letter, keys_of, works
 from mptui.tui.widgets.basics import KeyBar, Panel
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class Page(Screen[str]):
     def on_compose(self) -> None:
         """Take the classes of the terminal's size before anything is styled and drawn without them."""
         self.update_classes(self.size_classes(self.app.size), update=False)
+
+    @cached_property
+    def _keymap(self) -> Mapping[str, str]:
+        """The user's keys."""
+        return keys_of(self.app)
 
     @on(Resize)
     def _take_size_classes(self, event: Resize) -> None:
@@ -174,13 +180,11 @@ class ViewPage(Page):
 
     Args:
         view: The view of the run, updated by the live screen below.
-        keymap: The user's keys.
     """
 
-    def __init__(self, view: "RunView", keymap: Mapping[str, str]) -> None:
+    def __init__(self, view: "RunView") -> None:
         super().__init__()
         self._view = view
-        self._keymap = keymap
         self._shown = -1
 
     def on_mount(self) -> None:

@@ -1,6 +1,5 @@
 """The screen of pictures: validation samples with their predictions, confusions, generated images."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ class PicturesScreen(SearchedPage, ViewPage):
     Args:
         view: The view of the run, updated by the live screen below.
         run: Directory of the run; None: that of its journal.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -51,10 +49,8 @@ class PicturesScreen(SearchedPage, ViewPage):
     }
     """
 
-    def __init__(
-        self, view: RunView, run: Path | None, keymap: Mapping[str, str], *, ascii_only: bool
-    ) -> None:
-        super().__init__(view, keymap)
+    def __init__(self, view: RunView, run: Path | None, *, ascii_only: bool) -> None:
+        super().__init__(view)
         self._run = run
         self._ascii_only = ascii_only
         self._asked: ImagesGenerated | None = None

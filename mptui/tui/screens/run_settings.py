@@ -1,6 +1,5 @@
 """The settings of a run: what each means, and which can change while it trains."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +37,6 @@ class RunSettingsScreen(ViewPage):
     Args:
         source: The run.
         view: The view of the run, updated by the live screen below.
-        keymap: The user's keys.
     """
 
     where = "settings"
@@ -51,8 +49,8 @@ class RunSettingsScreen(ViewPage):
     }
     """
 
-    def __init__(self, source: RunSource, view: RunView, keymap: Mapping[str, str]) -> None:
-        super().__init__(view, keymap)
+    def __init__(self, source: RunSource, view: RunView) -> None:
+        super().__init__(view)
         self._source = source
         self._config: RunConfig | None = None
         self._read_after: tuple[object, ...] = ()

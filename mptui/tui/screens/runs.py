@@ -1,7 +1,7 @@
 """The screen of all runs: sorted, filtered, opened, compared, renamed, deleted."""
 
 from asyncio import Lock
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,6 @@ class RunsScreen(Page):
 
     Args:
         runs: The runs.
-        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -58,10 +57,9 @@ class RunsScreen(Page):
             self.run = run
             self.resume = resume
 
-    def __init__(self, runs: RunList, keymap: Mapping[str, str], *, ascii_only: bool = False) -> None:
+    def __init__(self, runs: RunList, *, ascii_only: bool = False) -> None:
         super().__init__()
         self._list = runs
-        self._keymap = keymap
         self._ascii_only = ascii_only
         self._rows: list[RunRow] | None = None
         self._shown: list[RunRow] = []
@@ -230,7 +228,7 @@ class RunsScreen(Page):
         if len(runs) < 2:
             self.notify("mark two runs or more to compare them", markup=False)
             return
-        screen = CompareScreen(runs, self._keymap, ascii_only=self._ascii_only)
+        screen = CompareScreen(runs, ascii_only=self._ascii_only)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_sort(self) -> None:

@@ -18,7 +18,7 @@ from mptui.runs.view.history import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.state import OpenAlert
 from mptui.runs.view.words import BUSY_PHASES, PHASE_WORDS, Tone, profile_words, ranks_words
-from mptui.tui.keys import KEYS, display
+from mptui.tui.keys import KEYS, display, keys_of
 from mptui.tui.terminal.process import call_person
 from mptui.tui.widgets.basics import bar, precision_words
 
@@ -287,17 +287,12 @@ _ANSWERED: WeakKeyDictionary[App[Any], dict[tuple[str, str], float]] = WeakKeyDi
 
 
 class AlertBar(Static):
-    """Shows the most urgent alert that is not answered; the screen has the class `-alert` while there is one.
-
-    Args:
-        keymap: The user's keys.
-    """
+    """Shows the most urgent alert without an answer; the screen has the class `-alert` while there is one."""
 
     DEFAULT_CSS = "AlertBar { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }"
 
-    def __init__(self, keymap: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self._keymap = keymap
         self._view: RunView | None = None
         self._open: list[OpenAlert] = []
         self._called_until = time.time()  # what a journal says of earlier is no news
@@ -337,7 +332,7 @@ class AlertBar(Static):
         width = self.content_size.width
         if self.alert is None or not width:
             return
-        lines = alert_lines(self.alert, len(self._open), width, self._keymap)
+        lines = alert_lines(self.alert, len(self._open), width, keys_of(self.app))
         content = Content("\n").join(lines)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
