@@ -26,6 +26,7 @@ from mptui.data.kept_reading import KeptReading
 from mptui.data.layouts.class_folders import count_images, first_images
 from mptui.data.layouts.image_list import offering
 from mptui.data.layouts.known import layout_of, recognize_kinds, serves
+from mptui.data.layouts.pairs import count_pairs
 from mptui.data.layouts.rivals import refuse_rivals, refused_by_kind
 from mptui.data.layouts.split_lists import split_by_lists
 from mptui.data.masks import MaskCoding
@@ -102,8 +103,12 @@ def small_side(data: DataConfig) -> int | None:
     return largest or None
 
 
+_COUNTED = {"class folders": count_images, "images and masks": count_pairs}
+"""Layouts whose training images are counted before a scan."""
+
+
 def few_samples(data: DataConfig, most: int) -> int | None:
-    """Return the number of training images of a set, by its name or by the names of files in class folders.
+    """Return the number of training images of a set, by its name or by those of its files.
 
     Returns:
         None: there are more than `most`, they can't be counted before a scan, or they are the built-in ones,
@@ -120,8 +125,8 @@ def few_samples(data: DataConfig, most: int) -> int | None:
         layout = layout_of(recognize_kinds(folder)[0])
         if layout == LAYOUT:
             count, is_split = count_of_prepared(folder)
-        elif layout == "class folders":
-            count, is_split = count_images(folder, 1 + int(most / (1 - data.val_fraction)))
+        elif layout in _COUNTED:
+            count, is_split = _COUNTED[layout](folder, 1 + int(most / (1 - data.val_fraction)))
         else:
             return None
     except DataError:  # that which opens the data tells

@@ -60,13 +60,14 @@ def trained(path, tmp_path, **changed):
 
 @pytest.mark.parametrize(("data", "crop_scale"), [(90, [0.35, 1.0]), (30, [0.6, 1.0])], indirect=["data"])
 def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, crop_scale, tmp_path):
-    final, kept = trained(data, tmp_path, **{"data.cache": "off"})
+    views = {"data.augment": ["crop", "flip", "colour"]}
+    final, kept = trained(data, tmp_path, **views, **{"data.cache": "off"})
     assert (kept["resize"], kept["crop_scale"]) == (64, crop_scale)
-    assert trained(data, tmp_path, **{"data.cache": "device"})[0] == final
+    assert trained(data, tmp_path, **views, **{"data.cache": "device"})[0] == final
     out = tmp_path / "ready"
     asked = ["prepare", str(data), "--image-size", "32", "--lossless", "--out", str(out)]
     assert CliRunner().invoke(app, asked).exit_code == 0
-    assert trained(out, tmp_path, **{"data.cache": "ram"})[0] == final
+    assert trained(out, tmp_path, **views, **{"data.cache": "ram"})[0] == final
 
 
 @pytest.mark.parametrize("data", [90], indirect=True)

@@ -12,9 +12,12 @@ from mptui.errors import ConfigError
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import GpuInfo
 from mptui.runs.planning.plan import Request, filled, plan_run, rate_notes
-from tests.data.images import class_folders
+from tests.data.images import class_folders, pairs, stripes
 from tests.data.prepared_sets import prepared
 from tests.hardware.machines import HOST, card, cpu
+
+LONG = "training.epochs=1000"
+"""A run long enough to learn a few images by heart."""
 
 
 def device(kind):
@@ -74,7 +77,7 @@ def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
 @pytest.mark.parametrize(("stored", "side"), [((28, 28), 32), ((40, 33), 64), ((90, 64), 64)])
 def test_small_images_are_neither_enlarged_nor_cut_to_a_part_of_what_they_show(tmp_path, stored, side):
     class_folders(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1}, size=stored)
-    resolved = planned_on(tmp_path).resolved
+    resolved = planned_on(tmp_path, LONG).resolved
     data, source = resolved.config.data, resolved.sources["data.image_size"]
     assert (data.image_size, data.crop_scale) == (side, [0.6, 1.0])
     assert source == f"chosen: images of {min(stored)} px" == resolved.sources["data.crop_scale"]
@@ -92,10 +95,43 @@ def test_small_images_are_as_large_as_the_network_needs(tmp_path, model, side):
     assert planned_on(tmp_path, f"model.name={model}").config.data.image_size == side
 
 
+SHORT, SAME = ["flip", "colour"], "default"
+
+
+@pytest.mark.parametrize("is_masks", [False, True])
+@pytest.mark.parametrize(
+    ("given", "augment"),
+    [
+        ("training.epochs=320", SHORT),
+        ("training.epochs=321", SAME),
+        ("training.time=1h", SAME),
+        ("data.crop_scale=[0.5, 0.9]", SAME),
+        ("data.augment=none", "none"),
+    ],
+)
+def test_a_run_too_short_to_learn_few_images_by_heart_crops_none(tmp_path, is_masks, given, augment):
+    if is_masks:
+        pairs(tmp_path, [stripes(0, 255)] * 5)
+    else:
+        class_folders(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1}, size=(28, 28))
+    resolved = planned_on(tmp_path, given).resolved
+    assert resolved.config.data.augment == augment
+    if augment == SHORT:
+        assert resolved.sources["data.augment"] == "chosen: 320 steps"
+
+
+def test_a_long_run_and_large_photos_are_cropped(tmp_path):
+    class_folders(tmp_path, {"a": 800, "b": 800}, size=(28, 28))
+    assert planned_on(tmp_path, "training.epochs=16").config.data.augment == SHORT
+    assert planned_on(tmp_path, "training.epochs=17").config.data.augment == SAME
+    class_folders(tmp_path / "large", {"a": 2, "b": 2}, size=(90, 90))
+    assert planned_on(tmp_path / "large").config.data.augment == SAME
+
+
 @pytest.mark.parametrize("given", ["data.image_size=48", "data.crop_scale=[0.5, 0.9]"])
 def test_what_is_set_for_small_images_stays(tmp_path, given):
     class_folders(tmp_path, {"a": 2, "b": 2}, size=(28, 28))
-    data, key = planned_on(tmp_path, given).config.data, given.partition("=")[0].partition(".")[2]
+    data, key = planned_on(tmp_path, given, LONG).config.data, given.partition("=")[0].partition(".")[2]
     wanted = {"image_size": 48, "crop_scale": [0.5, 0.9]}
     assert getattr(data, key) == wanted[key]
     other = "crop_scale" if key == "image_size" else "image_size"

@@ -323,6 +323,18 @@ def find_pairs(path: str) -> Found:
     return _found(path, walk, pairs, _origin(folders, lists))
 
 
+def count_pairs(path: str, most: int) -> tuple[int, bool]:
+    """Count up to `most` training images, and say whether validation has a folder of its own.
+
+    A folder for each image is counted as none: its images and parts of masks are told apart by a scan.
+    """
+    folders = pair_folders(path)
+    train = folders.get(TRAIN) or folders.get("")
+    if train is None or train.each:
+        return 0, False
+    return sum(1 for _ in islice(walk_images(train.images), most)), VAL in folders
+
+
 def find_masks_beside(path: str) -> Found:
     """List images with masks that lie beside them, as `1.png` and `1_mask.png`, in any folders.
 

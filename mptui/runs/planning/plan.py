@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm, log2
+from math import ceil, lcm, log2
 from pathlib import Path
 from typing import Any
 
@@ -331,12 +331,10 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
         sources["data.name"] = NO_DATA
-    for key, (value, source) in image_choices(
-        config.model_copy(update={"model": model}), task, device.kind, why
-    ).items():
+    named, training = config.model_copy(update={"model": model}), batch_choices(config, sources, task)
+    for key, (value, source) in image_choices(_with(named, training), task, device.kind, why).items():
         changes[key], sources[f"data.{key}"] = value, source
-    training = batch_choices(config, sources, task)
-    training |= rate_choices(config.model_copy(update={"model": model}), sources, task)
+    training |= rate_choices(named, sources, task)
     sources |= {key: source for key, (_, source) in training.items()}
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)
@@ -358,8 +356,11 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         )
     notes += filter(None, [_for_large_sets(resolved, config.data, TASKS[task])])
     filled = with_code_folder(config.model_copy(update={"model": model, "data": data}))
-    filled = with_values(filled, {key: value for key, (value, _) in training.items()})
-    return replace(resolved, config=filled, sources=sources), tuple(notes)
+    return replace(resolved, config=_with(filled, training), sources=sources), tuple(notes)
+
+
+def _with(config: RunConfig, choices: "Choices") -> RunConfig:
+    return with_values(config, {key: value for key, (value, _) in choices.items()})
 
 
 def _network(config: RunConfig, task: TaskSpec, device: Device, why: str) -> tuple[str, str]:
@@ -425,7 +426,7 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
     side = size["image_size"][0] if size else int(data.image_size or 0)
     return (
         size
-        | _views(data, kind, side, small)
+        | _views(config, kind, side, small)
         | _resampling(data, kind, weights, own)
         | _normalization(data, kind, weights, own)
     )
@@ -508,12 +509,17 @@ def _of_run(file: Path) -> WeightsImages | None:
     )
 
 
-def _views(data: DataConfig, kind: SampleKind, side: int, small: int | None) -> Choices:
-    """Return the unset values of resizing and cropping.
+SHORT_RUN = 320
+"""Steps up to which a run does not learn its images by heart: crops cost accuracy there (docs/recipes.md)."""
+
+
+def _views(config: RunConfig, kind: SampleKind, side: int, small: int | None) -> Choices:
+    """Return the unset values of resizing, cropping and mirroring.
 
     Raises:
         ConfigError: Images would be resized to less than the network's input, or don't suit a transform.
     """
+    data = config.data
     if data.resize is not None and data.resize < side:
         raise ConfigError(
             f"data.resize = {data.resize} is below data.image_size = {side}: all crops would be enlarged",
@@ -523,11 +529,24 @@ def _views(data: DataConfig, kind: SampleKind, side: int, small: int | None) -> 
     choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
     names = suited_transforms(data.augment, kind)
     scale = default_crop_scale(kind, side) if "crop" in names else None
+    is_open = data.augment == "default" and data.crop_scale is None
+    was_measured = small is not None or (kind is SampleKind.MASK and config.model.weights is None)
+    if is_open and was_measured and (steps := _short_run(config)) is not None:
+        uncropped = [name for name in names if name != "crop"]
+        return choices | {"augment": (uncropped, f"chosen: {steps:,} steps")}
     if small is not None and scale is not None:
         scale, source = SMALL_CROPS, _of_small(small)
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
     return choices
+
+
+def _short_run(config: RunConfig) -> int | None:
+    """Return the number of steps of a run of `SHORT_RUN` steps or fewer; None: it is longer, or not known."""
+    training = config.training
+    batch = training.batch_size * training.accumulate
+    count = few_samples(config.data, SHORT_RUN // training.epochs * batch)
+    return None if count is None or training.time is not None else training.epochs * ceil(count / batch)
 
 
 def suited_transforms(augment: Augment, kind: SampleKind) -> Sequence[str]:
