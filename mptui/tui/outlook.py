@@ -18,7 +18,7 @@ from mptui.runs.listing.rows import RunRow, unstamped
 from mptui.runs.planning.plan import filled
 from mptui.text import clean, counted
 from mptui.tui.look import Outlook
-from mptui.tui.selection import Picked, about_data, first_pick, resolved
+from mptui.tui.selection import Picked, about_data, data_of, first_pick, resolved
 
 
 def outlook(
@@ -34,7 +34,7 @@ def outlook(
     """
     device = tightest(devices)
     try:
-        task, _ = about_data(picked.data)
+        task, _ = about_data(*data_of(picked, environ))
         resolution = resolved(picked, task, environ)
         config = filled(resolution, device)[0].config
     except MptuiError as error:

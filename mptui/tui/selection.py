@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------
 
 
-def about_data(where: str) -> tuple[str | None, str]:
+def about_data(data: DataConfig, source: str = "") -> tuple[str | None, str]:
     """Return the task of the data (None: any), and a description.
+
+    Args:
+        data: Name or path of the data.
+        source: What has named them where no field does; "": a field.
 
     Raises:
         ConfigError: The set doesn't exist.
@@ -47,16 +51,13 @@ def about_data(where: str) -> tuple[str | None, str]:
     """
     from mptui.data.open import kind_of
 
-    if not where:
+    if data.name is None and data.path is None:
         return None, "no data named: shapes"
-    flags = data_flags(where, "")
-    name, path = flags["data.name"][1], flags["data.path"][1]
-    if is_own(name):
+    if is_own(data.name):
         return None, "✓ your own data, opened when the run starts"
-    kind = kind_of(DataConfig(name=name, path=path))
-    if kind is None:
-        return None, f"✓ {clean(where, 200)}"
-    return task_for(kind), f"✓ {clean(where, 200)}: {kind.value}"
+    kind = kind_of(data)
+    words = f"✓ {clean(str(data.name or data.path), 200)}" + (f" ({source})" if source else "")
+    return (None, words) if kind is None else (task_for(kind), f"{words}: {kind.value}")
 
 
 # Explains a setting in its dialog
@@ -369,6 +370,22 @@ class Picks:
     def saved_as(self, profile: str) -> None:
         """Select the profile that was just saved, which has the edits."""
         self.now = replace(self.now, profile=profile, epochs="", edits={})
+
+
+def data_of(picked: Picked, environ: Mapping[str, str] = os.environ) -> tuple[DataConfig, str]:
+    """Return the data of a selection, and what has named them: "" its field, else a profile or a variable.
+
+    Of a selection that can't be resolved, those of the field alone.
+    """
+    if picked.data:
+        flags = data_flags(picked.data, PICKED)
+        return DataConfig(name=flags["data.name"][1], path=flags["data.path"][1]), ""
+    try:
+        found = resolve(picked.profile, task=None, flags=picked.flags(), sets=(), environ=environ)
+    except ConfigError:  # told where it is shown
+        return DataConfig(), ""
+    data = found.config.data
+    return data, found.sources["data.path" if data.name is None else "data.name"]
 
 
 def resolved(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> Resolved:

@@ -97,7 +97,7 @@ def test_a_run_trains_on_it_and_resumes(table, tmp_path, capsys, monkeypatch):
 def test_it_is_planned_described_and_prepared(table, tmp_path, capsys):
     code, printed, _ = mptui(capsys, "run", "--dry-run", "--data", table, *RUN)
     assert (code, f'path = "{table}"' in printed) == (0, True)
-    assert about_data(str(table)) == ("classification", f"✓ {table}: images in classes")
+    assert about_data(DataConfig(path=str(table))) == ("classification", f"✓ {table}: images in classes")
     code, printed, _ = mptui(capsys, "prepare", table, "--out", tmp_path / "out", "--image-size", 8, "--json")
     assert (code, json.loads(printed)["samples"]) == (0, 12)
 

@@ -9,6 +9,7 @@ from PIL import Image
 from textual.events import Key
 from textual.widgets import Input
 
+from mptui.config.profiles import list_profiles
 from mptui.config.resolve import data_flags, resolve
 from mptui.data.pictures import bright
 from mptui.errors import DataError
@@ -211,6 +212,31 @@ async def test_the_steps_of_an_epoch_and_of_the_run_are_said(picker, environ):
         await until(app, pilot, "epochs     5  64 steps each, 320 in all")  # 128 shapes in batches of 2
         await edit(pilot, screen, "training.max_steps", "7")
         await until(app, pilot, "64 steps each, 7 in all")
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize("named_by", ["MPTUI_DATA_PATH", "profile mine"])
+async def test_data_that_no_field_names_are_told_as_those_of_the_run(
+    picker, environ, tmp_path, monkeypatch, named_by
+):
+    monkeypatch.chdir(tmp_path)
+    folder = "photo\x1b[31ms"
+    class_folders(tmp_path / folder, {"cats": 3, "dogs": 3})
+    if named_by == "MPTUI_DATA_PATH":
+        environ[named_by] = folder
+    else:
+        profiles = tmp_path / "config" / "profiles"
+        profiles.mkdir(parents=True)
+        path = folder.replace("\x1b", "\\u001b")
+        (profiles / "mine.toml").write_text(f'description = "d"\n[data]\npath = "{path}"\n')
+    async with picker(environ, (140, 45), device=cpu()) as (app, pilot, screen):
+        if named_by == "profile mine":
+            await until(app, pilot, "no data named: shapes")
+            names = [info.name for info in list_profiles(environ)]
+            screen.query_one("#profiles").highlighted = names.index("mine")
+        await until(app, pilot, f"photo\\x1b[31ms ({named_by}): images in classes")
+        assert screen.query_one("#data", Input).value == ""
+        assert "no data named" not in frame(app)
 
 
 @pytest.mark.usefixtures("uncounted")

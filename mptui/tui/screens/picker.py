@@ -43,6 +43,7 @@ from mptui.tui.selection import (
     Picked,
     Picks,
     about_data,
+    data_of,
     every_profile,
     filling_batch,
     first_pick,
@@ -260,10 +261,11 @@ class SelectionPage(Page):
 
     async def looked_at_names(self) -> bool:
         """Learn whether there are such data, for which task, and such a network; False: others are typed."""
-        if self._looked_at == (named := self._named):
+        if self._looked_at == (named := self._names):
             return True
-        found = await in_background(lambda: (named_data(named[0]), fault_of_model(named[1])))
-        if named != self._named:
+        picked, environ = self.picked, self._environ
+        found = await in_background(lambda: (named_data(picked, environ), fault_of_model(picked.model)))
+        if named != self._names:
             return False
         (self._data_task, self._about_data, self._data_fault), self._model_fault = found
         # what is not there can be, the next time
@@ -276,11 +278,16 @@ class SelectionPage(Page):
     def _named(self) -> tuple[str, str]:
         return self.picked.data, self.picked.model
 
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        """What names data and network: beside an empty field, the profile can."""
+        return *self._named, "" if self.picked.data else self.picked.profile
 
-def named_data(where: str) -> tuple[str | None, str, str]:
-    """Return the task of data (None: any), a description, and what is wrong with them ("": nothing)."""
+
+def named_data(picked: Picked, environ: Mapping[str, str]) -> tuple[str | None, str, str]:
+    """Return the task of the data of a selection (None: any), a description, and what is wrong with them."""
     try:
-        return *about_data(where), ""
+        return *about_data(*data_of(picked, environ)), ""
     except MptuiError as error:
         return None, f"✗ {error.message}", error.message
 
@@ -488,6 +495,8 @@ class PickerScreen(SelectionPage):
             if self.picked.edits:
                 self._refresh_profiles()  # they are of the chosen profile now
             self._refresh()
+            if not self.picked.data:
+                self.look_at_names()
 
     def on_descendant_focus(self) -> None:
         """Make room for what the focused widget is about, and explain it."""
