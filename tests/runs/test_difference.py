@@ -2,7 +2,9 @@
 
 import pytest
 
+from mptui.config.keys import SETTINGS
 from mptui.runs.listing.difference import STEPS, VALUES, ForkParent, difference, fork_words
+from mptui.runs.listing.rows import setting_words
 from mptui.runs.view.run_view import RunView
 from tests.tui.events import START, run_started, step_event, switched
 
@@ -144,3 +146,27 @@ def test_the_screen_says_from_which_step_on_it_compares(chance):
     assert (enough.long, enough.short) == ("bf16 is 1.9x ahead, loss even", "1.9x ahead, loss even")
     assert enough.compares
     assert fork_words(ForkParent(SINCE), fork_of(chance)).long == "its parent is gone"
+
+
+def test_each_setting_that_may_differ_has_a_name_of_its_own_without_abbreviations_of_code():
+    names = {key: setting_words(key) for key in SETTINGS}
+    shared = [key for key, words in names.items() if list(names.values()).count(words) > 1]
+    assert shared == ["data.name", "data.path"]
+    abbreviated = {
+        "eps",
+        "pct",
+        "std",
+        "oom",
+        "nan",
+        "gib",
+        "s",
+        "grad",
+        "max",
+        "min",
+        "val",
+        "init",
+        "sha256",
+    }
+    assert not {key for key, words in names.items() if abbreviated & set(words.split())}
+    assert names["training.eps"] == "optimizer epsilon"
+    assert setting_words("own.eps") == "eps"  # of a later version

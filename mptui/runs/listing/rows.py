@@ -282,11 +282,61 @@ _OF_A_TABLE = {"name", "path", "mode"}
 """Settings that are named by their table: the name of the model, the path of the data."""
 
 
+_SETTING_WORDS = {
+    "model.vae": "VAE",
+    "model.vae_precision": "VAE precision",
+    "model.vae_sha256": "VAE checksum",
+    "model.up": "upsampling",
+    "model.norm": "normalization",
+    "precision.matmul": "matrix products",
+    "precision.fp32_layers": "FP32 layers",
+    "precision.grad_scaler.init_scale": "first loss scale",
+    "precision.grad_scaler.growth_factor": "loss scale growth",
+    "precision.grad_scaler.backoff_factor": "loss scale backoff",
+    "precision.grad_scaler.growth_interval": "loss scale interval",
+    "precision.grad_scaler.min_scale": "least loss scale",
+    "training.time": "time limit",
+    "training.max_steps": "step limit",
+    "training.accumulate": "accumulation",
+    "training.freeze": "frozen layers",
+    "training.warmup_max_fraction": "warmup limit",
+    "training.eps": "optimizer epsilon",
+    "training.clip_grad_norm": "gradient clipping",
+    "training.min_snr_gamma": "SNR weighting",
+    "training.ema_decay": "EMA decay",
+    "memory.budget_gib": "memory limit",
+    "memory.shard": "sharding",
+    "data.crop_pct": "validation crop",
+    "data.mean": "pixel mean",
+    "data.std": "pixel deviation",
+    "data.val_fraction": "validation fraction",
+    "data.sampler": "sample order",
+    "sampling.count": "generated images",
+    "sampling.steps": "sampling steps",
+    "sampling.sampler": "sampling method",
+    "sampling.every_epochs": "sampling interval",
+    "sampling.keep": "kept images",
+    "checkpoint.every_steps": "checkpoint steps",
+    "checkpoint.every_minutes": "checkpoint minutes",
+    "checkpoint.keep": "kept checkpoints",
+    "guards.on_nan": "on NaN",
+    "guards.on_oom": "on full memory",
+    "guards.snapshot_every": "snapshot interval",
+    "guards.max_recoveries": "recovery limit",
+    "guards.max_skipped_streak": "skipped step limit",
+    "logging.step_interval_s": "logging interval",
+    "code.folder": "code folder",
+}
+"""Names of settings whose keys are abbreviated, or say little without their table."""
+
+
 def setting_words(key: str) -> str:
     """Return the name of a setting for people, `batch size` of training.batch_size; others as they are."""
     table, _, name = key.rpartition(".")
     if not table:
         return key
+    if key in _SETTING_WORDS:
+        return _SETTING_WORDS[key]
     return table if name in _OF_A_TABLE else name.replace("_", " ")
 
 
