@@ -1,7 +1,6 @@
 """Recommends precision and initial settings for a device, with reasons."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mptui.config.resolve import resolve
@@ -139,14 +138,12 @@ def _weakness(precision: str, support: Support, device: Device) -> str:
     return f"{precision} {_WEAKNESS[support]}{known}"
 
 
-def recommend(
-    device: Device, cpus: int | None = None, environ: Mapping[str, str] = os.environ
-) -> Recommendation:
+def recommend(device: Device, cpus: int | None = None) -> Recommendation:
     """Recommend settings for `device` with `cpus` CPUs (default: those that this process may use)."""
     cpus = usable_cpus() if cpus is None else cpus
     choice = choose_precision("auto", device)
     profile = suggested_profile(device)
-    training = _training_of(profile, environ)
+    training = _training_of(profile)
     return Recommendation(
         precision=choice.used,
         reason=choice.reason,
@@ -200,10 +197,10 @@ def _memory(device: Device) -> int | None:
     return device.memory_total if device.memory_free is None else device.memory_free
 
 
-def _training_of(profile: str, environ: Mapping[str, str]) -> TrainingConfig | None:
+def _training_of(profile: str) -> TrainingConfig | None:
     """Return the training settings of `profile` for a ResNet; None if the profile can't be read."""
     try:
-        return resolve(profile, task=DEFAULT_TASK, flags={}, sets=(), environ=environ).config.training
+        return resolve(profile, task=DEFAULT_TASK, flags={}, sets=(), environ=os.environ).config.training
     except ConfigError:
         return None
 

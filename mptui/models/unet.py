@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mptui.models.layers import RGB_BANDS
+
 # The U-Net of Ronneberger, Fischer and Brox (2015), https://arxiv.org/abs/1505.04597
 # -----------------------------------------------------------------------------------
 # Unlike in the paper, convolutions are padded, so that the output has the size of the input, and each is
@@ -29,7 +31,6 @@ class UNet(nn.Module):
 
     Args:
         num_classes: K, the channels of the output.
-        in_channels: Channels of the input; 3 is RGB.
         width: Channels of the first level.
         depth: Number of times the resolution is halved.
         up: Upsampling in the decoder.
@@ -40,7 +41,6 @@ class UNet(nn.Module):
         self,
         num_classes: int,
         *,
-        in_channels: int = 3,
         width: int = 64,
         depth: int = 4,
         up: Up = "transposed",
@@ -53,7 +53,7 @@ class UNet(nn.Module):
 
         self.encoder = nn.ModuleList(
             _double_conv(before, after, after, norm)
-            for before, after in zip([in_channels, *levels], levels[:-1], strict=False)
+            for before, after in zip([RGB_BANDS, *levels], levels[:-1], strict=False)
         )
         self.bottom = _double_conv(levels[-2], outputs[-1], outputs[-1], norm)
         self.decoder = nn.ModuleList(

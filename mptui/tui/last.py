@@ -30,9 +30,9 @@ def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return _saved(environ) | {name: value if _text(value) == value else "" for name, value in named.items()}
 
 
-def load_list(name: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+def load_list(name: str) -> list[str]:
     """Return a list that was saved; without one it is empty."""
-    return _lists(_document(environ))[name]
+    return _lists(_document(os.environ))[name]
 
 
 def _document(environ: Mapping[str, str]) -> dict[str, object]:

@@ -504,12 +504,14 @@ class LiveChanges:
     Args:
         run: The run directory.
         plan: The plan by the command line.
+
+    Attributes:
         guard: Context around each change of a name in the run directory.
     """
 
-    def __init__(self, run: Path, plan: Plan, guard: Guard = contextlib.nullcontext) -> None:
+    def __init__(self, run: Path, plan: Plan) -> None:
         self._run = run
-        self.guard = guard
+        self.guard: Guard = contextlib.nullcontext
         again = is_restart(plan.request.environ)
         self._found: dict[str, Any] = read_json(run / CHANGES) if again else {}
 

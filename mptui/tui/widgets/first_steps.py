@@ -60,14 +60,14 @@ _BOTH_ROWS = 26
 """Lines from which there are two rows of boxes."""
 
 
-def pair_lines(pairs: Pairs, width: int, label: int = _LABEL) -> list[Content]:
+def pair_lines(pairs: Pairs, width: int) -> list[Content]:
     """Return a line or more for each name with what it means, wrapped."""
     lines: list[Content] = []
     for name, words in pairs:
-        wrapped = Content(words).wrap(max(1, width - label))
+        wrapped = Content(words).wrap(max(1, width - _LABEL))
         names = [name, *[""] * (len(wrapped) - 1)]
         lines += (
-            Content.assemble(fit(Content.styled(each, "$text-accent"), label), part)
+            Content.assemble(fit(Content.styled(each, "$text-accent"), _LABEL), part)
             for each, part in zip(names, wrapped, strict=True)
         )
     return lines
