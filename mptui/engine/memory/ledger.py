@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Literal
@@ -82,16 +82,11 @@ class UpdateMemory:
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """Peak memory of a training step in bytes, by part.
+class Footprint(UpdateMemory):
+    """Peak memory of a training step in bytes, by part; at the peak, only some gradients may exist.
 
     Attributes:
         batch_size: Samples of a micro-batch.
-        parameters: Number of parameters of the network.
-        weights: Parameters and buffers, and the statistics that a refused step goes back to.
-        gradients: All gradients; at the peak, only some of them may exist.
-        optimizer: State of the optimizer.
-        average: Averaged weights.
         activations: Tensors of the forward pass that are alive at the peak.
         working: Temporaries at the peak.
         workspace: Workspaces of the libraries, estimated.
@@ -100,17 +95,11 @@ class Footprint:
         per_sample: Bytes of each further sample in a micro-batch.
         gradients_at_peak: The gradients that exist at the peak.
         by_module: `activations` by submodule.
-        has_batch_norm: Whether the network has BatchNorm, whose statistics are those of a micro-batch.
         step: The step that all of it is counted in.
         beside: Bytes of each sample beside those of the step.
     """
 
     batch_size: int
-    parameters: int
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
     activations: int
     working: int
     workspace: int
@@ -119,7 +108,6 @@ class Footprint:
     per_sample: float
     gradients_at_peak: int
     by_module: dict[str, int]
-    has_batch_norm: bool
     step: StepMemory = field(repr=False, compare=False)
     beside: float
 
@@ -210,12 +198,8 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str, clas
     image = math.prod(network.shape) * 4
     workspace = WORKSPACE * step.largest("activations")
     return Footprint(
+        **{**asdict(update), "weights": update.weights + vae_bytes(config.model)},
         batch_size=rows,
-        parameters=update.parameters,
-        weights=update.weights + vae_bytes(config.model),
-        gradients=update.gradients,
-        optimizer=update.optimizer,
-        average=update.average,
         activations=uses.get("activations", 0),
         working=uses.get("temporary", 0),
         workspace=int(workspace * rows),
@@ -224,7 +208,6 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str, clas
         per_sample=step.per_sample(rows) + workspace + BATCHES_AHEAD * image,
         gradients_at_peak=uses.get("gradients", 0),
         by_module={module: size for (use, module), size in at_peak.items() if use == "activations"},
-        has_batch_norm=update.has_batch_norm,
         step=step,
         beside=workspace + BATCHES_AHEAD * image,
     )
