@@ -268,14 +268,18 @@ class Chart(Widget, can_focus=True):
         self._strips.clear()
 
     def on_mount(self) -> None:
-        """Draw after each layout that has changed the size.
+        """Draw after each layout that has changed the size, also without a Resize.
 
         Textual 8.2.8 posts no Resize to a new widget if anything was looked up between its mount and the
         layout: `Compositor.full_map` has it then.
         """
         self.screen.screen_layout_refresh_signal.subscribe(self, self._fit)
 
-    def _fit(self, _screen: object) -> None:
+    def on_resize(self) -> None:
+        """Draw at the new size."""
+        self._fit()
+
+    def _fit(self, _screen: object = None) -> None:
         if self.size != self._fitted_to:
             self._fitted_to = self.size
             self._write_title()
