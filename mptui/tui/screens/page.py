@@ -5,12 +5,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
 from textual import on
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from mptui.tui.keys import BoundKey, heard_on, is_letter, keys_of, works
@@ -33,6 +35,21 @@ class Page(Screen[str]):
     where: ClassVar[str] = ""
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
+
+    def on_mount(self) -> None:
+        """Post the Resize that Textual leaves out (8.2.8).
+
+        Its compositor posts one to widgets that are new in its map or have another size there. If anything is
+        looked up between a change and the layout, the map has the change already.
+        """
+        self._sizes = WeakKeyDictionary[Widget, Size]()
+        self.screen_layout_refresh_signal.subscribe(self, self._post_sizes)
+
+    def _post_sizes(self, _screen: object) -> None:
+        for widget in self.query():
+            if widget.size != self._sizes.get(widget, Size()):
+                self._sizes[widget] = widget.size
+                widget.post_message(Resize(widget.size, widget.virtual_size, widget.container_size))
 
     def on_compose(self) -> None:
         """Take the classes of the terminal's size before anything is styled and drawn without them."""

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.content import Content
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -130,7 +130,6 @@ class Chart(Widget, can_focus=True):
         super().__init__(id=id)
         self._plot = Plot((), mode=mode, fitted=fitted)
         self._is_fitted = fitted
-        self._fitted_to = Size(0, 0)
         self._noted = ""
         self._pinned: float | None = None
         self._fingerprint: object = None
@@ -267,23 +266,10 @@ class Chart(Widget, can_focus=True):
         super().notify_style_update()
         self._strips.clear()
 
-    def on_mount(self) -> None:
-        """Draw after each layout that has changed the size, also without a Resize.
-
-        Textual 8.2.8 posts no Resize to a new widget if anything was looked up between its mount and the
-        layout: `Compositor.full_map` has it then.
-        """
-        self.screen.screen_layout_refresh_signal.subscribe(self, self._fit)
-
     def on_resize(self) -> None:
         """Draw at the new size."""
-        self._fit()
-
-    def _fit(self, _screen: object = None) -> None:
-        if self.size != self._fitted_to:
-            self._fitted_to = self.size
-            self._write_title()
-            self._redraw()
+        self._write_title()
+        self._redraw()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Put the cursor under the mouse."""
