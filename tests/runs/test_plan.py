@@ -106,6 +106,7 @@ SHORT, SAME = ["flip", "colour"], "default"
         ("training.epochs=321", SAME),
         ("training.time=1h", SAME),
         ("data.crop_scale=[0.5, 0.9]", SAME),
+        ("data.crop_ratio=[1.0, 1.0]", SAME),
         ("data.augment=none", "none"),
     ],
 )

@@ -16,6 +16,7 @@ from mptui.config.schema import DataConfig, RunConfig, TrainingConfig
 from mptui.data.open import few_samples, kind_of, small_side
 from mptui.data.transforms import (
     CROP_PCT,
+    CROP_RATIO,
     HALF,
     SMALL_CROPS,
     default_crop_scale,
@@ -529,7 +530,8 @@ def _views(config: RunConfig, kind: SampleKind, side: int, small: int | None) ->
     choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
     names = suited_transforms(data.augment, kind)
     scale = default_crop_scale(kind, side) if "crop" in names else None
-    is_open = data.augment == "default" and data.crop_scale is None
+    has_crops = data.crop_scale is not None or tuple(data.crop_ratio) != CROP_RATIO  # somebody asks for them
+    is_open = data.augment == "default" and not has_crops
     was_measured = small is not None or (kind is SampleKind.MASK and config.model.weights is None)
     if is_open and was_measured and (steps := _short_run(config)) is not None:
         uncropped = [name for name in names if name != "crop"]
